@@ -104,7 +104,7 @@ def watched(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -
         placing = pilot.plant.placing
         wait_until(lambda: len(placing.landed) > 0, 120)
         landed = -1
-        while placing.wanted() or len(placing.landed) > landed:
+        while placing.targets() or len(placing.landed) > landed:
             landed = len(placing.landed)
             ended(query, SETTLED)
         settled = time.monotonic() - began

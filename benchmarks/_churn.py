@@ -22,7 +22,7 @@ from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.loads import constant
 from elastream.settings import StateStore
-from elastream.spark.jvm.copies import OpenedCopy
+from elastream.spark.jvm.standby import OpenedReplica
 from elastream_papers.thesis.resilience.bed import copied
 
 SHARES: Mapping[str, float] = {
@@ -124,7 +124,7 @@ def churn(
             plant.placing.drifted,
             sum(lease.state is HostState.LOST for lease in plant.ledger),
             len(events_on.opened),
-            sum(each.wanted - each.copied for each in events_on.opened),
+            sum(each.version - each.replica_version for each in events_on.opened),
             sum(each.files for each in events_on.opened),
             int(facts["batches"]),
             int(facts["records"]),
@@ -141,7 +141,7 @@ class _Events:
         self.bench, self.plant, self.hosts, self.refill = bench, bench.plant, hosts, refill
         self.chance = random.Random(SEED)
         self._moved = 0
-        self.opened: list[OpenedCopy] = []
+        self.opened: list[OpenedReplica] = []
         self.lease()
         self.replace()
 
@@ -151,7 +151,7 @@ class _Events:
         """Some state partition is wanted on some other host."""
         usable = self.usable(2)
         task = TaskId(OPERATOR, self.chance.randrange(PARTITIONS))
-        where = self.plant.reconciler.held().get(task)
+        where = self.plant.reconciler.placements().get(task)
         self.apply(MoveTask(task, self.chance.choice([host for host in usable if host != where]), "by chance"))
         self._moved += 1
         if self._moved >= self.chance.randint(1, AT_ONCE):
@@ -161,7 +161,7 @@ class _Events:
     def tokens(self) -> None:
         """A host of the ring moves counter-clockwise by half of the interval before it, as under the thesis's policy."""
         usable = self.usable(2)
-        ring = self.plant.rings.standing.get(OPERATOR)
+        ring = self.plant.rings.active.get(OPERATOR)
         if ring is None or set(ring) != set(usable):
             ring = Ring.even(in_zones({host: self.plant.hosts.leases[host].type.zone for host in usable}))
         else:
@@ -193,9 +193,11 @@ class _Events:
         hosts = self.chance.choice([each for each in zones.values() if self.refill or len(usable) - len(each) >= 2])
         desk = self.plant.instruments.copies
         self.next_batch()
-        kept, before = self.plant.standby.copies(), len(desk.opened())
+        kept, before = self.plant.standby.replica_hosts(), len(desk.opened())
         others = {
-            task for task, at in self.plant.reconciler.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
+            task
+            for task, at in self.plant.reconciler.placements().items()
+            if at in hosts and set(kept.get(task, ())) - {*hosts}
         }
         self._kill(hosts)
         until = self.plant.queries.telemetry.batches + TOLD
@@ -277,7 +279,7 @@ class _Events:
 
     def settle(self) -> None:
         """Wait until no migration is under way, and a batch more."""
-        self.until(lambda: not self.plant.placing.wanted(), "migrations to land")
+        self.until(lambda: not self.plant.placing.targets(), "migrations to land")
         self.next_batch()
 
     def _kill(self, hosts: list[str]) -> None:

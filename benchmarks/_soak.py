@@ -43,7 +43,7 @@ from elastream.sharing.rules import ArbiterRules
 from elastream.spark.dataflow import change_log, edges
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import begin_results, latest
-from elastream.spark.hosts.book import HostBook
+from elastream.spark.hosts.hosts import HostLedger
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.worker.composition import CompositionRequest, write_request
 
@@ -107,7 +107,7 @@ class SoakPlant:
     def __init__(self, directory: RunDirectory, clock: Jumping, batch: Callable[[], int]) -> None:
         self.clock, self.context, self._batch = clock, dataflow(), batch
         nobody = cast(Provider, SimpleNamespace(owed=lambda: None))
-        self.hosts = HostBook(nobody, clock.now, log := LeaseLog(directory.leases))
+        self.hosts = HostLedger(nobody, clock.now, log := LeaseLog(directory.leases))
         self._log, self.plan = log, AllocationStore(directory.allocation)
         self.finished, self.moves = False, 0
         for number in range(1, 4):
@@ -173,15 +173,15 @@ class SoakPlant:
         self._log.requested(host, SMALL, now)
         with book._lock:
             book._enter({host: Lease(host, SMALL, now)})
-            book._known[host] = _known(book, now)
+            book._records[host] = _record(book, now)
             for state in (HostState.STARTING, HostState.RUNNING):
                 book._to(host, state)
 
 
-def _known(book: HostBook, now: float) -> Any:
-    from elastream.spark.hosts.book import Known
+def _record(book: HostLedger, now: float) -> Any:
+    from elastream.spark.hosts.hosts import HostRecord
 
-    return Known(book.provider, milestones={"lease": now})
+    return HostRecord(book.provider, milestones={"lease": now})
 
 
 class Edge:

@@ -37,7 +37,7 @@ from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
@@ -205,7 +205,7 @@ class Trial:
             interval=self._interval,
             consistency=self.consistency,
         )
-        instruments = Instruments(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, VolatilePlan()))
+        instruments = Instruments(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, InMemoryPlan()))
         self.queries = CompiledQueries(
             instruments,
             self.layout,

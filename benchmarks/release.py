@@ -51,7 +51,7 @@ def run(report: Report, releases: int) -> dict[str, Any]:
         for action in balance(plant.observe(), weigh=False):
             assert isinstance(action, MoveTask)
             plant.apply(action)
-        bench.observe_until(lambda: not plant.placing.wanted(), 60, "state spread over the hosts")
+        bench.observe_until(lambda: not plant.placing.targets(), 60, "state spread over the hosts")
         bench.steady(5)
         for number in range(HOSTS, HOSTS - releases, -1):
             host = f"h{number}"
@@ -59,7 +59,7 @@ def run(report: Report, releases: int) -> dict[str, Any]:
             began = time.time()
             plant.apply(DrainHost(host))
             bench.observe_until(
-                lambda host=host: plant.observe().hosts.value(host, Metric.TASKS) == 0 and not plant.placing.wanted(),
+                lambda host=host: plant.observe().hosts.value(host, Metric.TASKS) == 0 and not plant.placing.targets(),
                 60,
                 f"state moved off {host}",
             )

@@ -131,7 +131,7 @@ def measure_release(report: Report, quick: bool) -> None:
                 wait_until(lambda: len(hosts.usable) == GROWN and hosts.settled, 180)
                 newest = hosts.usable[-1]
                 executor = hosts.executor(newest).id
-                wait_until(lambda there=executor: carries(pilot.plant, there) and not pilot.plant.placing.wanted(), 120)
+                wait_until(lambda there=executor: carries(pilot.plant, there) and not pilot.plant.placing.targets(), 120)
                 ended(query, WARM)
                 before = longest(query, window) if number % 2 == 0 else None
                 policy.wanted = FIRST

@@ -68,7 +68,7 @@ class Shown:
     def observed(self, observation: Observation) -> None:
         hosts = {host: str(lease.state) for host, lease in observation.leases.items()}
         alarms = [alarm.source for alarm in observation.alarms]
-        wanted = len(captured[0].placing.wanted()) if captured else 0
+        wanted = len(captured[0].placing.targets()) if captured else 0
         self._told("seen", hosts=hosts, alarms=alarms, wanted=wanted)
 
     def decided(self, decision: Any) -> None:

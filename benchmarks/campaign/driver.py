@@ -30,15 +30,15 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Ending, Header
+from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import Limits, Placing
-from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.placement.placing import MigrationLimits, Placing
+from elastream.spark.plant import PlantLimits, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import SessionQueries
-from elastream.spark.reconciler import Reconciler
+from elastream.spark.reconciler import ObservedLoad, Reconciler
 
 MAX_HOSTS, TARGET = 6, 8.0
 """Most hosts of an application, and its service level in seconds."""
@@ -55,8 +55,8 @@ OBSERVE, PLAN = 1.0, 2.0
 class Stepped(Reconciler):
     """A reconciler whose passes the world makes."""
 
-    def start(self, release: Callable[[ReleaseHost], Any], *, acts: bool = True) -> None:
-        self._release, self._acts = release, acts
+    def start(self, release: Callable[[ReleaseHost], Any], load: Callable[[], ObservedLoad], *, acts: bool = True) -> None:
+        self._release, self._load, self._acts = release, load, acts
 
 
 class Clock:
@@ -199,7 +199,7 @@ class Driver(Process):
         self, provider: FaultyProvider, clock: Clock, alarms: Alarms, resumed: Resumed | None, strand: Strand
     ) -> SparkPlant[SessionQueries]:
         leases = LeaseLog(self.directory.leases)
-        first = begun(leases, provider, resumed, clock.now())
+        first = lease_first_hosts(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(
             self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
             self.history, self.generation, self.gateway,
@@ -217,13 +217,17 @@ class Driver(Process):
             strand.sleep(self.now() + 0.5)
             self.works()
         placing = Placing(
-            {}, clock.now, AllocationStore(self.directory.allocation), limits=Limits(per_host=2, lazy=False), alarms=alarms
+            {},
+            clock.now,
+            AllocationStore(self.directory.allocation),
+            limits=MigrationLimits(per_host=2, lazy=False),
+            alarms=alarms,
         )
         instruments = Instruments(
             engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now
         )  # fmt: skip
         queries = SessionQueries(instruments, target_latency=TARGET)
-        scope = Scope(provider.terms, TARGET)
+        scope = PlantLimits(provider.terms, TARGET)
         engine_began = self.now()
         engine._next = engine_began
         clock_any: Any = clock
@@ -282,9 +286,9 @@ class Driver(Process):
         restless = [f"{name} is {lease.state}" for name, lease in leases.items() if lease.state is not HostState.RUNNING]
         if restless:
             return f"hosts of {self.name}: {', '.join(restless)}"
-        if plant.placing.wanted():
-            return f"{self.name} wants {len(plant.placing.wanted())} partitions elsewhere"
-        held, planned = plant.reconciler.ran(), plant.placing.plan.latest.hosts
+        if plant.placing.targets():
+            return f"{self.name} wants {len(plant.placing.targets())} partitions elsewhere"
+        held, planned = plant.reconciler.locations(), plant.placing.plan.latest.hosts
         astray = [str(task) for task, host in planned.items() if host in leases and held.get(task) != host]
         if astray:
             return f"{', '.join(astray)} of {self.name} are not where they are planned"

@@ -25,9 +25,8 @@ from elastream.pool.state_log import StateLog
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import Lines
 from elastream.sharing import arbiter
-from elastream.spark.hosts import taking_over
-from elastream.spark.hosts.book import HostBook
-from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts import first_hosts
+from elastream.spark.hosts.hosts import HostLedger, Hosts
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import SessionQueries
@@ -221,14 +220,14 @@ def _ends_unlogged() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _ends_dropped() -> Sequence[tuple[Any, str, Any]]:
-    def write(self: HostBook) -> None:
+    def write(self: HostLedger) -> None:
         unwritten, self._unwritten = self._unwritten, []
         for lease in unwritten:
             if self._log is not None:
                 with suppress(ElastreamError):
                     self._log.ended(lease, "")
 
-    return [(HostBook, "_write_ends", write)]
+    return [(HostLedger, "_write_ends", write)]
 
 
 def _orphans_stay() -> Sequence[tuple[Any, str, Any]]:
@@ -236,10 +235,10 @@ def _orphans_stay() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _nothing_adopted() -> Sequence[tuple[Any, str, Any]]:
-    def forget(leases: Any, provider: Any, seen: float) -> Any:
-        return taking_over.TakenOver()
+    def forget(leases: Any, provider: Any, last_seen: float) -> Any:
+        return first_hosts.EarlierLeases()
 
-    return [(taking_over, "take_over", forget)]
+    return [(first_hosts, "take_over", forget)]
 
 
 def _orphans_adopted() -> Sequence[tuple[Any, str, Any]]:

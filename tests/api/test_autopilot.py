@@ -115,7 +115,7 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
         wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
         wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False)
-        wait_until(lambda: all(pilot.plant.reconciler.ran().get(task) == host for task, host in policy.first.items()))
+        wait_until(lambda: all(pilot.plant.reconciler.locations().get(task) == host for task, host in policy.first.items()))
     assert not pilot.running
     assert settings_of(spark) == before
     assert [query.runId for query in queries] == runs
@@ -172,7 +172,7 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         assert plant.apply(ReleaseHost("h2")).succeeded
         wait_until(observed(lambda o: "h2" not in o.leases))
         assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
-        assert set(plant.reconciler.ran().values()) == {"h1"}
+        assert set(plant.reconciler.locations().values()) == {"h1"}
         assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
         assert plant.apply(LeaseHost("h3", "one slot")).succeeded
         wait_until(observed(lambda o: o.usable == ("h1", "h3")))

@@ -183,7 +183,9 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         assert query.exception() is None
         assert set(policy.wanted) == names
         wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
-        wait_until(lambda: all(pilot.plant.reconciler.ran().get(task) == host for task, host in policy.wanted.items()))
+        wait_until(
+            lambda: all(pilot.plant.reconciler.locations().get(task) == host for task, host in policy.wanted.items())
+        )
         moved = len(out)
         wait_until(lambda: len(out) > moved + (20 if build is twice_in_one_task else 2))
     assert (query.isActive, query.runId) == (True, run)

@@ -49,7 +49,7 @@ def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_o
     with Autopilot(spark, period=0.5, policy=OneMore(), cloud=Local(TINY, max_hosts=2), max_hosts=2).watch(query) as pilot:
         wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
         plant = pilot.plant
-        assert set(plant.reconciler.ran().values()) <= {"h1", "h2"}
+        assert set(plant.reconciler.locations().values()) <= {"h1", "h2"}
     assert pilot.join(60)
     assert pilot.kept == []
     batch = query.lastProgress["batchId"]

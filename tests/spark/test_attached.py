@@ -18,9 +18,9 @@ from elastream.spark.attach import Leasing, attach
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.executors import Executors
-from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
-from elastream.spark.plant import Scope, SparkPlant, is_critical
+from elastream.spark.plant import PlantLimits, SparkPlant, is_critical
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
@@ -192,16 +192,16 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
             raise HostsGone("all is gone")
 
     class Still(Reconciler):
-        def start(self, release, *, acts=True):
+        def start(self, release, load, *, acts=True):
             pass
 
-    clock, placing = FakeClock(), Placing({}, lambda: 0.0, VolatilePlan())
+    clock, placing = FakeClock(), Placing({}, lambda: 0.0, InMemoryPlan())
     instruments = Instruments(spark, driver, placing)
     hosts = Hosts(Executors(driver), Gone(), clock.now, fence=lambda executor: None, session=session)
     queries = SessionQueries(instruments)
-    scope = Scope(Gone().terms)
+    limits = PlantLimits(Gone().terms)
     plant = SparkPlant(
-        instruments, queries, hosts, scope, clock, Alarms(clock.now), reconciler=Still, end=lambda plant: None
+        instruments, queries, hosts, limits, clock, Alarms(clock.now), reconciler=Still, end=lambda plant: None
     )  # fmt: skip
     with pytest.raises(HostsGone):
         plant.observe()

@@ -53,15 +53,15 @@ def observe_until(holds):
         plant.observe()
         time.sleep(0.02)
 
-observe_until(lambda: len(plant.reconciler.ran()) == 4)
+observe_until(lambda: len(plant.reconciler.locations()) == 4)
 if killed:
     plant.apply(SetTokens("count", (("h1", 0.0), ("h2", 0.5))))
     observe_until(lambda: any(each.flips for each in plant.placing.migrations()))
     os.kill(os.getpid(), signal.SIGKILL)
-observe_until(lambda: not plant.placing.wanted())
+observe_until(lambda: not plant.placing.targets())
 seen = plant.queries.telemetry.batches
-observe_until(lambda: plant.queries.telemetry.batches > seen + 2 and not plant.placing.wanted())
-at = {f"{task.index}": host for task, host in plant.reconciler.ran().items()}
+observe_until(lambda: plant.queries.telemetry.batches > seen + 2 and not plant.placing.targets())
+at = {f"{task.index}": host for task, host in plant.reconciler.locations().items()}
 running = plant.queries.running[0]
 running.query.stop()
 committed = latest_batch(running.checkpoint, "commits")

@@ -164,7 +164,7 @@ def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
     assert plant.apply(SetParallelism("source", 2)).status is Status.DONE
     for index in (0, 1):
         assert plant.apply(MoveTask(TaskId("count", index), "h2")).status is Status.ACCEPTED
-    observed(plant, lambda o: not plant.placing.wanted())
+    observed(plant, lambda o: not plant.placing.targets())
     assert tasks_on(plant.observe(), "h2") == 2
     assert plant.apply(MoveTask(TaskId("count", 0), "h2")).status is Status.DONE
     assert plant.queries.running[0].query.runId == run
@@ -233,23 +233,25 @@ def test_an_executor_killed_in_mid_batch_is_replaced(plant):
         in_the_middle_of_a_batch(plant)
         executor_process(plant, "h2").send_signal(signal.SIGKILL)
         batches_more(plant, 3)
-    (loss,) = (loss for loss in plant.succession.losses if loss.moved)
+    (loss,) = (loss for loss in plant.failover.losses if loss.moved)
     assert loss.fault == ""
     assert {partition: to for (_, _, partition), to in loss.moved.items()} == {0: other, 1: other}
-    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.wanted())
+    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.targets())
     assert state(plant, "h2") is HostState.RUNNING
 
 
 def test_a_stage_of_a_lost_executor_runs_where_its_partitions_go(plant):
     """As one is whose tasks were placed before the loss was known. It waits for nobody else, wherever slots are free."""
-    lost = next(loss.executor for loss in plant.succession.losses if loss.moved)
+    lost = next(loss.executor for loss in plant.failover.losses if loss.moved)
     executors = {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
 
     def told():  # who follows whom by where tasks are now: within a second
-        return set(plant.succession._heirs) == {(task, executors[host]) for task, host in plant.reconciler.ran().items()}
+        return set(plant.failover._successors) == {
+            (task, executors[host]) for task, host in plant.reconciler.locations().items()
+        }
 
     wait_until(told)
-    ran = plant.reconciler.ran()
+    ran = plant.reconciler.locations()
     context, jvm = java_context(plant.spark), plant.spark.sparkContext._jvm
     place = jvm.PythonUtils.toSeq([f"executor_{plant.hosts.executor('h2').host}_{lost}"])
     numbers = [jvm.scala.Tuple2(number, place) for number in range(4)]
@@ -294,7 +296,7 @@ def test_what_warms_an_executor_up_waits_for_it_and_for_no_other(plant, folder):
         busy.join()
     ran = [context.statusStore().taskList(stage.stageId(), 0, 100) for stage in stages_of(tracker, jobs("warms"))]
     assert {tasks.apply(n).executorId() for tasks in ran for n in range(tasks.size())} == {executor.id}
-    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.wanted())  # those that ran elsewhere meanwhile
+    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.targets())  # those that ran elsewhere meanwhile
 
 
 def stages_of(tracker, jobs):
@@ -309,8 +311,8 @@ def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):
         observed(plant, lambda o: "h2" not in o.leases)
         batches_more(plant, 3)
     assert state(plant, "h2") is HostState.LOST
-    assert [len(loss.moved) for loss in plant.succession.losses if loss.moved] == [2, 2]
-    assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4 and not plant.placing.wanted()), "h1") == 4
+    assert [len(loss.moved) for loss in plant.failover.losses if loss.moved] == [2, 2]
+    assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4 and not plant.placing.targets()), "h1") == 4
     assert "h2" not in plant.placing.plan.latest.hosts.values()
 
 
@@ -318,12 +320,12 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
     plant.apply(LeaseHost("h3", "tiny"))
     observed(plant, lambda o: state(plant, "h3") is HostState.RUNNING)
     plant.apply(MoveTask(TaskId("count", 3), "h3"))
-    observed(plant, lambda o: tasks_on(o, "h3") == 1 and not plant.placing.wanted())
+    observed(plant, lambda o: tasks_on(o, "h3") == 1 and not plant.placing.targets())
     assert "" in forked(plant) or not forked(plant)  # the server was killed above: one was started anew for this host
     assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
     assert plant.apply(CancelDrain("h3")).status is Status.DONE
     assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
-    observed(plant, lambda o: tasks_on(o, "h3") == 0 and not plant.placing.wanted())
+    observed(plant, lambda o: tasks_on(o, "h3") == 0 and not plant.placing.targets())
     assert plant.apply(ReleaseHost("h3")).status is Status.ACCEPTED
     observed(plant, lambda o: state(plant, "h3") is HostState.RELEASED)
     batches_more(plant, 2)
@@ -344,7 +346,7 @@ def test_a_host_released_with_state_on_it_gives_that_away_before_it_goes(plant):
     observed(plant, lambda o: state(plant, "h4") is HostState.RUNNING)
     for index in (1, 2):
         plant.apply(MoveTask(TaskId("count", index), "h4"))
-    observed(plant, lambda o: tasks_on(o, "h4") == 2 and not plant.placing.wanted())
+    observed(plant, lambda o: tasks_on(o, "h4") == 2 and not plant.placing.targets())
     before = len(plant.placing.landed)
     assert plant.apply(ReleaseHost("h4")).status is Status.ACCEPTED
     observed(plant, lambda o: state(plant, "h4") is HostState.RELEASED)

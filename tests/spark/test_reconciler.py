@@ -14,10 +14,10 @@ from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
-from elastream.spark.placement.allocation import VolatilePlan
-from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.allocation import InMemoryPlan
+from elastream.spark.placement.placing import MigrationLimits, Placing
 from elastream.spark.placement.ring import Rings
-from elastream.spark.reconciler import CALM, FAULTS, HOST_STEP, STEP, ObservedLoad, Reconciler
+from elastream.spark.reconciler import CALM_S, HOST_STEP_S, MAX_FAULTS, STEP_S, ObservedLoad, Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -82,7 +82,7 @@ class World:
             self.hosts.lease(name, SMALL)
         self.hosts.look()
         self.executor = {name: str(number) for number, name in enumerate(hosts)}
-        self.placing = Placing({}, self.clock.now, VolatilePlan(), limits=Limits(lazy=False))
+        self.placing = Placing({}, self.clock.now, InMemoryPlan(), limits=MigrationLimits(lazy=False))
         self.states = States(places={n: Location("", self.executor[host]) for n, host in enumerate(tasks)})
         self.placing.attach("q/count", self.states)
         self.placing.ran("q/count", 0, [self.executor[host] for host in tasks])
@@ -94,18 +94,9 @@ class World:
         self.draining, self.load = False, ObservedLoad()
         queries = SimpleNamespace(live=live, settle=lambda: self.draining)
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
-        self.reconciler = Reconciler(
-            self.spark,
-            self.driver,
-            queries,
-            self.hosts,
-            self.placing,
-            self.rings,
-            self.clock.now,
-            self.alarms,
-            load=lambda: self.load,
-        )
-        self.reconciler._release, self.reconciler._acts = self.release, True
+        instruments = SimpleNamespace(spark=self.spark, driver=self.driver, placing=self.placing)
+        self.reconciler = Reconciler(instruments, queries, self.hosts, self.rings, self.clock.now, self.alarms)
+        self.reconciler._release, self.reconciler._load, self.reconciler._acts = self.release, lambda: self.load, True
 
     def release(self, action: ReleaseHost) -> Outcome:
         if self.hosts.usable in ((action.host,), ()):
@@ -127,8 +118,8 @@ class World:
 
 def test_without_moves_it_looks_once_a_second():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    assert world.look() == pytest.approx(CALM)
-    assert world.reconciler.ran() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
+    assert world.look() == pytest.approx(CALM_S)
+    assert world.reconciler.locations() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
 
 
 def test_where_looking_is_dear_it_looks_less_often():
@@ -140,44 +131,44 @@ def test_where_looking_is_dear_it_looks_less_often():
 def test_while_a_host_comes_it_looks_more_often():
     world = World("h1")
     world.hosts.lease("h2", SMALL)
-    assert world.look() == pytest.approx(HOST_STEP)
+    assert world.look() == pytest.approx(HOST_STEP_S)
 
 
 def test_while_records_drain_for_a_switch_it_looks_often():
     world = World("h1")
     world.draining = True
-    assert world.look() == STEP
-    assert world.reconciler.step() == STEP
+    assert world.look() == STEP_S
+    assert world.reconciler.step() == STEP_S
     world.draining = False
-    assert world.reconciler.step() > STEP
+    assert world.reconciler.step() > STEP_S
 
 
 def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.want(FIRST, "h2")
-    assert world.reconciler.held()[FIRST] == "h2"
+    world.placing.move(FIRST, "h2")
+    assert world.reconciler.placements()[FIRST] == "h2"
     world.look()
     assert world.states.places[0].executor == "1"
     world.end_batch(1)
-    assert world.reconciler.step() > STEP
+    assert world.reconciler.step() > STEP_S
     assert [each.task for each in world.placing.landed] == [FIRST]
-    assert world.reconciler.ran()[FIRST] == "h2"
+    assert world.reconciler.locations()[FIRST] == "h2"
 
 
 def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.want(FIRST, "h2")
-    assert world.look() == STEP
+    world.placing.move(FIRST, "h2")
+    assert world.look() == STEP_S
 
 
 def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.keep({FIRST: "h1"})
+    world.placing.pin({FIRST: "h1"})
     world.look()
-    assert not world.placing.wanted()
+    assert not world.placing.targets()
     world.placing.ran("q/count", 1, ["1", "0", "1"])
     world.look()
-    assert world.placing.wanted() == {FIRST: "h1"}
+    assert world.placing.targets() == {FIRST: "h1"}
 
 
 def test_a_leaving_hosts_tasks_go_where_load_is_least_heaviest_first():
@@ -185,7 +176,7 @@ def test_a_leaving_hosts_tasks_go_where_load_is_least_heaviest_first():
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {})
     world.hosts.drain("h1")
     world.reconciler.empty("h1")
-    assert world.placing.wanted() == {SECOND: "h3", FIRST: "h2"}
+    assert world.placing.targets() == {SECOND: "h3", FIRST: "h2"}
 
 
 def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
@@ -193,14 +184,14 @@ def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {"h2": 1.0, "h3": 0.25})
     world.hosts.drain("h1")
     world.reconciler.empty("h1")
-    assert world.placing.wanted() == {SECOND: "h2", FIRST: "h3"}
+    assert world.placing.targets() == {SECOND: "h2", FIRST: "h3"}
 
 
 def test_tasks_on_a_draining_host_are_moved_again_until_gone():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.hosts.drain("h2")
     world.look()
-    assert world.placing.wanted() == {THIRD: "h1"}
+    assert world.placing.targets() == {THIRD: "h1"}
 
 
 def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
@@ -209,7 +200,7 @@ def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
     world.look()
     world.look()
     assert world.state("h2") is HostState.RELEASING
-    assert world.placing.wanted() == {THIRD: "h1"}
+    assert world.placing.targets() == {THIRD: "h1"}
     assert not world.provider.reports[-1].kept
 
 
@@ -241,12 +232,12 @@ def test_where_it_only_observes_it_looks_and_does_nothing():
     world.hosts.drain("h1")
     world.look()
     assert world.state("h2") is HostState.RUNNING
-    assert not world.placing.wanted()
+    assert not world.placing.targets()
 
 
 def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
     world = World("h1")
-    failures = [OSError("as meant")] * FAULTS
+    failures = [OSError("as meant")] * MAX_FAULTS
     for failure in failures:
         assert not world.alarms.standing
         world.reconciler._failed(failure)
@@ -257,7 +248,7 @@ def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
 
 
 def run_until_it_ends(world):
-    world.reconciler.start(world.release)
+    world.reconciler.start(world.release, lambda: world.load)
     world.reconciler._thread.join(30)
     assert not world.reconciler._thread.is_alive()
 
@@ -265,7 +256,7 @@ def run_until_it_ends(world):
 def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world = World("h1")
     world.driver.fault = ZeroDivisionError
-    assert world.reconciler.once() == CALM
+    assert world.reconciler.once() == CALM_S
     (alarm,) = world.alarms.standing
     assert "ZeroDivisionError" in alarm.said
     world.driver.fault = None
@@ -283,26 +274,26 @@ def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
 
 def test_a_closed_mover_has_no_thread_left():
     world = World("h1")
-    world.reconciler.start(world.release)
+    world.reconciler.start(world.release, lambda: world.load)
     world.reconciler.close()
     assert "elastream-reconciler" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_draining_ring_host_hands_its_interval_to_its_neighbour():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
-    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.locations(), "")
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 5.0}, {"h1": 1.0, "h2": 1.0, "h3": 1.0})
     world.hosts.drain("h1")
     world.look()
-    assert world.placing.wanted() == {FIRST: "h2"}
-    assert world.rings.standing["q/count"].tokens == {"h2": 0.0, "h3": 2 / 3}
+    assert world.placing.targets() == {FIRST: "h2"}
+    assert world.rings.active["q/count"].tokens == {"h2": 0.0, "h3": 2 / 3}
 
 
 def test_a_lost_ring_hosts_tasks_are_planned_on_its_neighbour_at_once():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
-    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.locations(), "")
     world.provider.die("h2")
     world.look()
     assert world.state("h2") is HostState.LOST
-    assert world.placing.wanted() == {SECOND: "h3"}
+    assert world.placing.targets() == {SECOND: "h3"}
     assert world.placing.plan.latest.hosts[SECOND] == "h3"

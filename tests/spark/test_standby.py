@@ -7,8 +7,8 @@ import pytest
 
 from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.copies import NO_DESK, CopiesDesk
 from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.standby import NO_PLUGIN, StandbyRegistry
 from elastream.spark.jvm.stateful import StatefulOperator
 from elastream.spark.standby import WarmStandby
 
@@ -44,9 +44,9 @@ class Java:
 
 
 def desk_over(java):
-    desk = object.__new__(CopiesDesk)
-    desk.java, desk._opened = java, []
-    return desk
+    registry = object.__new__(StandbyRegistry)
+    registry.java, registry._opened = java, []
+    return registry
 
 
 @dataclass
@@ -66,15 +66,15 @@ class States:
 @dataclass
 class Placing:
     states: dict
-    wanted_: dict = field(default_factory=dict)
+    targets_: dict = field(default_factory=dict)
     where_: dict = field(default_factory=lambda: {TaskId("count", i): Location("", "abcd"[i]) for i in range(PARTITIONS)})
     partitions: dict = field(default_factory=lambda: {"count": PARTITIONS})
 
     def where(self):
         return self.where_
 
-    def wanted(self):
-        return self.wanted_
+    def targets(self):
+        return self.targets_
 
 
 class Hosts:
@@ -91,7 +91,7 @@ class Hosts:
 
 
 class Rings:
-    def heirs(self, task, at):
+    def successors(self, task, at):
         return Ring.even([f"h-{each}" for each in "abcd"]).successors(at, 4)
 
 
@@ -164,7 +164,7 @@ def test_copies_of_a_lost_hosts_state_stay_until_its_new_place_is_known():
 
 def test_the_host_that_a_partition_moves_to_keeps_a_copy_meanwhile():
     java = Java()
-    standby(java, wanted_={TaskId("count", 0): "h-d"}).look()
+    standby(java, targets_={TaskId("count", 0): "h-d"}).look()
     assert keepers(java)[0] == ["b", "d"]
 
 
@@ -220,7 +220,7 @@ def test_copies_that_are_there_are_observed_with_their_lag_and_memory():
     assert seen.why == "1 copy not there yet"
     assert warm.lags() == {tasks[0]: 0.0, tasks[1]: 2.0}
     assert warm.memory() == {"h-b": 2.0, "h-c": 2.0}
-    assert warm.copies() == {tasks[0]: ["h-b"], tasks[1]: ["h-c"]}
+    assert warm.replica_hosts() == {tasks[0]: ["h-b"], tasks[1]: ["h-c"]}
 
 
 def test_a_copy_that_is_too_far_behind_saves_a_move_nothing():
@@ -229,8 +229,8 @@ def test_a_copy_that_is_too_far_behind_saves_a_move_nothing():
     java.keeps("b", 1, version=1, committed=7)
     warm = standby(java)
     warm.look()
-    assert set(warm.copies()) == {TaskId("count", 0), TaskId("count", 1)}
-    assert set(warm.copies(most=5)) == {TaskId("count", 0)}
+    assert set(warm.replica_hosts()) == {TaskId("count", 0), TaskId("count", 1)}
+    assert set(warm.replica_hosts(max_lag=5)) == {TaskId("count", 0)}
 
 
 def test_a_copy_lags_until_its_executor_has_seen_the_last_batch_end():
@@ -264,7 +264,7 @@ def test_a_failing_follower_warns_once(caplog):
 def test_a_session_without_the_plugin_says_so():
     warm = WarmStandby(None, Hosts(), Placing({}), Rings(), 1)
     warm.look()
-    assert warm.observed([], []).why == NO_DESK
+    assert warm.observed([], []).why == NO_PLUGIN
     assert not WarmStandby(None, Hosts(), Placing({}), Rings(), 0).observed([], []).why
 
 

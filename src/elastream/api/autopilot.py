@@ -42,9 +42,9 @@ from elastream.settings import AutopilotSettings, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
-from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 
@@ -227,7 +227,7 @@ class Autopilot:
         asks = can.asks and self._settings.max_hosts is not None and self._cloud is None
         provider = cast(Provider, self._cloud) if can.leases and self._settings.max_hosts is not None else None
         assert can.driver is not None
-        client = AllocationClient(self._spark, Executors(can.driver), word_of(self._spark))
+        client = AllocationClient(self._spark, Executors(can.driver), pending_reason(self._spark))
         if cloud is not None:
             provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms

@@ -19,7 +19,7 @@ from elastream.recording.places import Place, RemotePath, place_of
 from elastream.recording.recorder import Recording
 from elastream.recording.tail import last_time, whole_length
 from elastream.settings import RunSettings
-from elastream.spark.hosts.taking_over import Resumed, TakenOver
+from elastream.spark.hosts.first_hosts import EarlierLeases, Resumed
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import latest_batch
 
@@ -67,7 +67,7 @@ class RunFolder:
         """State partitions of the run."""
         return int(self.manifest.identity[PARTITIONS])
 
-    def went_on(self, hosts: TakenOver, epoch: float) -> tuple[Json, ...]:
+    def went_on(self, hosts: EarlierLeases, epoch: float) -> tuple[Json, ...]:
         """Note that the run has gone on, and with which hosts; returns all such notes, for its recording.
 
         Of a new run, its time 0 is noted: epoch second `epoch`.
@@ -76,7 +76,7 @@ class RunFolder:
             write_manifest(self.directory, replace(self.manifest, started=epoch))
             return ()
         about = {"adopted": [*hosts.adopted], "gone": [*hosts.gone], "batches": dict(self.batches)}
-        note = {"time": self.resumed.at, "seen": self.resumed.seen, **about}
+        note = {"time": self.resumed.at, "seen": self.resumed.last_seen, **about}
         manifest = self.manifest.after(note)
         write_manifest(self.directory, manifest)
         return manifest.resumed

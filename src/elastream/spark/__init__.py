@@ -1,6 +1,6 @@
 """The Spark plant: compiles a dataflow to Structured Streaming, runs it on leased worker processes, observes and acts.
 
-Importing it raises EnvironmentProblem on a release of Spark that nothing here works with.
+Importing it raises EnvironmentProblem on an unsupported release of Spark.
 """
 
 from elastream.errors import EnvironmentProblem

@@ -1,7 +1,6 @@
-"""Starts a plant over an existing session and its queries; no query and no setting is changed.
+"""A plant over an existing session and its queries, without changing a query or setting.
 
-It uses the terms of the other plants. A query is a source, its stages with state, and a sink; a state partition is a task;
-an executor is a host. What a foreign query does not report stays unknown; a policy that needs it does nothing.
+An executor is a host. What a foreign query does not report stays unknown; a policy that needs it does nothing.
 """
 
 import logging
@@ -20,37 +19,34 @@ from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import AutopilotSettings
+from elastream.spark.hosts.first_hosts import take_over
 from elastream.spark.hosts.hosts import Hosts, unpriced
-from elastream.spark.hosts.taking_over import take_over
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
-from elastream.spark.jvm.cluster_word import word_of
-from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.session import secret_of, session_stopped
-from elastream.spark.placement.allocation import VolatilePlan
-from elastream.spark.placement.placing import Limits, Placing
-from elastream.spark.plant import RunClock, Scope, SparkPlant
+from elastream.spark.jvm.standby import standby_registry
+from elastream.spark.placement.allocation import InMemoryPlan
+from elastream.spark.placement.placing import MigrationLimits, Placing
+from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.telemetry.traffic import Traffic
 
 AttachedPlant: TypeAlias = SparkPlant[SessionQueries]
 
-FEW = Limits(per_host=4, lazy=True)
-"""Partitions that one batch may load on one executor, where no time is left to load them ahead. Lazy as in a run of a
-dataflow: `experiment nstorm` found no way that costs less at full load, and a query that waits for its next batch finds
-what was loaded ahead within milliseconds."""
-LOOK_SHARE = 0.05
-"""Cores that observing may use on average: the bar promised to users of Autopilot."""
-PATIENCE = 90.0
-"""Seconds to wait for a requested executor; a cold one takes about 15."""
-RESTORING = 20.0
-"""Seconds that closing takes at most to bring back the original number of executors."""
-UP = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING})
-LEAVING = 0.5
-"""Seconds between two checks of hosts that are given back."""
+# Partitions that one batch may load on one executor if there is no time to load them ahead. Lazy as in a dataflow:
+# `experiment nstorm` found no cheaper way at full load.
+MIGRATIONS = MigrationLimits(per_host=4, lazy=True)
+# Promised to users of Autopilot.
+LOOK_SHARE_CORES = 0.05
+# A cold executor takes about 15 s.
+EXECUTOR_START_TIMEOUT_S = 90.0
+RESTORE_TIMEOUT_S = 20.0
+ACTIVE_STATES = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING})
+LEAVE_POLL_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +60,10 @@ def join(
     client: AllocationClient | None = None,
     allowed: int = UNLIMITED,
 ) -> Provider:
-    """The provider of `cloud`, whose hosts join the master of `spark`; it is the caller's to close.
+    """Return the provider of `cloud`, whose hosts join the master of `spark`; the caller closes it.
 
-    client: by which executors of `spark` are requested, None where that cannot be; `allowed`: how many it may have. Raises
-    ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
+    Raises:
+        ElastreamError: Wrong kind of master, or executors that do not fit the hosts.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
     context = java_context(spark)
@@ -80,17 +76,17 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """How hosts of a session's queries are leased.
+    """Leasing of hosts for a session's queries.
 
     Attributes:
-        provider: What leases them; None: executors are requested of Spark, or nothing is.
-        asks: Whether executors are requested of Spark.
-        kinds: Types to lease; of executors requested of Spark, what one of them is taken for.
-        existing: What an executor of so many slots is taken for that the session has anyway, with its price.
-        log: Log of the leases. Hosts in it that the provider still lists are adopted.
-        alone: Whether nobody else leases of the provider: other hosts that it lists are released.
-        gives_back: Seconds that closing takes to release hosts of the provider, which ends soon.
-        staying: Receives the hosts that closing does not release, because nothing else can do their work.
+        provider: Leases the hosts; None: Spark grants executors, or nothing does.
+        asks: True if Spark is asked for executors.
+        kinds: Host types to lease; the first stands for an executor that Spark grants.
+        existing: Host type, with price, of the session's own executors, by slots.
+        log: Log of the leases; its hosts that still exist are adopted.
+        alone: True if nobody else leases from the provider: its other hosts are released.
+        gives_back: Seconds for closing to release hosts of a provider that ends soon.
+        staying: Receives hosts that closing does not release: nothing else can do their work.
     """
 
     provider: Provider | None = None
@@ -113,15 +109,12 @@ def attach(
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
     traffic: Traffic | None = None,
 ) -> AttachedPlant:
-    """Return a plant over queries of `spark` and its executors; when it is closed, these go on.
+    """Return a plant over queries of `spark` and its executors, which outlive it.
 
     Args:
-        can: Capabilities in the session. Without access to task loads nothing is moved; without recovery Spark acts on
-            lost executors.
-        leasing: How hosts are leased; by default none is.
-        client: How executors are requested and seen; by default one of its own.
-        chosen: Tells the ids of the queries to look after, None for every query that runs.
-        traffic: Measures who sends whom how much, at a call more a look and query.
+        client: Requests and lists executors; created by default.
+        chosen: Returns the ids of the queries to manage; None for all.
+        traffic: Measures bytes between tasks, at one more call a look and query.
     """
     assert can.driver is not None, "nothing can be attached to a session without a driver"
     leasing = leasing or Leasing()
@@ -131,13 +124,15 @@ def attach(
         max_hosts = 0 if provider is None else provider.terms.max_hosts
     clock = RunClock()
     alarms = Alarms(clock.now)
-    client = client or AllocationClient(spark, Executors(driver), word_of(spark))
+    client = client or AllocationClient(spark, Executors(driver), pending_reason(spark))
     if isinstance(provider, ExecutorProvider):
         session = provider
     else:
-        session = ExecutorProvider(ProviderOffer(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=can.allowed)
+        session = ExecutorProvider(
+            ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S), client, allowed=can.allowed
+        )
 
-    # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
+    # Only executors on leased hosts are warmed up: elsewhere this package may be missing.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
     hosts = Hosts(
@@ -147,63 +142,62 @@ def attach(
         fence=client.fence,
         warm=warm,
         session=session,
-        found=leasing.existing,
+        existing=leasing.existing,
         log=log_of_leases,
         alone=leasing.alone,
         alarms=alarms,
     )
     if log_of_leases is not None and provider is not None:
-        hosts.take_over(take_over(log_of_leases, provider, seen=0.0))
+        hosts.take_over(take_over(log_of_leases, provider, last_seen=0.0))
     hosts.look()
-    original = sum(lease.state in UP for lease in hosts.active.values())
-    placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
-    copies = desk_of(spark) if settings.replicas else None
-    instruments = Instruments(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=copies)
+    original = sum(lease.state in ACTIVE_STATES for lease in hosts.active.values())
+    placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
+    registry = standby_registry(spark) if settings.replicas else None
+    instruments = Instruments(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, settings.min_hosts)
-    scope = Scope(terms, settings.latency, observe_only, LOOK_SHARE, settings.replicas)
+    limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)
 
     def leave(plant: AttachedPlant) -> None:
-        """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""
         restored = False
         try:
             if leasing.gives_back and plant.queries.live and not session_stopped(spark):
                 leasing.staying.extend(_give_back(plant, leasing.gives_back))
             elif settings.restore == "original" and not observe_only and plant.queries.live and not session_stopped(spark):
-                _restore(plant, original, RESTORING)
+                _restore(plant, original, RESTORE_TIMEOUT_S)
                 restored = True
         except Exception:
             if not session_stopped(spark):
                 log.warning("hosts were not given back", exc_info=True)
         plant.stop_acting()
         if not session_stopped(spark) and not restored:
-            session.close()  # else Spark would request as many as it may have, and not as many as there were
+            session.close()  # else Spark would request more executors than there were
         hosts.close(ended=False)
 
     queries = SessionQueries(instruments, chosen, settings.latency)
-    return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)
+    return SparkPlant(instruments, queries, hosts, limits, clock, alarms, end=leave)
 
 
 def _restore(plant: AttachedPlant, original: int, seconds: float) -> None:
-    """Bring back the `original` number of executors: release the newest that were requested, or request what is missing."""
+    """Bring back the `original` number of executors, by releasing or requesting some."""
     until, hosts = time.monotonic() + seconds, plant.hosts
-    seen = plant.observe()
-    there = [host for host, lease in seen.leases.items() if lease.state in UP]
-    surplus = [host for host in reversed(there) if host in hosts.leased][: max(0, len(there) - original)]
+    observation = plant.observe()
+    active = [host for host, lease in observation.leases.items() if lease.state in ACTIVE_STATES]
+    surplus = [host for host in reversed(active) if host in hosts.leased][: max(0, len(active) - original)]
     waiting = {host for host in surplus if plant.apply(ReleaseHost(host)).succeeded}
-    kinds = tuple(seen.context.host_types.values())
-    for number in range(max(0, original - len(there)) if kinds else 0):
-        plant.apply(LeaseHost(seen.host_name(number), kinds[0].name, kinds[0].region))
+    kinds = tuple(observation.context.host_types.values())
+    for number in range(max(0, original - len(active)) if kinds else 0):
+        plant.apply(LeaseHost(observation.host_name(number), kinds[0].name, kinds[0].region))
     while waiting & set(hosts.leased) and time.monotonic() < until and not session_stopped(plant.spark):
         plant.observe()
-        time.sleep(LEAVING)
+        time.sleep(LEAVE_POLL_S)
 
 
 def _give_back(plant: AttachedPlant, seconds: float) -> Sequence[str]:
-    """Release the provider's hosts that others can do the work of, and wait until they are gone; those that stay."""
+    """Release dispensable hosts, and wait until they are gone; return those that stay."""
     until, hosts = time.monotonic() + seconds, plant.hosts
     refused = {host for host in hosts.leased if not plant.apply(ReleaseHost(host)).succeeded}
     while set(hosts.leased) - refused and time.monotonic() < until and not session_stopped(plant.spark):
         plant.observe()
-        time.sleep(LEAVING)
+        time.sleep(LEAVE_POLL_S)
     return sorted(refused)

@@ -1,8 +1,7 @@
 """The Spark plant: streaming queries on hosts, behind the interface of all plants.
 
-It holds three parts and no policy: queries (compiled from a dataflow, or watched as the user wrote them), hosts (leased
-for the run, or found in a session) and one reconciler, the thread for all that takes time, so that `observe` and `apply`
-return at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with a session.
+It has queries (compiled or watched), hosts, and a reconciler for everything slow, so that `observe` and `apply` return at
+once. `elastream.spark.start` and `elastream.spark.attach` make one.
 """
 
 import logging
@@ -37,6 +36,7 @@ from elastream.core.observation import UNMEASURED, Context, MicroBatch, Observat
 from elastream.core.ring import Ring
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, HostsGone, in_one_line
+from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
@@ -46,26 +46,26 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
-from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
 log = logging.getLogger(__name__)
 
-HISTORY = 600
-"""Monitoring times in the history of an observation: ten minutes at one a second."""
+# Ten minutes at one a second.
+HISTORY_LENGTH = 600
 Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What a plant is to do its work within.
+class PlantLimits:
+    """Limits and targets of a plant.
 
-    terms: what can be leased; no types where hosts cannot be leased or given back. observe_only: nothing is done that
-    was not applied, whatever leaves. look_share: cores that looking may use: after a look that took a second of CPU, here
-    and in the JVM, the next comes 1 / look_share seconds later at the earliest, and after one that the driver took long to
-    answer, as long again; None: every observation looks. replicas: copies of each state partition that are to be kept.
+    Attributes:
+        terms: Hosts that can be leased; without types, none can.
+        observe_only: Do nothing that was not applied.
+        look_share: Cores that observing may use; None: no limit.
+        replicas: Standby replicas of each state partition.
     """
 
     terms: ProviderOffer
@@ -76,8 +76,7 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was. at:
-    seconds to begin with, of a run that goes on."""
+    """Seconds since the run began (at `epoch`), on the monotonic clock."""
 
     def __init__(self, at: float = 0.0) -> None:
         self._start = time.monotonic() - at
@@ -85,7 +84,7 @@ class RunClock:
         self._wake = threading.Event()
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._start
 
     def sleep_until(self, time: float) -> None:
@@ -98,18 +97,14 @@ class RunClock:
 
 
 class SparkPlant(Generic[Q]):
-    """Queries on hosts. Made by `start_plant` or `attach`; close it.
-
-    end: what `close` does. links: how far apart hosts are, where that is measured. reconciler: one that others step has no
-    thread. `queries.look` fetches what is new and changes nothing; their other methods are arithmetic on it.
-    """
+    """Queries on hosts. Made by `start_plant` or `attach`; close it."""
 
     def __init__(
         self,
         instruments: Instruments,
         queries: Q,
         hosts: Hosts,
-        scope: Scope,
+        limits: PlantLimits,
         clock: RunClock,
         alarms: Alarms,
         *,
@@ -117,32 +112,29 @@ class SparkPlant(Generic[Q]):
         reconciler: type[Reconciler] = Reconciler,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
+        """Start the reconciler over `queries` and `hosts`. `links` measures delays between hosts; `close` calls `end`."""
         self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
-        self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.terms.confinement
+        self.queries, self.hosts, self._limits, self.confinement = queries, hosts, limits, limits.terms.confinement
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
         self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
-        self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, scope.replicas)
-        recovery = None if scope.observe_only else instruments.recovery
-        self.succession = (
-            None
-            if recovery is None
-            else Succession(
-                recovery,
+        self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, limits.replicas)
+        self.failover: FailoverPlan | None = None
+        if instruments.recovery is not None and not limits.observe_only:
+            self.failover = FailoverPlan(
+                instruments.recovery,
                 lambda: queries.live,
                 hosts,
                 self.placing,
                 self.rings,
-                self.standby.copies,
+                self.standby.replica_hosts,
                 lambda: self.standby.replicas,
             )
-        )
         self.reconciler = reconciler(
-            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,
-            succession=self.succession, standby=self.standby, load=lambda: self._load,
-        )  # fmt: skip
-        self._types = {type.name: type for type in scope.terms.types}
-        self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.reconciler.empty)
+            instruments, queries, hosts, self.rings, clock.now, alarms, failover=self.failover, standby=self.standby
+        )
+        self._types = {type.name: type for type in limits.terms.types}
+        self._host_actions = HostActions(hosts, self._types, limits.terms.max_hosts, self.reconciler.empty)
         self._watch = HostCpuUsage()
         self._load = ObservedLoad()
         self._history: list[Sample] = []
@@ -153,17 +145,17 @@ class SparkPlant(Generic[Q]):
         self._lost: HostsGone | None = None
         self._closing, self._closed, self._lock = threading.Event(), False, threading.Lock()
         self._actions = self._handlers()
-        self.reconciler.start(self._host_actions.release, acts=not scope.observe_only)
+        self.reconciler.start(self._host_actions.release, lambda: self._load, acts=not limits.observe_only)
 
     @property
     def context(self) -> Context:
-        """What runs and within what; it changes when queries come and go."""
+        """Return what runs, and its limits."""
         return Context(
             self.queries.layout,
             self._types,
-            self._scope.target_latency,
-            max_hosts=self._scope.terms.max_hosts,
-            min_hosts=self._scope.terms.min_hosts,
+            self._limits.target_latency,
+            max_hosts=self._limits.terms.max_hosts,
+            min_hosts=self._limits.terms.min_hosts,
             capabilities=self._actions.kinds,
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
@@ -172,18 +164,19 @@ class SparkPlant(Generic[Q]):
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run."""
+        """Return every lease of the run."""
         return tuple(self.hosts.leases.values())
 
     def describe(self, host: str) -> str:
-        """A host as people know it."""
+        """Return a host's name for people."""
         return self.hosts.describe(host)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do, or the session was stopped.
+        """Return True if nothing is left to do, or the session was stopped.
 
-        Raises ElastreamError where a query has failed, or all hosts that its session can have are gone for good.
+        Raises:
+            ElastreamError: A query failed, or all possible hosts are gone for good.
         """
         if self._lost is not None and self.hosts.only_leased:
             raise self._lost
@@ -195,41 +188,40 @@ class SparkPlant(Generic[Q]):
         """Observe now; if observing is costly, return the last observation instead."""
         now = self.clock.now()
         if self._last is not None and (now < self._not_before or self._session_gone):
-            return self._seen_again(self._last, now)
+            return self._repeated(self._last, now)
         began = time.monotonic()
         try:
             spent = self._driver.cpu_seconds()
             observation = self._observe(now)
             spent = self._driver.cpu_seconds() - spent
         except Exception as error:
-            # A session that is stopped answers in many ways; one that is not has a real fault.
+            # A stopped session fails in many ways; otherwise the fault is real.
             if not session_stopped(self.spark):
                 self._lost = error if isinstance(error, HostsGone) else None
                 raise
             self._session_gone = True
             nothing = Observation(now, self.context, Frame(tuple(self.context.graph.by_name)))
-            return self._seen_again(self._last or nothing, now)
+            return self._repeated(self._last or nothing, now)
         self.looks, self.look_seconds = self.looks + 1, time.monotonic() - began
         self.look_cpu_seconds += spent
-        if self._scope.look_share is not None:
-            self._not_before = now + max(spent / self._scope.look_share, 2 * self.look_seconds)
+        if self._limits.look_share is not None:
+            self._not_before = now + max(spent / self._limits.look_share, 2 * self.look_seconds)
         self._last = observation
         return observation
 
     def apply(self, action: Action) -> Outcome:
-        """Do one action, or say why not."""
-        (outcome,) = self._done([action], lambda: (self._actions.apply(action),))
+        """Do one action, or return why not."""
+        (outcome,) = self._perform([action], lambda: (self._actions.apply(action),))
         return outcome
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition; an outcome each."""
-        return self._done(switches, lambda: self.queries.switch(switches))
+        """Do all possible ones of these as one new composition; return an outcome each."""
+        return self._perform(switches, lambda: self.queries.switch(switches))
 
-    def _done(self, actions: Sequence[Action], do: Callable[[], tuple[Outcome, ...]]) -> tuple[Outcome, ...]:
-        """What `do` answers to `actions`, or why it failed."""
+    def _perform(self, actions: Sequence[Action], do: Callable[[], tuple[Outcome, ...]]) -> tuple[Outcome, ...]:
         if self._closing.is_set() or self._session_gone:
             return tuple(Outcome(action, Status.REFUSED, "the run is over") for action in actions)
-        self._not_before = 0.0  # what it changes is to be seen
+        self._not_before = 0.0  # the next observation must show its effect
         try:
             return do()
         except ElastreamError as error:
@@ -242,7 +234,7 @@ class SparkPlant(Generic[Q]):
             self.reconciler.wake()
 
     def close(self) -> None:
-        """End what was begun for it; may be called twice."""
+        """End the run; further calls do nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -250,11 +242,11 @@ class SparkPlant(Generic[Q]):
         self._end(self)
 
     def incidents(self) -> Sequence[str]:
-        """Return what happened to executors since the last call."""
-        return () if self.succession is None else self.succession.told()
+        """Return the losses of executors since the last call."""
+        return () if self.failover is None else self.failover.drain_messages()
 
     def stop_acting(self) -> None:
-        """Apply, move and step nothing any more: the first thing in any end."""
+        """Stop applying actions, moving partitions and stepping hosts. Every end begins with it."""
         self._closing.set()
         self.clock.wake()
         self.reconciler.close()
@@ -262,7 +254,7 @@ class SparkPlant(Generic[Q]):
             self._links.close()
 
     def facts(self) -> Mapping[str, float | str]:
-        """Figures of the whole run for its ending."""
+        """Return figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
         return {
             **self.queries.facts(),
@@ -286,7 +278,6 @@ class SparkPlant(Generic[Q]):
             table.refuse(LeaseHost, "hosts cannot be leased here")
             table.refuse(ReleaseHost, "executors cannot be given back here")
         return table
-        return table
 
     def _cancel_drain(self, action: CancelDrain) -> Outcome:
         if self.hosts.leaving(action.host):
@@ -294,7 +285,7 @@ class SparkPlant(Generic[Q]):
         return self._host_actions.cancel_drain(action)
 
     def _busy(self, action: DrainHost | ReleaseHost) -> Outcome | None:
-        """Return the refusal of an action on a host where tasks run for minutes; None if it may go."""
+        """Return the refusal of an action on a host where real-time tasks run for minutes."""
         if not self.queries.real_time or self.hosts.executor(action.host) is None:
             return None
         names = ", ".join(map(repr, self.queries.real_time))
@@ -307,22 +298,22 @@ class SparkPlant(Generic[Q]):
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self.placing.wanted() and self.reconciler.ran().get(task) == host:
+        if task not in self.placing.targets() and self.reconciler.locations().get(task) == host:
             self.rings.forget(task.operator)
-            self.placing.keep({task: host}, action.why)
+            self.placing.pin({task: host}, action.why)
             return Outcome(action, Status.DONE)
         self.rings.forget(task.operator)
-        self.placing.want(task, host, action.why)
+        self.placing.move(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     def _set_tokens(self, action: SetTokens) -> Outcome:
-        if refused := action.refusal(self.placing.partitions):
-            return Outcome(action, Status.REFUSED, refused)
+        if reason := action.refusal(self.placing.partitions):
+            return Outcome(action, Status.REFUSED, reason)
         ring = Ring(dict(action.tokens))
         for host in ring:
             if refusal := self.hosts.expect(action, host, HostState.RUNNING):
                 return refusal
-        moving = self.rings.follow(action.operator, ring, self.reconciler.ran(), action.why)
+        moving = self.rings.follow(action.operator, ring, self.reconciler.locations(), action.why)
         if not moving:
             return Outcome(action, Status.DONE)
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
@@ -337,31 +328,31 @@ class SparkPlant(Generic[Q]):
         batches = self.queries.look(now, wall)
         live = self.queries.live
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
-        observation = self._described(now, wall, live, loads, batches)
-        critical = is_critical(observation.application, self._scope.target_latency)
+        observation = self._build(now, wall, live, loads, batches)
+        critical = is_critical(observation.application, self._limits.target_latency)
         self._load = ObservedLoad(weights(observation.tasks), observation.capacities, critical)
-        self._history = [*self._history[-HISTORY + 1 :], Sample(now, observation.operators)]
+        self._history = [*self._history[-HISTORY_LENGTH + 1 :], Sample(now, observation.operators)]
         return observation
 
-    def _described(
+    def _build(
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
-        context, held = self.context, self.reconciler.held()
+        context, placements = self.context, self.reconciler.placements()
         leases = self.hosts.active
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
-        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
+        links = Frame() if traffic is None else traffic.links(host_of, there, self._limits.terms.link_rate)
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured, copies = self.hosts.provider.measure(), self.standby.memory()
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies, span)
+        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)
         behind = seconds_waiting(context.graph, operators)
-        tasks = task_frame(context.graph, tuple(leases), held, loads, self.standby.lags(), behind)
+        tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
         return Observation(
             time=now,
             context=context,
@@ -380,21 +371,20 @@ class SparkPlant(Generic[Q]):
             next_host=self.hosts.next_number,
             batches=tuple(batches),
             alarms=self.alarms.standing,
-            rings=self.rings.standing,
-            moving=frozenset(self.placing.wanted()),
+            rings=self.rings.active,
+            moving=frozenset(self.placing.targets()),
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
         )
 
-    def _seen_again(self, last: Observation, now: float) -> Observation:
+    def _repeated(self, last: Observation, now: float) -> Observation:
         return replace(last, time=now, batches=(), alarms=self.alarms.standing)
 
 
 def is_critical(application: Frame, target: float | None) -> bool:
-    """Whether the application misses its service level: its mean response time is above the target.
+    """Return True if the application's mean response time is above the target; unknown is not.
 
-    That is E2DF's rule: it compares the mean with the maximum that users accept. By a quantile one slow batch would make an
-    application critical, which then takes shared hosts from others. Unknown is not critical.
+    E2DF compares the mean: by a quantile, one slow batch would take shared hosts from others.
     """
     return target is not None and any(application.value(name, Metric.LATENCY) > target for name in application.ids)

@@ -1,4 +1,4 @@
-"""Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
+"""Start of queries on hosts of a cloud: cluster, session, first hosts, queries. On failure nothing is left running."""
 
 import logging
 import os
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
@@ -13,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.executors import ExecutorCloud
-from elastream.clouds.provider import Provider, SessionHosts
+from elastream.clouds.provider import ClusterEndpoint, Provider, ProviderOffer, SessionHosts
 from elastream.core.alarm import Alarms
 from elastream.core.composition import consistency_of, refuse_inconsistent
 from elastream.core.fitting import doubts, state_partitions_of
@@ -29,39 +30,38 @@ from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.table_activation import table_publisher
+from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, begun
-from elastream.spark.hosts.trying import tried
 from elastream.spark.hosts.warmup import warm_up
-from elastream.spark.jvm.cluster_word import word_of
-from elastream.spark.jvm.copies import desk_of
-from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import OF_LOCAL_FILES, holding, open_session, settings_for
+from elastream.spark.jvm.session import LOCAL_FILE_SETTINGS, holding, open_session, settings_for
+from elastream.spark.jvm.standby import standby_registry
+from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
-from elastream.spark.plant import RunClock, Scope, SparkPlant
+from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import SessionQueries
-from elastream.spark.reconciler import STEP
+from elastream.spark.reconciler import STEP_S
 from elastream.spark.telemetry.left_out import LeftOutCounts
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
 
+# Of the target latency, the time from one batch to the next. A record waits for at most one batch and is in the next, which
+# at full use leaves a fifth of the target to spare. Queries in a row share the target.
 BATCH_SHARE = 0.4
-"""Of the target latency, the time from one batch to the next: a record waits for at most one batch and is in the next,
-which at full use leaves a fifth of the target to spare. Of queries in a row each takes its part of the target."""
-DEFAULT_LATENCY = 2.0
-"""Seconds that stand for a target latency where none is given."""
-CAUGHT_UP = 3
-"""Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
+# Stands for a target latency if none is set.
+DEFAULT_LATENCY_S = 2.0
+# Most batches of a query whose tasks one look reads: they are shorter than a monitoring period, but seldom much.
+MAX_BATCHES_PER_LOOK = 3
 
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
@@ -70,10 +70,7 @@ Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 def start_plant(
     graph: Graph, directory: RunDirectory, settings: RunSettings, *, resumed: Resumed | None = None
 ) -> SparkPlant[CompiledQueries]:
-    """Start cluster, session and the queries of `graph`; returns when the first hosts take tasks.
-
-    Args:
-        resumed: That the run in `directory` goes on, with its checkpoints, composition and leases.
+    """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -83,10 +80,10 @@ def start_plant(
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     settings = replace(settings, settings={**_kafka(graph), **(settings.settings or {})})
-    with _on_hosts(graph.name, directory, settings, resumed) as on:
+    with _session_on_hosts(graph.name, directory, settings, resumed) as on:
         terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
-        for said in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
-            log.warning("%s", said)
+        for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
+            log.warning("%s", doubt)
         slots = len(on.hosts.usable) * terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
@@ -119,23 +116,20 @@ def start_plant(
 def start_beside(
     start: Callable[[SparkSession], object], directory: RunDirectory, settings: RunSettings
 ) -> SparkPlant[SessionQueries]:
-    """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
-
-    Otherwise as `start_plant`.
-    """
-    with _on_hosts("queries", directory, settings, None) as on:
+    """Start cluster and session, and let `start` begin its own queries on them; they run as written."""
+    with _session_on_hosts("queries", directory, settings, None) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(SessionQueries(on.instruments, target_latency=settings.latency), settings)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
-    """Default seconds from one batch to the next, by the target latency and how many queries a record passes in a row."""
-    return BATCH_SHARE * (target_latency or DEFAULT_LATENCY) / layout.in_a_row
+    """Return the default seconds between batches, by target latency and queries that a record passes in a row."""
+    return BATCH_SHARE * (target_latency or DEFAULT_LATENCY_S) / layout.in_a_row
 
 
 @dataclass(frozen=True, slots=True)
-class _OnHosts:
+class _RunSession:
     """A session whose first hosts take tasks."""
 
     spark: SparkSession
@@ -145,29 +139,33 @@ class _OnHosts:
     clock: RunClock
     alarms: Alarms
     partitions: int
-    let_go: Callable[[], None]
+    unlock: Callable[[], None]
 
     def plant(self, queries: Q, settings: RunSettings) -> SparkPlant[Q]:
-        """The plant of `queries`; closing it ends queries, session and every host."""
-        scope = Scope(self.provider.terms, settings.latency, replicas=settings.replicas)
+        """Return the plant of `queries`; closing it ends queries, session and every host."""
+        limits = PlantLimits(self.provider.terms, settings.latency, replicas=settings.replicas)
         links = LinkProbes(self.hosts.status)
-        return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
+        return SparkPlant(
+            self.instruments, queries, self.hosts, limits, self.clock, self.alarms, links=links, end=self._end
+        )
 
     def _end(self, plant: SparkPlant[Q]) -> None:
         plant.stop_acting()
         _teardown(lambda: _stop_queries(self.spark))
         now = self.clock.now()
-        _teardown(lambda: plant.queries.look(now, time.time()))  # the batches that ended last
+        _teardown(lambda: plant.queries.look(now, time.time()))  # the last batches
         self.hosts.close()
-        # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
+        # Hosts first: a stopping session waits for its executors.
         self.provider.close()
-        _teardown(self.let_go)
+        _teardown(self.unlock)
         _teardown(self.spark.stop)
 
 
 @contextmanager
-def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed: Resumed | None) -> Iterator[_OnHosts]:
-    """Cluster, session and first hosts; ended again where what is done inside raises."""
+def _session_on_hosts(
+    name: str, directory: RunDirectory, settings: RunSettings, resumed: Resumed | None
+) -> Iterator[_RunSession]:
+    """Start cluster, session and first hosts; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
     provider = spark = hosts = None
@@ -181,31 +179,21 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = settings.state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        # A host takes as long to start as a session.
-        first = begun(leases, provider, resumed, clock.now(), replicas)
-        wanted = settings_for(
-            driver_address=reach.driver_address,
-            executor_memory=reach.executor_memory,
-            executor_cores=reach.executor_cores,
-            state_partitions=partitions,
-            state_store=settings.state_store,
-            host_cores=[type.cores for type in terms.types],
-            java_options=reach.java_options,
-        )
+        # Requested now, because hosts take as long to start as the session.
+        first_hosts = lease_first_hosts(leases, provider, resumed, clock.now(), replicas)
         readings = directory.cluster / "speeds"
         readings.mkdir(exist_ok=True)
-        told = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
-        if directory.files is not None:
-            told[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
-            wanted = {name: value for name, value in wanted.items() if name not in OF_LOCAL_FILES}
-        wanted = {**wanted, **told, **reach.settings, **(settings.settings or {})}
-        if replicas:
-            wanted |= _copies(wanted)
         spark = session = open_session(
-            reach.master, name, directory.cluster, wanted, reach.secret, python=reach.python, packaged=reach.packaged
+            reach.master,
+            name,
+            directory.cluster,
+            _spark_settings(terms, reach, partitions, directory, settings, readings),
+            reach.secret,
+            python=reach.python,
+            packaged=reach.packaged,
         )
         driver = DriverSide(spark)
-        client = AllocationClient(spark, Executors(driver), word_of(spark))
+        client = AllocationClient(spark, Executors(driver), pending_reason(spark))
         if isinstance(provider, SessionHosts):
             client.take_over()
             provider.bind(client)
@@ -218,14 +206,14 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
             log=leases,
             alarms=alarms,
         )
-        hosts.begin(first)
+        hosts.begin(first_hosts)
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedProbes(readings))
         if replicas:
-            instruments = replace(instruments, copies=desk_of(spark))
-        with holding(spark, directory.session_lock) as let_go:
-            yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
+            instruments = replace(instruments, copies=standby_registry(spark))
+        with holding(spark, directory.session_lock) as unlock:
+            yield _RunSession(spark, provider, hosts, instruments, clock, alarms, partitions, unlock)
     except BaseException:
         if hosts is not None:
             hosts.close()
@@ -236,8 +224,32 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
         raise
 
 
+def _spark_settings(
+    terms: ProviderOffer,
+    reach: ClusterEndpoint,
+    partitions: int,
+    directory: RunDirectory,
+    settings: RunSettings,
+    readings: Path,
+) -> Mapping[str, str]:
+    defaults = settings_for(
+        driver_address=reach.driver_address,
+        executor_memory=reach.executor_memory,
+        executor_cores=reach.executor_cores,
+        state_partitions=partitions,
+        state_store=settings.state_store,
+        host_cores=[type.cores for type in terms.types],
+        java_options=reach.java_options,
+    )
+    environment = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
+    if directory.files is not None:
+        environment[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
+        defaults = {name: value for name, value in defaults.items() if name not in LOCAL_FILE_SETTINGS}
+    merged = {**defaults, **environment, **reach.settings, **(settings.settings or {})}
+    return {**merged, **_standby_settings(merged)} if settings.replicas else merged
+
+
 def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes) -> Instruments:
-    """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
     recovery: Recovery | None = None
@@ -250,17 +262,17 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
         recovery = Recovery(spark)
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
-    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds, recovery)
+    return Instruments(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
 
 
-def _copies(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Settings by which executors can keep copies of state, added to what `settings` lists; none where they cannot."""
+def _standby_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Return settings for standby replicas, appended to lists in `settings`; none if unsupported."""
     try:
-        added = copies_settings()
+        standby = copies_settings()
     except EnvironmentProblem as problem:
         log.warning("%s", problem)
         return {}
-    return {name: ",".join(filter(None, (settings.get(name), value))) for name, value in added.items()}
+    return {name: ",".join(filter(None, (settings.get(name), value))) for name, value in standby.items()}
 
 
 def _stop_queries(spark: SparkSession) -> None:
@@ -269,15 +281,14 @@ def _stop_queries(spark: SparkSession) -> None:
 
 
 def _teardown(stop: Callable[[], object]) -> None:
-    """Call `stop`; what is being torn down may be gone already."""
     try:
         stop()
     except (Py4JError, PySparkException, OSError):
-        log.debug("a part of the run had gone before it was ended", exc_info=True)
+        log.debug("a part of the run was already closed", exc_info=True)
 
 
 def _await_first(hosts: Hosts, least: int) -> None:
-    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come."""
+    """Wait until `least` hosts take tasks. Raises EnvironmentProblem with the provider's reason."""
     before = hosts.leases.keys() - hosts.active.keys()
 
     def look() -> None:
@@ -285,18 +296,17 @@ def _await_first(hosts: Hosts, least: int) -> None:
         hosts.step(batch=-1, idle=True, holds=lambda host: False)
 
     while True:
-        tried(look, "the first hosts cannot be looked at")
+        retry(look, "the first hosts cannot be looked at")
         if len(hosts.usable) >= least:
             return
         active = hosts.active
         lost = [name for name in hosts.leases if name not in active and name not in before]
         if lost and len(active) < least:
             raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
-        time.sleep(STEP)
+        time.sleep(STEP_S)
 
 
 def _kafka(graph: Graph) -> Mapping[str, str]:
-    """What a session needs beside the rest where the dataflow reads or writes Kafka."""
     uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )

@@ -105,7 +105,7 @@ def test_the_active_leases_are_those_that_have_not_ended(actions):
 
 
 def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost(monkeypatch):
-    monkeypatch.setattr("elastream.spark.hosts.book.KEPT", 3)
+    monkeypatch.setattr("elastream.spark.hosts.hosts.ENDED_LEASES", 3)
     hosts = book()
     for number in range(1, 21):
         hosts.lease(f"h{number}", SMALL)

@@ -42,7 +42,7 @@ def test_executors_that_are_there_cost_what_they_are_taken_for(session, clock):
     priced = HostType("executor", cores=2, slots=2, price=0.5, billing=Billing(10.0))
     granted = ExecutorProvider(ProviderOffer((priced,), 10), session)
     hosts = Hosts(
-        Executors(session), granted, clock.now, fence=session.fence, session=granted, found=lambda slots: priced
+        Executors(session), granted, clock.now, fence=session.fence, session=granted, existing=lambda slots: priced
     )  # fmt: skip
     hosts.look()
     assert {lease.type.name for lease in hosts.leases.values()} == {"executor-2"}, "told apart from what is leased"
@@ -300,12 +300,12 @@ class TestLeased:
     def test_a_host_without_an_executor_for_long_is_lost_and_released(self, run, provider, clock):
         run.lease("h1", HostType("quick", cores=1, start=8.0))
         step(run)
-        clock.advance(module.START_LIMIT + 1)
+        clock.advance(module.START_TIMEOUT_S + 1)
         assert step(run) == {"h1": "lost"}
         assert run.reason("h1") == "no executor registered within 90 s"
         assert not provider.hosts()
 
-    @pytest.mark.parametrize(("idle", "limit"), [(False, module.GRACE_LIMIT), (True, module.IDLE_LIMIT)])
+    @pytest.mark.parametrize(("idle", "limit"), [(False, module.GRACE_TIMEOUT_S), (True, module.IDLE_TIMEOUT_S)])
     def test_a_host_whose_batches_do_not_end_is_not_waited_for(self, run, provider, clock, idle, limit):
         works(run, "h1", clock)
         run.release("h1")
@@ -353,7 +353,7 @@ class TestLeased:
         hosts.lease("h1", HostType("quick", cores=1, start=8.0))
         session.there["1"] = ("at h1", 1, 0, False)
         assert step(hosts) == {"h1": "starting"}
-        clock.advance(module.START_LIMIT + 1)
+        clock.advance(module.START_TIMEOUT_S + 1)
         assert step(hosts) == {"h1": "lost"}
         assert hosts.reason("h1") == "its executor was not warm within 90 s"
         never.set()
@@ -491,7 +491,7 @@ def test_leases_follow_the_transition_table_and_end_at_the_provider(story):
         if lease.active:
             hosts.release(name)
     for _ in range(4):
-        clock.advance(module.GRACE_LIMIT + 1)
+        clock.advance(module.GRACE_TIMEOUT_S + 1)
         step(hosts, batch := batch + 3)
     assert not any(lease.active for lease in hosts.leases.values())
     assert not provider.known, "a host without a lease is nobody's to pay for"

@@ -27,7 +27,7 @@ public final class CopiesCheck {
     private final boolean rocks;
     private final TreeMap expected = new TreeMap();
     private StateStoreProvider owner;
-    private Copy copy;
+    private Replica copy;
     private long committed = 0L;
     private int taken = 0, behind = 0, failed = 0, wrong = 0;
 
@@ -119,17 +119,17 @@ public final class CopiesCheck {
         if (what < 5) batch();
         else if (what == 5) owner.doMaintenance();
         else if (what == 6) {
-            if (copy == null) copy = rocks ? (Copy) new RocksCopy(operator, 0, 0) : (Copy) new MapCopy(operator, 0, 0);
+            if (copy == null) copy = rocks ? (Replica) new RocksReplica(operator, 0, 0) : (Replica) new MapReplica(operator, 0, 0);
             if (committed > 0L) copy.load(new Commits(operator).count());
         } else if (what == 7 && copy != null) {
             File state = new File(folder, "state/0/0"), aside = new File(folder, "state/0/aside");
-            boolean breaks = random.nextInt(3) == 0 && copy.version < committed && copy.state() == Copy.FOLLOWING;
+            boolean breaks = random.nextInt(3) == 0 && copy.version < committed && copy.state() == Replica.FOLLOWING;
             if (breaks) state.renameTo(aside);
             copy.follow(committed);
             if (breaks) {
                 deleted(state);
                 aside.renameTo(state);
-                if (copy.state() != Copy.WANTED) throw new IllegalStateException("a copy that failed is " + copy.state());
+                if (copy.state() != Replica.WANTED) throw new IllegalStateException("a copy that failed is " + copy.state());
                 failed++;
             }
         } else if (what == 8 && copy != null) {

@@ -5,11 +5,11 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
 from elastream.spark.jvm import adapters
-from elastream.spark.jvm.adapters import FURTHER, SPELLINGS, arrow_schema, for_release, further, in_zone
-from elastream.spark.jvm.copies_jar import SOURCES
+from elastream.spark.jvm.adapters import FURTHER_ARGUMENTS, SPELLINGS, arrow_schema, for_release, further_arguments, in_zone
 from elastream.spark.jvm.driver_side import HERE
 from elastream.spark.jvm.releases import NEWEST, OLDEST
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
+from elastream.spark.jvm.standby_jar import SOURCES
 
 WRITTEN = "\n".join(each.read_text() for each in (*HERE.glob("*.java"), *SOURCES.glob("*.java"))) + FILES_OF_CHECKPOINTS
 
@@ -39,13 +39,13 @@ def test_a_class_that_moved_is_found_where_it_was():
     ("version", "arguments"), [("4.0.5", ()), ("4.2.9", ()), ("4.3.0", (False,)), ("4.10.0", (False,))]
 )
 def test_a_constructor_takes_what_its_release_added(version, arguments):
-    assert further("LocalTableScanExec", version) == arguments
-    assert further("anything else", version) == ()
+    assert further_arguments("LocalTableScanExec", version) == arguments
+    assert further_arguments("anything else", version) == ()
 
 
 def test_each_further_argument_is_passed_somewhere():
     sources = "".join(each.read_text() for each in HERE.glob("*.py"))
-    assert all(f'further("{each.call}"' in sources for each in FURTHER)
+    assert all(f'further_arguments("{each.call}"' in sources for each in FURTHER_ARGUMENTS)
 
 
 TIME = TimestampType()
@@ -73,7 +73,7 @@ def test_a_release_that_knows_utc_only_gives_the_same_schema(zone, monkeypatch):
     newest = adapters.to_arrow_schema
     expected = arrow_schema(TIMES, zone)
     monkeypatch.setattr(adapters, "to_arrow_schema", utc_only)
-    monkeypatch.setattr(adapters, "ZONED", False)
+    monkeypatch.setattr(adapters, "TAKES_TIME_ZONE", False)
     assert types_of(arrow_schema(TIMES, zone)) == types_of(expected)
     assert arrow_schema(TIMES, zone).names == expected.names
 

@@ -8,7 +8,13 @@ import pytest
 
 from elastream.core.event import Reason, RunEvent
 from elastream.spark.jvm import cluster_events
-from elastream.spark.jvm.cluster_events import LONGEST, MOST, ClusterEvents, event_sink, kubernetes_event
+from elastream.spark.jvm.cluster_events import (
+    MAX_MESSAGE_LENGTH,
+    MAX_PENDING_EVENTS,
+    ClusterEvents,
+    event_sink,
+    kubernetes_event,
+)
 from support.shared_session import shared_session
 from support.waiting import wait_until
 
@@ -35,7 +41,7 @@ def test_without_a_pod_of_the_driver_it_is_about_the_namespace():
 
 def test_a_long_message_is_cut_to_what_a_cluster_keeps():
     found = kubernetes_event(event("x" * 2_000), "n", "", "a", now=0.0)
-    assert len(found["message"]) == LONGEST
+    assert len(found["message"]) == MAX_MESSAGE_LENGTH
 
 
 def test_events_are_sent_in_order_and_the_end_of_a_run_is_waited_for():
@@ -55,11 +61,11 @@ def test_a_silent_cluster_blocks_nobody_and_the_newest_events_stay():
         sent.append(each.message)
 
     tell = ClusterEvents(send)
-    for number in range(MOST + 10):
+    for number in range(MAX_PENDING_EVENTS + 10):
         tell(event(str(number)))
     answers.set()
-    wait_until(lambda: sent and sent[-1] == str(MOST + 9))
-    assert len(sent) in (MOST, MOST + 1)  # the first may have been under way
+    wait_until(lambda: sent and sent[-1] == str(MAX_PENDING_EVENTS + 9))
+    assert len(sent) in (MAX_PENDING_EVENTS, MAX_PENDING_EVENTS + 1)  # the first may have been under way
 
 
 def test_an_event_that_waited_is_told_with_the_time_at_which_it_came(monkeypatch):
@@ -89,7 +95,7 @@ def test_what_cannot_be_sent_is_one_warning(caplog):
         tell(event("a"))
         tell(event("b"))
         tell(event("over", Reason.RUN_ENDED))
-    assert [record.message for record in caplog.records] == ["events are not told to the cluster: ValueError: may not"]
+    assert [record.message for record in caplog.records] == ["events do not reach the cluster: ValueError: may not"]
 
 
 @pytest.mark.spark

@@ -14,18 +14,18 @@ from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import COPIES
-from elastream.spark.jvm.copies_jar import copies_settings
+from elastream.spark.jvm.adapters import STANDBY_SINCE
 from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.session import (
     ONE_CORE_JVM,
     SMALL_JVM,
     STATE_STORES,
-    _untold,
+    _silence,
     in_properties,
     open_session,
     settings_for,
 )
+from elastream.spark.jvm.standby_jar import copies_settings
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 
@@ -76,7 +76,7 @@ def jvms() -> list[psutil.Process]:
 def test_a_jvm_that_ends_first_leaves_no_traceback_of_accumulators():
     told = []
     server = SimpleNamespace(handle_error=lambda request, address: told.append(str(sys.exception())))
-    _untold(server)
+    _silence(server)
     for error in (EOFError(), ConnectionResetError(), ValueError("another token")):
         try:
             raise error
@@ -129,7 +129,7 @@ def test_a_session_inherits_no_settings_of_an_earlier_one(tmp_path):
     forget_jvm()
     provider = "spark.sql.streaming.stateStore.providerClass"
     found = []
-    plugin = copies_settings() if release_of(SPARK) >= COPIES else {"spark.plugins": ""}
+    plugin = copies_settings() if release_of(SPARK) >= STANDBY_SINCE else {"spark.plugins": ""}
     for number, more in enumerate((STATE_STORES["disk"], plugin, {})):
         (folder := tmp_path / str(number)).mkdir()
         session = open_session("local[1]", "one of several", folder, {**base, **more})

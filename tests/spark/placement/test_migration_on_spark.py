@@ -20,13 +20,13 @@ from elastream.core.hosts import HostType
 from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import COPIES
-from elastream.spark.jvm.copies import Copies, CopiesDesk
-from elastream.spark.jvm.copies_jar import copies_settings
+from elastream.spark.jvm.adapters import STANDBY_SINCE
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.session import open_session, settings_for
+from elastream.spark.jvm.standby import StageReplicas, StandbyRegistry
+from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
@@ -67,7 +67,7 @@ def cluster_session(tmp_path_factory):
             java_options=cluster.java_options,
         )
         closed = cluster.secrets
-        copies = copies_settings() if release_of(SPARK) >= COPIES else {}
+        copies = copies_settings() if release_of(SPARK) >= STANDBY_SINCE else {}
         settings = {**settings, **copies, **closed.session_settings}
         session = open_session(master, "migration", folder, settings, closed.shared)
         wait_until(lambda: len(executors(session).by_address()) == 2)
@@ -81,11 +81,11 @@ def cluster_session(tmp_path_factory):
 @pytest.fixture
 def desk(cluster_session):
     """Where copies of state are asked for; a test that has it is skipped on a release with which none are kept."""
-    if release_of(SPARK) < COPIES:
+    if release_of(SPARK) < STANDBY_SINCE:
         with pytest.raises(EnvironmentProblem) as refused:
             copies_settings()
         pytest.skip(str(refused.value))
-    return CopiesDesk(cluster_session)
+    return StandbyRegistry(cluster_session)
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
@@ -256,7 +256,7 @@ def follows(copies, partition, place):
 
 def holds(desk, place):
     """Committed batches that the copies of `place` hold."""
-    return [each.version for each in desk.kept() if each.executor == place.executor and each.there]
+    return [each.version for each in desk.replicas() if each.executor == place.executor and each.ready]
 
 
 @contextmanager
@@ -279,7 +279,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
         stepped.batch()
         states = StatePartitions(spark, stepped.query, 1)
         (other,) = set(places(spark)) - {states.where()[0]}
-        copies, before = Copies(desk, states), len(desk.opened())
+        copies, before = StageReplicas(desk, states), len(desk.opened())
         wait_until(lambda: keeps(copies, 0, other))  # it is loaded
         stepped.batch()
         wait_until(lambda: holds(desk, other) == [2])  # it has followed
@@ -290,7 +290,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
         assert states.where()[0] == other
         wait_until(lambda: len(desk.opened()) > before)
         (opened,) = desk.opened()[before:]
-        assert (opened.executor, opened.copied, opened.wanted, opened.files) == (other.executor, 2, 2, 0)
+        assert (opened.executor, opened.replica_version, opened.version, opened.files) == (other.executor, 2, 2, 0)
         stepped.batch()
         copies.forget()  # or the next test would find them
     finally:
@@ -309,7 +309,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
     try:
         states = StatePartitions(spark, query, PARTITIONS)
         batches_more(query, 3)
-        copies, before = Copies(desk, states), len(desk.opened())
+        copies, before = StageReplicas(desk, states), len(desk.opened())
 
         def elsewhere():
             """Where it does not run: Spark may run it where it was not told to, for a batch."""
@@ -324,7 +324,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
         copies.forget()
     finally:
         query.stop()
-    assert all(opened.files <= opened.wanted - opened.copied for opened in desk.opened()[before:])
+    assert all(opened.files <= opened.version - opened.replica_version for opened in desk.opened()[before:])
     assert is_exact(spark, kind, checkpoint)
 
 
@@ -374,11 +374,11 @@ def test_a_restarted_driver_reads_the_plan_and_restores_the_placement(spark, tmp
 
     first = follow()
     AllocationStore(plan).publish(wanted, at=time.time())
-    wait_until(lambda: as_planned(first) and not first.placing.wanted())
+    wait_until(lambda: as_planned(first) and not first.placing.targets())
     first.close()
     again = follow()
     try:
-        wait_until(lambda: as_planned(again) and not again.placing.wanted())
+        wait_until(lambda: as_planned(again) and not again.placing.targets())
         assert again.failure is None
     finally:
         again.close()
@@ -410,7 +410,7 @@ def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
         for host in (one, other) * (ROUNDS if scheme is Scheme.LAZY else 1):
             wanted = {TaskId("count", index): host for index in range(PARTITIONS)}
             version = plan.publish(wanted, at=time.time()).version
-            wait_until(lambda version=version: follower.acted == version and not follower.placing.wanted())
+            wait_until(lambda version=version: follower.acted == version and not follower.placing.targets())
             wait_until(lambda host=host: {at.address for at in follower.placing.where().values()} == {host})
         assert follower.failure is None
         assert (follower.restarts > 0) == (scheme is Scheme.RESTART)

@@ -11,7 +11,7 @@ from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import ATTEMPTS, Limits, Placing
+from elastream.spark.placement.placing import MAX_REPORTS, MigrationLimits, Placing
 from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
@@ -76,7 +76,7 @@ class Bench:
     def placer(self, **limits):
         return Placing(
             {"count": self.engine}, time.monotonic, self.plan,
-            limits=Limits(**{"lazy": False, **limits}), benefit=lambda task: self.benefit.get(task, 0.0),
+            limits=MigrationLimits(**{"lazy": False, **limits}), benefit=lambda task: self.benefit.get(task, 0.0),
         )  # fmt: skip
 
     def batch(self, times=1):
@@ -108,20 +108,20 @@ def states(placing):
 
 def test_a_task_is_sent_after_a_batch_and_has_landed_after_the_next(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     assert bench.engine.told == []
     bench.batch()
     assert bench.engine.told == [(0, "h2")]
     assert states(bench.placing) == {0: MigrationState.FLIPPED}
     bench.batch()
     assert [(each.task, each.host) for each in bench.placing.landed] == [(task(0), "h2")]
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
 
 
 def test_nothing_is_sent_while_the_new_executor_loads(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.engine.slow[HERE["h2"]] = threading.Event()
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch(2)
     assert bench.engine.told == []
     assert states(bench.placing) == {0: MigrationState.WARMING}
@@ -137,7 +137,7 @@ def test_nothing_is_sent_while_the_new_executor_loads(tmp_path):
 def test_a_state_that_cannot_be_loaded_ahead_moves_all_the_same(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.engine.loads = False
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch(6)
     assert bench.on("h2") == {0}
     assert len(bench.placing.landed) == 1
@@ -145,7 +145,7 @@ def test_a_state_that_cannot_be_loaded_ahead_moves_all_the_same(tmp_path):
 
 def test_a_few_at_a_time_towards_each_host(tmp_path):
     bench = Bench(tmp_path, per_host=1)
-    bench.placing.want_all({task(0): "h2", task(1): "h2", task(2): "h3"})
+    bench.placing.move_all({task(0): "h2", task(1): "h2", task(2): "h3"})
     bench.batch()
     assert sorted(bench.engine.told) == [(0, "h2"), (2, "h3")]
     bench.batch()
@@ -157,9 +157,9 @@ def test_what_the_host_holds_a_copy_of_goes_at_once_and_loads_nothing(tmp_path):
     for lazy in (False, True):
         bench = Bench(tmp_path / str(lazy), per_host=1, lazy=lazy)
         bench.engine.believed[3] = HERE["h2"]
-        bench.placing.copied = lambda: {task(0): ["h2"], task(1): ["h3", "h2"], task(2): ["h3"]}
+        bench.placing.replica_hosts = lambda: {task(0): ["h2"], task(1): ["h3", "h2"], task(2): ["h3"]}
         bench.batch()
-        bench.placing.want_all({task(0): "h2", task(1): "h2", task(2): "h2"})
+        bench.placing.move_all({task(0): "h2", task(1): "h2", task(2): "h2"})
         bench.batch()
         assert {(0, "h2"), (1, "h2")} <= set(bench.engine.told)
         assert bench.engine.loaded == ([(2, "h2")] if lazy else []), "the one that is not copied there"
@@ -170,9 +170,9 @@ def test_what_the_host_holds_a_copy_of_goes_at_once_and_loads_nothing(tmp_path):
 def test_a_copied_one_waits_for_what_an_executor_without_tasks_still_loads(tmp_path):
     """Its first task would make it unload the rest."""
     bench = Bench(tmp_path, lazy=True)
-    bench.placing.copied = lambda: {task(0): ["h2"]}
+    bench.placing.replica_hosts = lambda: {task(0): ["h2"]}
     bench.engine.slow[HERE["h2"]] = threading.Event()
-    bench.placing.want_all({task(0): "h2", task(1): "h2"})
+    bench.placing.move_all({task(0): "h2", task(1): "h2"})
     bench.batch()
     assert bench.engine.told == []
     bench.engine.slow.pop(HERE["h2"]).set()
@@ -182,7 +182,7 @@ def test_a_copied_one_waits_for_what_an_executor_without_tasks_still_loads(tmp_p
 
 def test_without_limits_all_go_at_once(tmp_path):
     bench = Bench(tmp_path, per_host=None)
-    bench.placing.want_all({task(n): "h2" for n in range(4)})
+    bench.placing.move_all({task(n): "h2" for n in range(4)})
     bench.batch()
     assert len(bench.engine.told) == 4
 
@@ -190,14 +190,14 @@ def test_without_limits_all_go_at_once(tmp_path):
 def test_the_greatest_benefit_goes_first(tmp_path):
     bench = Bench(tmp_path, per_host=1)
     bench.benefit = {task(2): 0.7, task(0): 0.1}
-    bench.placing.want_all({task(n): "h2" for n in range(4)})
+    bench.placing.move_all({task(n): "h2" for n in range(4)})
     bench.batch()
     assert bench.engine.told == [(2, "h2")]
 
 
 def test_what_a_running_batch_overwrote_is_sent_again(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
     bench.engine.believed[0] = HERE["h1"]  # the report of the batch under way came after ours
     bench.batch()
@@ -209,20 +209,20 @@ def test_what_a_running_batch_overwrote_is_sent_again(tmp_path):
 def test_what_a_running_batch_overwrote_is_sent_again_and_not_loaded_again(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.engine.overwrites = True
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
     assert bench.engine.told == [(0, "h2")]
     bench.engine.overwrites = False
     bench.placing.batch_ended(["count"], bench.engine.batch, bench.usable.get)  # of the batch under way
     assert bench.engine.told == [(0, "h2")] * 2
     bench.batch(2)
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
     assert bench.engine.jobs == 1
 
 
 def test_a_batch_planned_before_it_was_sent_proves_nothing(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.engine.run()
     ended = bench.engine.batch
     bench.engine.batch += 1  # the next batch is planned by the time the end of the last one is seen
@@ -236,16 +236,16 @@ def test_a_batch_planned_before_it_was_sent_proves_nothing(tmp_path):
 def test_what_is_always_sent_back_is_given_up_and_taken_from_the_plan(tmp_path):
     bench = Bench(tmp_path)
     bench.engine.overwrites = True
-    bench.placing.want(task(0), "h2")
-    bench.batch(ATTEMPTS + 2)
-    assert bench.engine.told == [(0, "h2")] * ATTEMPTS
+    bench.placing.move(task(0), "h2")
+    bench.batch(MAX_REPORTS + 2)
+    assert bench.engine.told == [(0, "h2")] * MAX_REPORTS
     assert [each.task for each in bench.placing.dropped] == [task(0)]
     assert bench.plan.latest.hosts == {}
 
 
 def test_a_task_that_spark_ran_elsewhere_is_brought_back(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch(2)
     bench.engine.believed[0] = HERE["h3"]
     bench.batch(2)
@@ -255,7 +255,7 @@ def test_a_task_that_spark_ran_elsewhere_is_brought_back(tmp_path):
 
 def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     place = bench.usable.pop("h2")
     bench.batch(3)
     assert bench.engine.told == []
@@ -267,9 +267,9 @@ def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):
 
 def test_a_new_wish_replaces_an_older_one(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
-    bench.placing.want(task(0), "h3")
+    bench.placing.move(task(0), "h3")
     bench.batch(2)
     assert bench.on("h3") == {0}
     assert bench.plan.latest.hosts == {task(0): "h3"}
@@ -281,14 +281,14 @@ def test_what_another_process_plans_is_followed_from_the_next_period_on(tmp_path
     AllocationStore(bench.plan.path).publish({task(1): "h3"}, at=0.0)
     bench.batch()
     assert bench.engine.told == []
-    bench.placing.adopt()
+    bench.placing.refresh()
     bench.batch()
     assert bench.engine.told == [(1, "h3")]
 
 
 def test_a_restarted_driver_restores_the_placement(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.placing.move_all({task(0): "h2", task(1): "h3"})
     bench.batch(2)
     bench.engine.believed = {}  # a query that starts again has its state nowhere
     bench.plan = AllocationStore(bench.plan.path)
@@ -307,7 +307,7 @@ def test_a_restarted_driver_restores_the_placement(tmp_path):
 def test_the_next_controller_finishes_an_interrupted_move_or_drops_it(tmp_path_factory, moves, batches, lazy, gone):
     """Property: whichever state the migrations were in; one is dropped where its host is gone by then."""
     bench = Bench(tmp_path_factory.mktemp("plan"), lazy=lazy)
-    bench.placing.want_all({task(index): host for index, host in moves.items()})
+    bench.placing.move_all({task(index): host for index, host in moves.items()})
     bench.batch(batches)
     if gone:
         del bench.usable["h2"]
@@ -315,14 +315,14 @@ def test_the_next_controller_finishes_an_interrupted_move_or_drops_it(tmp_path_f
     bench.plan = AllocationStore(bench.plan.path)
     bench.placing = bench.placer(lazy=lazy)
     bench.batch(20)
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
     for index, host in moves.items():
         assert bench.engine.believed[index] == (HERE[host] if host in bench.usable else before[index])
 
 
 def test_a_target_with_another_executor_is_warmed_again(tmp_path):
     bench = Bench(tmp_path, lazy=True)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
     bench.usable["h2"] = Location(HERE["h2"].address, "9")
     NAMES[bench.usable["h2"]] = "h2"
@@ -346,7 +346,7 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     for what, index, host in events:
         match what:
             case "want":
-                bench.placing.want(task(index), host)
+                bench.placing.move(task(index), host)
             case "lose":
                 bench.usable.pop(host, None)
             case "back":
@@ -359,7 +359,7 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     bench.batch(40)
     for each, host in bench.plan.latest.hosts.items():
         assert bench.engine.believed[each.index] == HERE[host]
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
 
 
 def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
@@ -367,7 +367,7 @@ def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.engine.believed[3] = HERE["h2"]
     bench.batch()
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
     assert bench.on("h2") == {0, 3}
     assert states(bench.placing) == {0: MigrationState.FLIPPED}
@@ -378,12 +378,12 @@ def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
 
 def test_what_a_new_host_gets_is_loaded_at_leisure_and_flips_together(tmp_path):
     bench = Bench(tmp_path, lazy=True, per_host=1)
-    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.placing.move_all({task(n): "h2" for n in range(3)})
     bench.batch()
     assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h2"), (2, "h2")]
     assert bench.on("h2") == {0, 1, 2}, "in the middle of a batch, so that the next is planned by it"
     bench.batch(2)
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
 
 
 def test_what_a_new_host_gets_by_several_jobs_waits_for_the_last(tmp_path):
@@ -392,7 +392,7 @@ def test_what_a_new_host_gets_by_several_jobs_waits_for_the_last(tmp_path):
     other.run()
     bench.placing.batch_ended(["total"], other.batch, bench.usable.get)
     bench.engine.slow[HERE["h2"]] = threading.Event()
-    bench.placing.want_all({task(0): "h2", TaskId("total", 0): "h2"})
+    bench.placing.move_all({task(0): "h2", TaskId("total", 0): "h2"})
     bench.batch()
     bench.placing.batch_ended(["total"], other.batch, bench.usable.get)
     while not other.loaded:
@@ -407,7 +407,7 @@ def test_a_host_that_runs_tasks_already_gets_few_at_a_time(tmp_path):
     bench = Bench(tmp_path, lazy=True, per_host=1)
     bench.engine.believed[3] = HERE["h2"]
     bench.batch()
-    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.placing.move_all({task(n): "h2" for n in range(3)})
     bench.batch()
     assert bench.engine.loaded == [(0, "h2")]
 
@@ -417,7 +417,7 @@ def test_while_a_batch_runs_only_an_executor_that_runs_no_task_loads_ahead(tmp_p
     bench.engine.busy = True
     bench.engine.believed[3] = HERE["h2"]
     bench.batch()
-    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.placing.move_all({task(0): "h2", task(1): "h3"})
     bench.batch()
     assert bench.engine.loaded == [(1, "h3")]
     assert bench.engine.told == [(0, "h2"), (1, "h3")]
@@ -429,7 +429,7 @@ def test_one_job_loads_all_whose_turn_it_is(tmp_path):
     bench = Bench(tmp_path, lazy=True, per_host=2)
     bench.engine.believed |= {2: HERE["h2"], 3: HERE["h3"]}
     bench.batch()
-    bench.placing.want_all({task(0): "h2", task(1): "h3", task(2): "h3"})
+    bench.placing.move_all({task(0): "h2", task(1): "h3", task(2): "h3"})
     bench.batch()
     assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h3"), (2, "h3")]
     assert bench.engine.jobs == 1
@@ -440,7 +440,7 @@ def test_a_load_for_an_executor_that_was_replaced_is_ignored(tmp_path):
     old, new = HERE["h2"], Location(HERE["h2"].address, "9")
     NAMES[new] = "h2"
     bench.engine.slow = {old: threading.Event(), new: threading.Event()}
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch()
     bench.usable["h2"] = new
     bench.batch()
@@ -459,10 +459,10 @@ def test_a_load_for_an_executor_that_was_replaced_is_ignored(tmp_path):
 
 def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path):
     bench = Bench(tmp_path)
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.placing.detach("count")
     assert bench.placing.tasks == ()
-    assert bench.placing.wanted() == {}
+    assert bench.placing.targets() == {}
     bench.placing.attach("count", bench.engine)
     bench.batch(3)
     assert bench.on("h2") == {0}
@@ -471,10 +471,10 @@ def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path
 def test_a_kind_of_state_that_cannot_be_loaded_ahead_is_tried_once(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.engine.loads = None
-    bench.placing.want(task(0), "h2")
+    bench.placing.move(task(0), "h2")
     bench.batch(2)
     assert bench.on("h2") == {0}
-    bench.placing.want(task(1), "h2")
+    bench.placing.move(task(1), "h2")
     bench.batch()
     assert bench.on("h2") == {0, 1}
     assert bench.engine.loaded == [(0, "h2")]

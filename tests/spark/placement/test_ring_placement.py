@@ -6,8 +6,8 @@ import pytest
 
 from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
-from elastream.spark.placement.allocation import VolatilePlan
-from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.allocation import InMemoryPlan
+from elastream.spark.placement.placing import MigrationLimits, Placing
 from elastream.spark.placement.ring import Rings
 
 
@@ -25,7 +25,7 @@ ZONES = {"h1": "a", "h2": "a", "h3": "b", "h4": "b"}
 
 @pytest.fixture
 def placing() -> Placing:
-    return Placing({"count": States()}, lambda: 0.0, VolatilePlan(), limits=Limits(lazy=False))
+    return Placing({"count": States()}, lambda: 0.0, InMemoryPlan(), limits=MigrationLimits(lazy=False))
 
 
 @pytest.fixture
@@ -40,27 +40,27 @@ def tasks(*numbers: int) -> set[TaskId]:
 def test_an_interval_moves_as_one_version_of_the_plan(placing: Placing, rings: Rings) -> None:
     ran = {TaskId("count", number): "h1" if number < 4 else "h2" for number in range(8)}
     assert rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "") == 0
-    assert not placing.wanted()
+    assert not placing.targets()
     before = placing.plan.latest.version
     assert rings.follow("count", Ring({"h1": 0.0, "h2": 0.25}), ran, "h1 is overloaded") == 2
     assert (placing.plan.latest.version, placing.plan.latest.why) == (before + 1, "h1 is overloaded")
-    assert placing.wanted() == dict.fromkeys(tasks(2, 3), "h2")
+    assert placing.targets() == dict.fromkeys(tasks(2, 3), "h2")
 
 
 def test_a_ring_that_overtakes_a_move_under_way_turns_it_back(placing: Placing, rings: Rings) -> None:
     ran = {TaskId("count", number): "h1" for number in range(8)}
     rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "")
     assert rings.follow("count", Ring({"h1": 0.0}), ran, "") == 4
-    assert set(placing.wanted().values()) == {"h1"}
+    assert set(placing.targets().values()) == {"h1"}
 
 
 def test_what_lost_hosts_had_goes_to_the_first_living_neighbour_clockwise(rings: Rings) -> None:
     rings.follow("count", Ring.even(("h1", "h2", "h3", "h4")), {}, "")
-    assert rings.keep(["h1", "h4"]) == dict.fromkeys(tasks(2, 3, 4, 5), "h4")
-    assert rings.standing["count"].tokens == {"h1": 0.0, "h4": 0.25}
-    assert rings.keep(["h1", "h4"]) == {}
-    assert rings.keep([]) == {}
-    assert "count" not in rings.standing, "a ring without hosts is none"
+    assert rings.retain(["h1", "h4"]) == dict.fromkeys(tasks(2, 3, 4, 5), "h4")
+    assert rings.active["count"].tokens == {"h1": 0.0, "h4": 0.25}
+    assert rings.retain(["h1", "h4"]) == {}
+    assert rings.retain([]) == {}
+    assert "count" not in rings.active, "a ring without hosts is none"
 
 
 def test_an_operator_without_a_ring_has_one_of_all_hosts_for_copies(rings: Rings) -> None:
@@ -79,6 +79,6 @@ def test_an_ended_querys_ring_is_hidden_until_it_runs_again(placing: Placing, ri
     states = placing.states["count"]
     rings.follow("count", Ring({"h1": 0.0, "h2": 0.25}), {}, "")
     placing.detach("count")
-    assert rings.standing == {}
+    assert rings.active == {}
     placing.attach("count", states)
-    assert rings.standing["count"].tokens == {"h1": 0.0, "h2": 0.25}
+    assert rings.active["count"].tokens == {"h1": 0.0, "h2": 0.25}

@@ -95,7 +95,7 @@ def test_the_feed_of_a_keyed_operator_has_no_host_and_crosses_hosts(plant):
     for index, host in enumerate(("h1", "h2", "h1", "h2")):
         plant.apply(MoveTask(TaskId("count", index), host))
     before = plant.queries.telemetry.batches
-    seen = observed(plant, lambda o: not plant.placing.wanted() and plant.queries.telemetry.batches > before + 8)
+    seen = observed(plant, lambda o: not plant.placing.targets() and plant.queries.telemetry.batches > before + 8)
     assert seen.exchange.known
     assert set(seen.exchange.source.tolist()) == {-1}
     assert sorted(seen.exchange.target.tolist()) == [0, 1, 2, 3]

@@ -17,7 +17,7 @@ from elastream.core.observation import Context, Observation, Sample
 from elastream.core.task_id import TaskId
 from elastream.policies.by_load import ByLoad
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
-from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.watched import application_row, layout_of, operator_frame
@@ -67,7 +67,7 @@ class Session:
         self.machine, self.target, self.planned = Machine(), target, []
         spark = without_jvm(execution=object())
         clocks = {"wall": self.machine.wall, "steady": lambda: self.machine.now}
-        self.query = Query(Instruments(spark, self.machine, Placing({}, lambda: 0.0, VolatilePlan()), **clocks), "id", "q")
+        self.query = Query(Instruments(spark, self.machine, Placing({}, lambda: 0.0, InMemoryPlan()), **clocks), "id", "q")
         self.query.run("run")
         self.query.stages = {"q/count0": STAGE}
         self.memory, self.history = None, ()

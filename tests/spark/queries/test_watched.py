@@ -9,7 +9,7 @@ import pytest
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
-from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import RESTART, SessionQueries, application_row, layout_of, operator_frame
@@ -56,7 +56,7 @@ def driver():
 def query(driver):
     execution = SimpleNamespace(lastExecution=lambda: None, lastProgress=lambda: None)
     spark = without_jvm(execution)
-    placing = Placing({}, lambda: 0.0, VolatilePlan())
+    placing = Placing({}, lambda: 0.0, InMemoryPlan())
     found = Query(Instruments(spark, driver, placing), "an id", "q")
     found.run("run 1")
     found.placing = placing

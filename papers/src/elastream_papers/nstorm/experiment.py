@@ -21,7 +21,7 @@ import numpy as np
 from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
-from elastream.spark.placement.placing import Limits
+from elastream.spark.placement.placing import MigrationLimits
 from elastream.spark.placement.schemes import Cycles, Scheme
 from elastream_papers.nstorm.rig import CommittedBatch, Rig, Used
 
@@ -54,8 +54,8 @@ class WayToMove:
     per_host: int | None = None
 
     @property
-    def limits(self) -> Limits | None:
-        return None if self.per_host is None else Limits(self.per_host, lazy=self.scheme is Scheme.LAZY)
+    def limits(self) -> MigrationLimits | None:
+        return None if self.per_host is None else MigrationLimits(self.per_host, lazy=self.scheme is Scheme.LAZY)
 
 
 RESTART = WayToMove("stop and restart", Scheme.RESTART)

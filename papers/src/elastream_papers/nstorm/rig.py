@@ -214,7 +214,7 @@ class Rig:
 
     def _there(self) -> bool:
         placing = self.follower.placing
-        if not self._works() or placing.wanted() or self.follower.acted != self.plan.latest.version:
+        if not self._works() or placing.targets() or self.follower.acted != self.plan.latest.version:
             return False
         at, target = placing.where(), {host: self.follower.target(host) for host in set(self.at.values())}
         return all(task in at and at[task] == target[host] for task, host in self.at.items())

@@ -219,7 +219,7 @@ def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
         refused += sum(not plant.apply(action).succeeded for action in plan.actions)
         quiet = 0 if plan.actions else quiet + 1
         landing = time.monotonic() + LANDING
-        while plant.placing.wanted() and time.monotonic() < landing:
+        while plant.placing.targets() and time.monotonic() < landing:
             _looked(plant)
             time.sleep(0.5)
     return Moves(len(plant.placing.landed) - before, refused)

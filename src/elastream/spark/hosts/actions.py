@@ -1,7 +1,4 @@
-"""Handlers of the actions on hosts. Each may be repeated and has its effect once; a refusal says why in a sentence.
-
-How a host comes and goes is `Hosts`' affair; where its tasks go is the caller's.
-"""
+"""Handlers of the actions on hosts. Each is idempotent; a refusal gives its reason in a sentence."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,20 +18,17 @@ from elastream.core.hosts import ACTIVE, HostState, HostType
 from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import Hosts
 
-ANYWHERE = "local"
-"""The region of an action whose policy leaves it to the host type."""
+# The region of an action whose policy leaves it to the host type.
+ANY_REGION = "local"
 
 
 @dataclass(frozen=True, slots=True)
 class HostActions:
-    """Actions on `hosts`.
-
-    types: what can be leased, by name. most: how many at a time. empty: plans moves of what a host holds to the others.
-    """
+    """Actions on `hosts`. `empty` plans moves of a host's tasks to the others."""
 
     hosts: Hosts
     types: Mapping[str, HostType]
-    most: int
+    limit: int
     empty: Callable[[str], object]
 
     def handle(self, table: ActionTable) -> None:
@@ -46,22 +40,22 @@ class HostActions:
         table.on(ReleaseHost, self.release)
 
     def lease(self, action: LeaseHost) -> Outcome:
-        """Request the host; raises what `Hosts` raises."""
-        host, known = action.host, self.hosts.leases.get(action.host)
-        if known is not None and known.active:
+        """Request the host; raises what `Hosts.lease` raises."""
+        host, lease = action.host, self.hosts.leases.get(action.host)
+        if lease is not None and lease.active:
             return Outcome(action, Status.DONE)
-        if known is not None:
-            return Outcome(action, Status.REFUSED, f"host {host!r} was leased before and is {known.state}; take a new name")
+        if lease is not None:
+            return Outcome(action, Status.REFUSED, f"host {host!r} was leased before and is {lease.state}; take a new name")
         if not host:
             return Outcome(action, Status.REFUSED, "a host needs a name")
         if action.type not in self.types:
             return Outcome(action, Status.REFUSED, f"there is no host type {action.type!r}")
         kind = self.types[action.type]
-        if action.region not in (kind.region, ANYWHERE):
+        if action.region not in (kind.region, ANY_REGION):
             elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
             return Outcome(action, Status.REFUSED, elsewhere)
-        if len(self.hosts.active) >= self.most:
-            return Outcome(action, Status.REFUSED, f"at most {counted(self.most, 'host')} may be leased")
+        if len(self.hosts.active) >= self.limit:
+            return Outcome(action, Status.REFUSED, f"at most {counted(self.limit, 'host')} may be leased")
         self.hosts.lease(host, kind)
         return Outcome(action, Status.ACCEPTED)
 
@@ -74,7 +68,7 @@ class HostActions:
         host = action.host
         if self.hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)
-        refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._alone(action, host)
+        refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._only_host(action, host)
         if refusal is not None:
             return refusal
         self.hosts.drain(host)
@@ -101,14 +95,13 @@ class HostActions:
             self.hosts.release(host)
             return Outcome(action, Status.DONE)
         refusal = self.hosts.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
-        if refusal := refusal or self._alone(action, host):
+        if refusal := refusal or self._only_host(action, host):
             return refusal
         self.hosts.release(host)
         self.empty(host)
         return Outcome(action, Status.ACCEPTED)
 
-    def _alone(self, action: Action, host: str) -> Outcome | None:
-        """The refusal where no other host takes tasks."""
+    def _only_host(self, action: Action, host: str) -> Outcome | None:
         if any(name != host for name in self.hosts.usable):
             return None
         return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")

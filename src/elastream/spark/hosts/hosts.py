@@ -1,72 +1,276 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A host is what a `Provider` leases, with the executor that Spark runs there. In a session of the user,
-executors that were not leased are hosts too. States and edges are `elastream.core.hosts.TRANSITIONS`:
+A host is what a `Provider` leases, with its executor. A releasing host is fenced (gets no task) once it holds none, or
+after a timeout; GRACE_BATCHES later its provider ends it, because nothing that it wrote is needed any more.
 
-    REQUESTED -> STARTING   its provider has begun to start it
-    REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
-    STARTING  -> RUNNING    its executor has registered and is warm; an executor that was found is both
-    STARTING  -> LOST       no executor registered, or none was warm, within START_LIMIT
-    RUNNING   -> DRAINING   a drain, or Spark gives its executor nothing new: it is being decommissioned, or is excluded
-    DRAINING  -> RUNNING    the drain was cancelled, or Spark uses its executor again
-    STARTING, RUNNING, DRAINING -> RELEASING   a release
-    RELEASING -> RELEASED   it is gone, as its provider says
-    any       -> LOST       its provider says that it is gone, or refused it
-
-There is one way out for every host: once it holds nothing, or patience ends, its executor is fenced, so that it gets no
-further task; GRACE_BATCHES later, when nothing that it wrote is needed any more, or when patience ends again, its provider
-is asked to end it. Patience is GRACE_LIMIT, and IDLE_LIMIT while no batch is under way.
-
-One thread calls `look` and `step`, in turn. `look` only sees (and warms new executors up); `step` acts. All other methods
-are cheap and may be called from any thread.
+One thread calls `look` (reads) and `step` (acts). All other methods are cheap and thread-safe.
 """
 
+import contextlib
 import logging
+import math
+import re
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
+from elastream.core.action import Action, Outcome, Status
 from elastream.core.alarm import Alarms
-from elastream.core.hosts import Billing, HostState, HostType, Lease
-from elastream.errors import in_one_line
+from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType, Lease, Past, total_cost
+from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.recording.lease_log import LeaseLog
-from elastream.spark.hosts.book import HostBook, Known
-from elastream.spark.hosts.taking_over import Begun, TakenOver
-from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
+from elastream.spark.hosts.first_hosts import EarlierLeases, FirstHosts
+from elastream.spark.jvm.executors import Executor, Executors, Location, newest_by_address
 
 log = logging.getLogger(__name__)
 
-START_LIMIT = 90.0
-"""Seconds a host may take to register an executor before it is given up as lost, or three times what its type says; a cold
-laptop needs about 15."""
+# States and edges are `elastream.core.hosts.TRANSITIONS`:
+#
+#   REQUESTED -> STARTING   its provider has begun to start it
+#   REQUESTED -> RELEASED   released; or nothing started within the provider's patience, while other hosts worked
+#   STARTING  -> RUNNING    its executor has registered and is warm; one found in the session is both
+#   STARTING  -> LOST       no executor registered, or none was warm, within START_TIMEOUT_S
+#   RUNNING   -> DRAINING   a drain, or Spark decommissions or excludes its executor
+#   DRAINING  -> RUNNING    the drain was cancelled, or Spark uses its executor again
+#   STARTING, RUNNING, DRAINING -> RELEASING   a release
+#   RELEASING -> RELEASED   its provider no longer lists it
+#   any       -> LOST       its provider reports it gone or refused
+
+NAN = math.nan
+ENDED_LEASES = 250
+
+
+@dataclass
+class HostRecord:
+    provider: Provider
+    status: HostStatus | None = None
+    executor: Executor | None = None
+    reason: str = ""
+    leaving: bool = False
+    warming: str | None = None
+    warm: set[str] = field(default_factory=set)
+    settles_after: int | None = None
+    settled: bool = False
+    fenced: str | None = None
+    fenced_batch: int = 0
+    waiting_since: float = 0.0
+    busy: deque[tuple[float, float]] = field(default_factory=deque)
+    milestones: dict[str, float] = field(default_factory=dict)
+
+
+class HostLedger:
+    """All hosts: leases, executors, utilisation. `past` sums up the oldest ended leases."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        clock: Callable[[], float],
+        log: LeaseLog | None = None,
+        alarms: Alarms | None = None,
+    ) -> None:
+        """Create an empty ledger. `log` receives each lease before its host is requested, and its end."""
+        self.provider, self._clock = provider, clock
+        self._log, self._alarms = log, alarms
+        self._unwritten: list[Lease] = []
+        self._lock = threading.RLock()
+        self._leases: dict[str, Lease] = {}
+        self._active: dict[str, None] = {}  # names only: a look must not cost more with each ended lease
+        self._records: dict[str, HostRecord] = {}
+        self.past = Past() if log is None else log.past
+        self._next_number = 1  # lower numbers are taken
+        self._ended_cost: float | None = None  # of ended leases above; None: to compute
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """Return every lease by host name, ended ones too."""
+        with self._lock:
+            return dict(self._leases)
+
+    @property
+    def active(self) -> Mapping[str, Lease]:
+        """Return the leases that have not ended, by host name."""
+        with self._lock:
+            return {name: self._leases[name] for name in self._active}
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Return the hosts that take tasks."""
+        return tuple(name for name, lease in self.active.items() if lease.state is HostState.RUNNING)
+
+    @property
+    def leased(self) -> tuple[str, ...]:
+        """Return the active hosts that were leased here, not found in the session."""
+        with self._lock:
+            return tuple(filter(self._is_leased, self._active))
+
+    @property
+    def settled(self) -> bool:
+        """Return True if no host is starting or leaving."""
+        return all(lease.state is HostState.RUNNING for lease in self.active.values())
+
+    @property
+    def next_number(self) -> int:
+        """Return a number above those of all hosts named `h` and a number."""
+        with self._lock:
+            return self._next_number
+
+    def state(self, host: str) -> HostState | None:
+        """Return the lifecycle state of a host; None if there is no such host."""
+        with self._lock:
+            lease = self._leases.get(host)
+            return None if lease is None else lease.state
+
+    def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
+        """Return a refusal of `action` unless `host` is in one of `states`."""
+        state = self.state(host)
+        if state is None:
+            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
+        return None if state in states else Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
+
+    def reason(self, host: str) -> str:
+        """Return why a host waits or is lost; empty without a reason."""
+        with self._lock:
+            record = self._records[host]
+            return record.reason or (record.status.reason if record.status is not None else "")
+
+    def milestones(self, host: str) -> Mapping[str, float]:
+        """Return when a host was leased, spawned, registered and warm (seconds of the run)."""
+        return dict(self._records[host].milestones)
+
+    def cost(self, now: float) -> float:
+        """Return the money owed by `now`."""
+        owed = self.provider.owed()
+        if owed is not None:
+            return owed
+        with self._lock:
+            if self._ended_cost is None:
+                self._ended_cost = total_cost((lease for lease in self._leases.values() if not lease.active), now)
+            return math.fsum((self.past.cost, self._ended_cost, total_cost(self.active.values(), now)))
+
+    def executor(self, host: str) -> Executor | None:
+        """Return the registered executor of an active host."""
+        with self._lock:
+            return self._records[host].executor if host in self._active else None
+
+    def host_of(self) -> Mapping[str, str]:
+        """Return the active host of each executor."""
+        with self._lock:
+            pairs = ((self._records[name].executor, name) for name in self._active)
+            return {executor.id: name for executor, name in pairs if executor is not None}
+
+    def target(self, host: str) -> Location | None:
+        """Return the executor of a host that takes tasks, once warm."""
+        executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
+        if executor is None or executor.id not in self._records[host].warm:
+            return None
+        return Location(executor.host, executor.id)
+
+    def status(self, host: str) -> HostStatus | None:
+        """Return the provider's last status of a host."""
+        return self._records[host].status
+
+    def describe(self, host: str) -> str:
+        """Return a host's name for people."""
+        record = self._records.get(host)
+        executor = record.executor if record is not None else None
+        return host if executor is None else f"executor {executor.id} ({executor.host})"
+
+    def use(self, host: str) -> float:
+        """Return the busy fraction of a host's slots over BUSY_WINDOW_S; NaN while unknown."""
+        with self._lock:
+            record, slots = self._records[host], self._leases[host].type.slots
+            busy = record.busy
+            if len(busy) < 2 or (record.executor is not None and record.executor.active and busy[0][1] == busy[-1][1]):
+                return NAN
+            (since, before), (now, after) = busy[0], busy[-1]
+            return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
+
+    def leaving(self, host: str) -> bool:
+        """Return True if Spark gives `host` no new tasks; no cancelled drain brings it back."""
+        return host in self._records and self._records[host].leaving
+
+    def _is_leased(self, name: str) -> bool:
+        return self._records[name].provider is self.provider and "lease" in self._records[name].milestones
+
+    def _enter(self, leases: Mapping[str, Lease]) -> None:
+        self._leases |= leases
+        self._active |= {name: None for name, lease in leases.items() if lease.active}
+        self._next_number = max(self._next_number, *(1 + _number(name) for name in leases), 1)
+        if not all(lease.active for lease in leases.values()):
+            self._ended_cost = None
+
+    def _to(self, host: str, state: HostState) -> None:
+        # Another thread may have changed the state meanwhile: ignore transitions that are not in the table.
+        if state in TRANSITIONS[self._leases[host].state]:
+            self._leases[host] = lease = self._leases[host].to(state, self._clock())
+            if lease.active:
+                return
+            del self._active[host]
+            if self._ended_cost is not None:
+                self._ended_cost += lease.cost(self._clock())
+            if self._log is not None and self._is_leased(host):
+                self._unwritten.append(lease)
+                self._write_ends()
+
+    def _forget_ended(self) -> None:
+        if len(self._leases) - len(self._active) < 2 * ENDED_LEASES or self._unwritten:
+            return
+        ended = [name for name in self._leases if name not in self._active]
+        for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-ENDED_LEASES]:
+            self.past = self.past.plus(self._leases.pop(name))
+            self._ended_cost = None
+            del self._records[name]
+        if self._log is not None:
+            retained = [replace(lease, note=self._records[name].reason) for name, lease in self._leases.items()]
+            with contextlib.suppress(EnvironmentProblem):  # on a full disk the file stays as it is
+                self._log.forget(
+                    self.past, [lease for lease in retained if self._is_leased(lease.host) or not lease.active]
+                )
+
+    def _write_ends(self) -> None:
+        """Write the ends of leases; failed ones stay for the next time, under an alarm."""
+        try:
+            while self._log is not None and self._unwritten:
+                lease = self._unwritten[0]
+                self._log.ended(lease, self._records[lease.host].reason)
+                self._unwritten.pop(0)
+        except EnvironmentProblem as error:
+            if self._alarms is not None:
+                self._alarms.sound("leases", f"{error}: the end of {len(self._unwritten)} leases is not on disk", error)
+        else:
+            if self._alarms is not None:
+                self._alarms.clear("leases")
+
+
+def _number(name: str) -> int:
+    """Return 12 for a host named `h12`; 0 for other names."""
+    return int(name[1:]) if re.fullmatch(r"h\d+", name) else 0
+
+
+# Three times the type's start time, if that is longer; a cold laptop needs about 15 s.
+START_TIMEOUT_S = 90.0
+# In its first batches a host still compiles the code that it runs.
 SETTLING_BATCHES = 3
-"""Batches after which a host that takes tasks is reported as settled: in its first ones it still compiles what it runs."""
+# The batch under way, and one that surely began after the host's last task.
 GRACE_BATCHES = 2
-"""Batches that must end between a host's last task and its end: the one under way, and one that surely began after."""
-GRACE_LIMIT = 20.0
-"""Seconds that a releasing host waits for batches to end: one may be far longer than usual, or its query be at fault."""
-IDLE_LIMIT = 3.0
-"""The same where no batch is under way."""
-BUSY_WINDOW = 15.0
-"""Seconds that an executor's use is averaged over: tasks count when they end."""
+# A batch may be far longer than usual, or its query be at fault.
+GRACE_TIMEOUT_S = 20.0
+# The same timeout while no batch is under way.
+IDLE_TIMEOUT_S = 3.0
+# Tasks count when they end.
+BUSY_WINDOW_S = 15.0
 
 
 def unpriced(slots: int) -> HostType:
-    """An executor of so many slots that nothing is known of: a core each, and no price."""
+    """Return a host type without price for an executor of `slots` slots, one core each."""
     return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
 
 
-class Hosts(HostBook):
-    """All hosts so far, as `HostBook` keeps them.
-
-    provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
-    new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
-    were not leased, and gives them back; None in a session that has only those leased here. found: what one of those of so
-    many slots is taken for, with its price. log: of leases. alone: whether nobody else leases of the provider: what it
-    lists and nobody leased here is an orphan then, and released.
-    """
+class Hosts(HostLedger):
+    """All hosts so far, and their lifecycle."""
 
     def __init__(
         self,
@@ -77,36 +281,46 @@ class Hosts(HostBook):
         fence: Callable[[str], None],
         warm: Callable[[Executor], None] | None = None,
         session: ExecutorProvider | None = None,
-        found: Callable[[int], HostType] = unpriced,
+        existing: Callable[[int], HostType] = unpriced,
         log: LeaseLog | None = None,
         alone: bool = True,
         alarms: Alarms | None = None,
     ) -> None:
+        """Create an empty ledger over `executors` and `provider`.
+
+        Args:
+            clock: Seconds of the run.
+            fence: Keeps further tasks off an executor.
+            warm: Warms a new executor up, on its own thread, before it counts.
+            session: Adopts and releases executors that were not leased, if any.
+            existing: Host type of these, by slots.
+            alone: True if nobody else leases from the provider: hosts without a lease are released.
+        """
         super().__init__(provider, clock, log, alarms)
-        self._executors, self._session, self._found_as = executors, session, found
+        self._executors, self._session, self._existing = executors, session, existing
         self._fence, self._warm = fence, warm
-        self._alone = alone
+        self._sole_user = alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
-        self._ever: set[str] = set()  # executors that have been some host's
-        self._kept: set[str] = set()
+        self._host_executors: set[str] = set()  # all executors that ever belonged to a host
+        self._staying: set[str] = set()
         self._critical = False
-        self.taken_over = TakenOver()
+        self.taken_over = EarlierLeases()
         self._reported = RunState()
         self._last_start = 0.0
         self._closed = False
 
     @property
     def only_leased(self) -> bool:
-        """Whether no executor can come but on hosts of the provider."""
+        """Return True if executors come on hosts of the provider only."""
         return self._session is None
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def lease(self, host: str, type: HostType) -> None:
-        """Request a host; raises what the provider raises, the host then is LOST."""
+        """Request a host. If the provider raises, the host is LOST, and the error is passed on."""
         with self._lock:
             if self._log is not None:
-                self._log.requested(host, type, self._clock())  # what cannot be written is not leased
+                self._log.requested(host, type, self._clock())  # first: without a log entry, no lease
             self.adopt(host, type, self._clock())
             try:
                 self.provider.lease({host: type})
@@ -115,63 +329,63 @@ class Hosts(HostBook):
                 raise
             self._see_start(host, self.provider.hosts().get(host))
 
-    def take_over(self, before: TakenOver) -> None:
-        """Adopt what an earlier driver leased and is still there; no host is called as one of before was."""
+    def take_over(self, before: EarlierLeases) -> None:
+        """Adopt an earlier driver's hosts, and never reuse its names."""
         with self._lock:
-            self.taken_over, self._numbered = before, max(self._numbered, before.next_number)
+            self.taken_over, self._next_number = before, max(self._next_number, before.next_number)
             for host, lease in before.adopted.items():
                 self.adopt(host, lease.type, lease.since)
 
-    def begin(self, begun: Begun) -> None:
-        """Take the hosts that the run begins with into the ledger, and those that an earlier driver had."""
+    def begin(self, begun: FirstHosts) -> None:
+        """Enter the first hosts of the run, and those of an earlier driver."""
         with self._lock:
             over = {**begun.before.ended, **begun.before.gone}
             self._enter(over)
-            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in over.items()}
+            self._records |= {host: HostRecord(self.provider, reason=lease.note) for host, lease in over.items()}
             self.take_over(begun.before)
             for host, kind in begun.first.items():
                 self.adopt(host, kind, begun.since)
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
-        """Take over a host that was requested from the provider at `since`, before there was a session."""
+        """Enter a host that was requested from the provider at `since`."""
         with self._lock:
             self._enter({host: Lease(host, type, since)})
-            self._known[host] = Known(self.provider, milestones={"lease": since})
+            self._records[host] = HostRecord(self.provider, milestones={"lease": since})
 
     def drain(self, host: str) -> None:
-        """RUNNING to DRAINING."""
+        """Move a host from RUNNING to DRAINING."""
         with self._lock:
             self._to(host, HostState.DRAINING)
 
     def cancel_drain(self, host: str) -> None:
-        """DRAINING to RUNNING."""
+        """Move a host from DRAINING to RUNNING."""
         with self._lock:
             self._to(host, HostState.RUNNING)
 
     def release(self, host: str) -> None:
-        """To RELEASING: it ends as soon as nothing depends on it; at once where it never began to start."""
+        """Release a host: at once if it never began to start, else when nothing depends on it."""
         with self._lock:
             if self._leases[host].state is HostState.REQUESTED:
                 self._withdraw(host)
             else:
                 self._to(host, HostState.RELEASING)
-            self._known[host].waiting_since = self._clock()
+            self._records[host].waiting_since = self._clock()
 
     def keep(self, host: str) -> None:
-        """Tell the provider that a recalled host is not left, as nothing else could do its work."""
+        """Keep a recalled host, because nothing else could do its work."""
         with self._lock:
-            self._kept.add(host)
+            self._staying.add(host)
 
     @property
     def recalled(self) -> tuple[str, ...]:
-        """Hosts that their owner wants back, that are not on their way yet, and that are not kept."""
+        """Return hosts that their owner wants back, and that are neither leaving nor kept."""
         staying = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
         with self._lock:
             return tuple(
                 name
                 for name, lease in self.active.items()
-                if (status := self._known[name].status) is not None and status.recalled
-                if lease.state in staying and name not in self._kept
+                if (status := self._records[name].status) is not None and status.recalled
+                if lease.state in staying and name not in self._staying
             )
 
     def critical(self, now: bool) -> None:
@@ -180,66 +394,63 @@ class Hosts(HostBook):
             self._critical = now
 
     def close(self, *, ended: bool = True) -> None:
-        """Every lease ends now; the hosts are their provider's to end.
-
-        ended: whether they do; else the log keeps the leases, for who takes them over.
-        """
+        """End every lease. If the hosts live on (not `ended`), the log keeps the leases."""
         with self._lock:
             self._closed = True
             if not ended:
                 self._log = None
             for name in self.active:
-                # A host that never started goes straight to its end: `_to` skips what the table does not know.
+                # A host that never started skips RELEASING: `_to` ignores what is not in the table.
                 for state in (HostState.RELEASING, HostState.RELEASED):
                     self._to(name, state)
 
     # -- the one thread ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read the state of every host. Raises what the provider and the session raise, with nothing changed."""
-        seen = self._executors.look()
+        """Read the state of every host. Raises errors of provider and session."""
+        executors = self._executors.look()
         with self._lock:
             providers: list[Provider] = [self.provider]
             if self._session is not None and self._session is not self.provider:
                 self._session.count_others(sum(self._is_leased(name) for name, lease in self.active.items() if lease.there))
                 providers.append(self._session)
             self._listed = {provider: provider.hosts() for provider in providers}
-            addresses = newest_by_address(seen)
+            addresses = newest_by_address(executors)
             for name in self.active:
-                self._see(name, seen, addresses)
+                self._see(name, executors, addresses)
             if self._session is not None:
-                for executor in seen.values():
-                    if executor.id not in self._ever:
-                        self._find(self._session, executor)
+                for executor in executors.values():
+                    if executor.id not in self._host_executors:
+                        self._adopt_executor(self._session, executor)
 
     @property
     def compiling(self) -> frozenset[str]:
-        """Hosts that take tasks and have not worked off their first batches."""
+        """Return the usable hosts that are in their first batches."""
         with self._lock:
-            return frozenset(name for name in self.usable if not self._known[name].settled)
+            return frozenset(name for name in self.usable if not self._records[name].settled)
 
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        """Do what is due. batch: rounds of batches that ended; idle: none is under way; holds: whether one has state."""
+        """Do what is due. `batch` counts rounds of batches; `idle`: none is under way; `holds`: a host has state."""
         with self._lock:
             for name, lease in self.active.items():
-                known = self._known[name]
+                record = self._records[name]
                 match lease.state:
                     case HostState.REQUESTED:
                         waited = self._clock() - max(lease.since, self._last_start)
-                        if self.usable and waited > known.provider.terms.patience:
-                            known.reason = f"withdrawn: nothing started for {waited:.0f} s"
+                        if self.usable and waited > record.provider.terms.patience:
+                            record.reason = f"withdrawn: nothing started for {waited:.0f} s"
                             self._withdraw(name)
                     case HostState.STARTING:
                         self._last_start = self._clock()
-                        limit = max(START_LIMIT, 3 * lease.type.start)
+                        limit = max(START_TIMEOUT_S, 3 * lease.type.start)
                         if self._clock() - lease.history[-1][0] > limit:
-                            came = "registered" in known.milestones
-                            what = "its executor was not warm" if came else "no executor registered"
+                            registered = "registered" in record.milestones
+                            what = "its executor was not warm" if registered else "no executor registered"
                             self._lose(name, f"{what} within {limit:.0f} s")
                     case HostState.RUNNING | HostState.DRAINING:
-                        self._settle(known, batch)
+                        self._settle(record, batch)
                     case HostState.RELEASING:
-                        self._give_back(name, known, batch, idle, holds)
+                        self._give_back(name, record, batch, idle, holds)
             self._release_ended()
             self._write_ends()
             self._forget_ended()
@@ -248,13 +459,13 @@ class Hosts(HostBook):
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
 
-    def _see(self, name: str, seen: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
-        known = self._known[name]
-        before, status = known.status, self._listed[known.provider].get(name)
-        known.status = status
+    def _see(self, name: str, executors: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
+        record = self._records[name]
+        before, status = record.status, self._listed[record.provider].get(name)
+        record.status = status
         if status is None or status.phase is Phase.GONE:
             reason = "its provider does not know it" if status is None else status.reason
-            known.executor = None
+            record.executor = None
             if self._leases[name].state is HostState.RELEASING:
                 self._to(name, HostState.RELEASED)
             else:
@@ -263,123 +474,118 @@ class Hosts(HostBook):
         if status.reason and (before is None or before.reason != status.reason):
             log.info("host %s is %s: %s", name, "recalled" if status.recalled else status.phase, status.reason)
         if not status.recalled:
-            self._kept.discard(name)
+            self._staying.discard(name)
         self._see_start(name, status)
         waits = self._leases[name].state is HostState.REQUESTED
         note = status.reason if waits or status.recalled else ""
         self._leases[name] = replace(self._leases[name], note=note, refused=waits and status.refused)
-        executor = known.executor = seen.get(status.executor) if status.executor else addresses.get(status.address)
+        executor = record.executor = executors.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
-            self._follow(name, known, executor)
+            self._follow(name, record, executor)
 
     def _see_start(self, name: str, status: HostStatus | None) -> None:
         if status is not None and status.there and self._leases[name].state is HostState.REQUESTED:
-            self._known[name].milestones["spawned"] = self._clock()
+            self._records[name].milestones["spawned"] = self._clock()
             self._to(name, HostState.STARTING)
 
-    def _follow(self, name: str, known: Known, executor: Executor) -> None:
-        """Take in how the executor of a host does."""
+    def _follow(self, name: str, record: HostRecord, executor: Executor) -> None:
         now = self._clock()
-        self._ever.add(executor.id)
-        known.milestones.setdefault("registered", now)
+        self._host_executors.add(executor.id)
+        record.milestones.setdefault("registered", now)
         state = self._leases[name].state
-        # Also of one that replaces another on a host at work: a cold one would hold up every batch that it has tasks of.
-        warm = state in (HostState.STARTING, HostState.RUNNING) and self._is_warm(known, executor)
+        # Replacements on a working host are warmed, too: a cold executor would delay every batch.
+        warm = state in (HostState.STARTING, HostState.RUNNING) and self._is_warm(record, executor)
         if state is HostState.STARTING and warm:
-            known.milestones["warm"] = now
+            record.milestones["warm"] = now
             self._to(name, HostState.RUNNING)
-        known.busy.append((now, executor.busy))
-        while len(known.busy) > 2 and known.busy[1][0] <= now - BUSY_WINDOW:
-            known.busy.popleft()
-        if executor.leaving != known.leaving and self._leases[name].state is not HostState.RELEASING:
-            known.leaving = executor.leaving
+        record.busy.append((now, executor.busy))
+        while len(record.busy) > 2 and record.busy[1][0] <= now - BUSY_WINDOW_S:
+            record.busy.popleft()
+        if executor.leaving != record.leaving and self._leases[name].state is not HostState.RELEASING:
+            record.leaving = executor.leaving
             self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
 
-    def _find(self, session: ExecutorProvider, executor: Executor) -> None:
-        """Take in an executor that was not leased."""
+    def _adopt_executor(self, session: ExecutorProvider, executor: Executor) -> None:
         name, now = f"h{self.next_number}", self._clock()
-        kind = replace(self._found_as(executor.slots), name=f"executor-{executor.slots}")
+        kind = replace(self._existing(executor.slots), name=f"executor-{executor.slots}")
         session.adopt(name, executor.id, kind)
         self._enter({name: Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)})
-        self._known[name] = known = Known(session, executor=executor, warm={executor.id})
-        self._follow(name, known, executor)
+        self._records[name] = record = HostRecord(session, executor=executor, warm={executor.id})
+        self._follow(name, record, executor)
 
-    def _is_warm(self, known: Known, executor: Executor) -> bool:
-        """Whether an executor is warm; begins to warm it up where it is not."""
+    def _is_warm(self, record: HostRecord, executor: Executor) -> bool:
         if self._warm is None:
-            known.warm.add(executor.id)
-        if executor.id in known.warm:
+            record.warm.add(executor.id)
+        if executor.id in record.warm:
             return True
-        if known.warming != executor.id:
-            known.warming = executor.id
-            threading.Thread(target=self._warm_up, args=(self._warm, known, executor), name="warm-up", daemon=True).start()
+        if record.warming != executor.id:
+            record.warming = executor.id
+            threading.Thread(target=self._warm_up, args=(self._warm, record, executor), name="warm-up", daemon=True).start()
         return False
 
-    def _warm_up(self, warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
+    def _warm_up(self, warm: Callable[[Executor], None], record: HostRecord, executor: Executor) -> None:
         try:
             warm(executor)
         except Exception:
-            # A cold executor is slow, not wrong; a dead one shows at the next look. At the end all of them go, in mid-way.
+            # A cold executor is only slow, and the next look notices a dead one. During close, failures are normal.
             level = logging.DEBUG if self._closed else logging.WARNING
             log.log(level, "executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
         finally:
-            known.warm.add(executor.id)
+            record.warm.add(executor.id)
 
     # -- under the lock: acting ----------------------------------------------------------------------------------------
 
-    def _settle(self, known: Known, batch: int) -> None:
-        if known.settles_after is None:
-            known.settles_after = batch + SETTLING_BATCHES
-        known.settled = known.settled or batch > known.settles_after
+    def _settle(self, record: HostRecord, batch: int) -> None:
+        if record.settles_after is None:
+            record.settles_after = batch + SETTLING_BATCHES
+        record.settled = record.settled or batch > record.settles_after
 
-    def _give_back(self, name: str, known: Known, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        executor = known.executor
-        tired = self._clock() - known.waiting_since > (IDLE_LIMIT if idle else GRACE_LIMIT)
-        if executor is not None and known.fenced != executor.id:
-            if tired or not holds(name):
+    def _give_back(self, name: str, record: HostRecord, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+        executor = record.executor
+        timed_out = self._clock() - record.waiting_since > (IDLE_TIMEOUT_S if idle else GRACE_TIMEOUT_S)
+        if executor is not None and record.fenced != executor.id:
+            if timed_out or not holds(name):
                 self._fence(executor.id)
-                known.fenced, known.fenced_batch, known.waiting_since = executor.id, batch, self._clock()
-        elif executor is None or tired or batch - known.fenced_batch >= GRACE_BATCHES:
-            known.provider.release([name])
+                record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
+        elif executor is None or timed_out or batch - record.fenced_batch >= GRACE_BATCHES:
+            record.provider.release([name])
 
     def _release_ended(self) -> None:
-        """Release what providers still list although its lease has ended: hosts that are lost, or were refused."""
         for provider, listed in self._listed.items():
-            ended = [name for name in listed if name in self._leases and name not in self._present]
+            ended = [name for name in listed if name in self._leases and name not in self._active]
             if ended:
                 provider.release(ended)
 
     def _release_orphans(self) -> None:
-        """Release hosts of this run's provider that no lease is known of, and put them into the ledger."""
-        if self._log is None or not self._alone:
+        if self._log is None or not self._sole_user:
             return
         for name, status in self._listed.get(self.provider, {}).items():
             if name in self._leases:
                 continue
-            known = {kind.name: kind for kind in self.provider.terms.types}
-            kind = known.get(status.type) or HostType(status.type, cores=1.0, price=0.0)
-            self._log.requested(name, kind, self._clock())  # first: its end could not be read without it
+            types = {kind.name: kind for kind in self.provider.terms.types}
+            kind = types.get(status.type) or HostType(status.type, cores=1.0, price=0.0)
+            self._log.requested(name, kind, self._clock())  # first: the log cannot read an end without it
             self.adopt(name, kind, self._clock())
-            self._known[name].reason = "an orphan: its provider lists it, and no lease of this run; released"
-            log.warning("host %s is %s", name, self._known[name].reason)
+            self._records[name].reason = "an orphan: its provider lists it, and no lease of this run; released"
+            log.warning("host %s is %s", name, self._records[name].reason)
             self._withdraw(name)
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
         ready = {name for name, lease in self.active.items() if lease.state in works and self._is_leased(name)}
-        settled = {name for name in ready if self._known[name].settled}
+        settled = {name for name in ready if self._records[name].settled}
         holding = {name for name in ready if holds(name)}
-        state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._kept), self._critical)
+        state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._staying), self._critical)
         if state != self._reported:
             self.provider.report(state)
             self._reported = state
 
     def _withdraw(self, name: str) -> None:
         self._to(name, HostState.RELEASED)
-        self._known[name].provider.release([name])
+        self._records[name].provider.release([name])
 
     def _lose(self, name: str, reason: str) -> None:
-        self._known[name].reason = reason
+        self._records[name].reason = reason
         self._leases[name] = replace(self._leases[name], note=reason)
         self._to(name, HostState.LOST)
         log.warning("host %s is lost: %s", name, reason)

@@ -1,10 +1,11 @@
-// What the control plane asks of the driver's JVM, many values at a time: one call through the gateway costs about as much
-// as everything below. Compiled by driver_side.py with the compiler that Spark itself generates code with (Janino), which
-// knows no lambdas and no inference: hence the plain loops and the casts. Reads only, but for `hold`; nothing here is kept.
+// Reads of the control plane from the driver's JVM, many values a call: a call through the gateway costs as much as all
+// below.
+// Compiled by driver_side.py with Spark's code generator's compiler (Janino), which has no lambdas and no inference: hence
+// the plain loops and casts. Keeps nothing; only `hold` changes anything.
 
 /**
- * Stateful operators of a query, by the plan of its last batch: "group operator partitions planId name root store,store" a
- * line, by tabs, behind a line "planned"; nothing where that is not known yet.
+ * Stateful operators of a query, by the plan of its last batch. Lines "group operator partitions planId name root
+ * store,store", by tabs, after a line "planned"; empty if no plan is known yet.
  */
 public static String stateful(Object context, Object execution) {
     StringBuilder out = new StringBuilder();
@@ -16,7 +17,9 @@ public static String stateful(Object context, Object execution) {
     return out.toString();
 }
 
-/** Whether the batch of `last` has its plan. Asked for earlier, it would be made here, with the settings of this thread. */
+/**
+ * Return true if the batch of `last` has its plan. Reading it earlier would create it here, with this thread's settings.
+ */
 private static boolean planned(
     org.apache.spark.SparkContext spark,
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query,
@@ -24,12 +27,12 @@ private static boolean planned(
     long batch = last.currentBatchId();
     if (query.lastProgress() != null && batch <= query.lastProgress().batchId()) return true;
     if (!last.tracker().phases().contains("planning")) return false;
-    // A batch that follows another at once has never ended when it is looked at: its jobs show that it is past planning.
+    // A batch that follows another at once never has ended when looked at; its jobs show that it is planned.
     int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
     for (int i = 0; i < jobs.length; i++) {
         try {
-            scala.Option said = spark.statusStore().job(jobs[i]).description();
-            if (said.isDefined() && ((String) said.get()).endsWith("batch = " + batch)) return true;
+            scala.Option description = spark.statusStore().job(jobs[i]).description();
+            if (description.isDefined() && ((String) description.get()).endsWith("batch = " + batch)) return true;
         } catch (java.util.NoSuchElementException gone) { }
     }
     return false;
@@ -54,30 +57,32 @@ private static void visit(org.apache.spark.sql.execution.SparkPlan plan, int[] g
 }
 
 /**
- * CPU nanoseconds that the answering thread has taken so far, less than 0 where this JVM does not count them. All calls of
- * one thread of Python are answered by one thread here.
+ * CPU nanoseconds of the answering thread, below 0 if this JVM does not count them. One thread here answers all calls of
+ * one thread of Python.
  */
 public static long spent() {
     return java.lang.management.ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
 }
 
-/** Where a state store is believed to be, a line a partition, empty where it was never loaded: "executor_HOST_ID". */
+/** Coordinator's location of a state store, a line a partition: "executor_HOST_ID", empty if never loaded. */
 public static String locations(Object coordinator, String root, String run, long operator, String store, int partitions) {
-    org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef asked =
+    org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef reference =
         (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
     java.util.UUID runId = java.util.UUID.fromString(run);
     StringBuilder out = new StringBuilder();
     for (int i = 0; i < partitions; i++) {
-        scala.Option found = asked.getLocation(new org.apache.spark.sql.execution.streaming.state.StateStoreProviderId(
+        scala.Option location = reference.getLocation(new org.apache.spark.sql.execution.streaming.state.StateStoreProviderId(
             new org.apache.spark.sql.execution.streaming.state.StateStoreId(root, operator, i, store), runId));
-        if (found.isDefined()) out.append((String) found.get());
+        if (location.isDefined()) out.append((String) location.get());
         out.append('\n');
     }
     return out.toString();
 }
 
-/** Executors: "id host:port slots busyMilliseconds leaving active" a line, by tabs; leaving is 1 where Spark gives
- * it nothing new, active its tasks under way. */
+/**
+ * Executors: lines "id host:port slots busyMilliseconds leaving active", by tabs. leaving: 1 if Spark gives it no new
+ * tasks. active: running tasks.
+ */
 public static String executors(Object context) {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     scala.collection.immutable.Seq all = spark.statusStore().executorList(true);
@@ -93,8 +98,8 @@ public static String executors(Object context) {
 }
 
 /**
- * Have the tasks that are to warm `executor` up, as their job's property says, go on waiting for it, as if they had just begun to:
- * it registers seconds before it takes tasks, and by then they would run elsewhere. Nothing where it does not live.
+ * Restart the locality wait of the tasks that warm `executor` up (marked by their job's property). It registers seconds
+ * before it takes tasks; meanwhile they would run elsewhere. Nothing if it is dead.
  */
 public static String hold(Object context, String executor, String property) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -115,7 +120,7 @@ public static String hold(Object context, String executor, String property) thro
     return "";
 }
 
-/** Why an executor is gone, one line; nothing where Spark was not told. */
+/** Why an executor is gone, one line; empty if Spark does not know. */
 public static String ending(Object context, String executor) {
     scala.collection.immutable.Seq all = ((org.apache.spark.SparkContext) context).statusStore().executorList(false);
     for (int i = 0; i < all.size(); i++) {
@@ -127,8 +132,8 @@ public static String ending(Object context, String executor) {
 }
 
 /**
- * Streaming queries that run: "id run batch idle name" a line, by tabs; batch is the newest that ended, -1 before the first;
- * idle is 1 where none is under way and no data waits; the name is empty where a query has none.
+ * Running streaming queries: lines "id run batch idle realTime name", by tabs. batch: the newest ended, -1 before the
+ * first. idle: 1 if no batch runs and no data waits. name: empty if it has none.
  */
 public static String queries(Object all) {
     java.util.Iterator queries = ((java.util.Map) all).values().iterator();
@@ -147,45 +152,44 @@ public static String queries(Object all) {
 }
 
 /**
- * Whether tasks of any of these queries run Python, by the plans of their last batches: "1" or "0", and nothing while the next
- * one is being planned. So it may be where there is no query, where one has had no batch, and where a function of the driver is
- * given each batch.
+ * "1" if tasks of any of these queries may run Python, by the plans of their last batches, else "0"; empty while a batch is
+ * being planned. "1" also without a query, before a query's first batch, and for foreachBatch.
  */
 public static String python(Object context, Object all) {
     java.util.Iterator queries = ((java.util.Map) all).values().iterator();
-    String found = queries.hasNext() ? "0\n" : "1\n";
+    String answer = queries.hasNext() ? "0\n" : "1\n";
     while (queries.hasNext()) {
         org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
             (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) queries.next();
         org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
         if (last == null) return "1\n";
         if (!planned((org.apache.spark.SparkContext) context, query, last)) {
-            found = ""; // unless another says
+            answer = ""; // another query may answer
             continue;
         }
         String text = (last.executedPlan() + " " + query.sink().getClass().getName()).toLowerCase();
         String[] words = {"python", "pandas", "pyspark", "arrow", "foreach"};
         for (int i = 0; i < words.length; i++) if (text.contains(words[i])) return "1\n";
     }
-    return found;
+    return answer;
 }
 
 /**
- * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds pollMilliseconds
- * observed" by tabs, and a field more a source, its progress as JSON. pollMilliseconds: what asking the sources for their
- * latest offsets took. observed: metrics that the plan observes, as a JSON object by name. The last line is "trigger message":
- * how the query is triggered, and what it says that it is doing.
+ * Batches after `after` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds pollMilliseconds
+ * observed", by tabs, then each source's progress as JSON. pollMilliseconds: asking sources for latest offsets. observed:
+ * metrics of the plan, a JSON object by name. Last line: "trigger message planned": the query's trigger and status, and the
+ * newest planned batch.
  */
-public static String batches(Object execution, long seen) {
+public static String batches(Object execution, long after) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
-    // Before what has ended is read: a batch that is planned in between must not look like two.
+    // Read first: a batch planned in between must not look like two.
     org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
     long planned = last == null ? -1L : last.currentBatchId();
     org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
     StringBuilder out = new StringBuilder();
-    for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > seen; i--) {
-        // Without it this is an idle trigger, which shares the id of the next batch.
+    for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > after; i--) {
+        // Otherwise an idle trigger, which shares the id of the next batch.
         if (!recent[i].durationMs().containsKey("addBatch")) continue;
         out.append(recent[i].batchId()).append('\t')
             .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
@@ -195,7 +199,7 @@ public static String batches(Object execution, long seen) {
         while (names.hasNext()) {
             String name = (String) names.next();
             org.apache.spark.sql.Row row = (org.apache.spark.sql.Row) recent[i].observedMetrics().get(name);
-            // Others' observations may have names that JSON would need quoted; ours have none.
+            // Foreign observations may have names that JSON must quote; ours have none.
             if (!name.startsWith("elastream ")) continue;
             out.append(out.charAt(out.length() - 1) == '{' ? "\"" : ",\"").append(name).append("\":").append(line(row.json()));
         }
@@ -207,7 +211,7 @@ public static String batches(Object execution, long seen) {
     return out.append('\n').toString();
 }
 
-/** A text as one field of a line. */
+/** Return a text as one field of a line. */
 private static String line(String text) {
     return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
 }

@@ -1,32 +1,31 @@
-// What the driver does by itself when an executor is lost, within milliseconds and without Python: a SparkListener, compiled
-// by recovery.py in the Java that Janino knows (no lambdas, no generics). Its event comes after Spark has failed the tasks that
-// ran there and put them back among the waiting ones; where slots are free, they run anywhere by then. So beside it something
-// stands in the scheduler's pool, which hears of the loss before the stages do: it gives these tasks a place among the living.
-// It is asked before slots are offered, too, and does the same for stages that were submitted to the lost executor meanwhile.
+// The driver's failover of a lost executor, within milliseconds and without Python: a SparkListener, compiled by
+// recovery.py in Janino's Java (no lambdas, no generics). Its event comes after Spark has failed the executor's tasks; with
+// free slots they run anywhere by then. So a proxy in the scheduler's pool hears of the loss before the stages do, and
+// gives these tasks a place among the living. It is also called before slots are offered, and does the same for stages that
+// were meanwhile submitted to the lost executor.
 //
-// Spark's own: the coordinator goes on naming the lost executor as the place of its state partitions, and tasks that wait for
-// it, or for its host, do so for spark.locality.wait twice (once a level) before they run anywhere. Here: each of its
-// partitions is reported at its first living successor, and the waiting tasks of running stages are filed under where their
-// state is now; stages that fail for want of its shuffle files run again at once. Nothing else is touched; a task that has a
-// place among the living keeps it, and its wait.
+// Spark alone: the coordinator still names the lost executor for its state partitions, and tasks that wait for it, or for
+// its host, wait spark.locality.wait twice (once a level) before they run anywhere. Here: each of its partitions is
+// reported at its first living successor, waiting tasks move to where their state is now, and stages that lack its shuffle
+// files run again at once. A task with a living place keeps it, and its wait.
 
 private org.apache.spark.SparkContext context;
 private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef coordinator;
 private volatile String[][] stages = new String[0][];
-private final StringBuilder happened = new StringBuilder();
-private final java.util.List lost = new java.util.ArrayList(); // recently, used by the thread of the listener alone
-private final java.util.List heirs = new java.util.ArrayList(); // of those: arrays of stage, field of the partition, heir
+private final StringBuilder losses = new StringBuilder();
+private final java.util.List lost = new java.util.ArrayList(); // recent ones, for the listener's thread alone
+private final java.util.List assigned = new java.util.ArrayList(); // of those: {stage, field of the partition, successor}
 private long recentUntil;
 private String resubmitted = ""; // the newest attempt of a stage
-private org.apache.spark.scheduler.Schedulable early; // in the pool; null where not
-private volatile String readdressing = ""; // why it could not
-private final java.util.List gone = new java.util.ArrayList(); // the executors lost last; with the scheduler's lock, as the next
-private int refiled; // tasks that were submitted to one of these and sent elsewhere, since somebody asked
+private org.apache.spark.scheduler.Schedulable poolMember; // in the pool, else null
+private volatile String readdressFault = ""; // reason of a failure
+private final java.util.List gone = new java.util.ArrayList(); // newest lost executors; under the scheduler's lock, as the next
+private int movedSubmitted; // tasks moved off these since the last call
 
-private static final int GONE = 64; // that are remembered: stages name them for as long as submitting one takes
-private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
+private static final int MAX_GONE = 64; // submitting a stage may name executors lost that long ago
+private static final long RECENT_NS = 10L * 1000L * 1000L * 1000L; // longer than submitting a stage takes
 
-/** Fails where this Spark lacks what is used when it matters. */
+/** Fail now if this Spark lacks what is used later. */
 public void begin(Object context, Object coordinator) {
     this.context = (org.apache.spark.SparkContext) context;
     this.coordinator = (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
@@ -34,29 +33,29 @@ public void begin(Object context, Object coordinator) {
     waiting(java.util.Collections.singletonList("none"));
 }
 
-/** Listen in a queue of its own: behind no other listener. */
+/** Listen in an own queue, behind no other listener. */
 public void listen() {
     context.listenerBus().addToQueue(this, "elastream-recovery");
     org.apache.spark.scheduler.Pool pool = scheduler().rootPool();
-    // Under FAIR the stages are in pools that were there before, and hear of a loss first.
-    if (early != null || !"FIFO".equals(String.valueOf(pool.schedulingMode()))) return;
-    early = early();
+    // Under FAIR, older pools with the stages hear of a loss first.
+    if (poolMember != null || !"FIFO".equals(String.valueOf(pool.schedulingMode()))) return;
+    poolMember = poolMember();
     synchronized (scheduler()) {
-        pool.addSchedulable(early);
+        pool.addSchedulable(poolMember);
     }
 }
 
 public void end() {
     context.listenerBus().removeListener(this);
-    if (early == null) return;
+    if (poolMember == null) return;
     synchronized (scheduler()) {
-        scheduler().rootPool().removeSchedulable(early);
+        scheduler().rootPool().removeSchedulable(poolMember);
     }
-    early = null;
+    poolMember = null;
 }
 
-/** Something without tasks in the pool of the scheduler, which is told of lost executors in the scheduler's own thread. */
-private org.apache.spark.scheduler.Schedulable early() {
+/** A pool member without tasks, which hears of lost executors in the scheduler's thread. */
+private org.apache.spark.scheduler.Schedulable poolMember() {
     return (org.apache.spark.scheduler.Schedulable) java.lang.reflect.Proxy.newProxyInstance(
         org.apache.spark.scheduler.Schedulable.class.getClassLoader(),
         new Class[] {org.apache.spark.scheduler.Schedulable.class},
@@ -65,7 +64,7 @@ private org.apache.spark.scheduler.Schedulable early() {
                 String name = method.getName();
                 if (name.equals("executorLost")) readdress((String) arguments[0]);
                 if (name.equals("getSortedTaskSetQueue")) {
-                    refile(); // slots are about to be offered
+                    moveSubmitted(); // slots are about to be offered
                     return new scala.collection.mutable.ArrayBuffer();
                 }
                 if (name.equals("name") || name.equals("toString")) return "elastream-recovery";
@@ -78,75 +77,75 @@ private org.apache.spark.scheduler.Schedulable early() {
 }
 
 /**
- * Have the tasks that run at `lost`, or did, run again at the first living successor of their state partition. Called with the
- * scheduler's lock, before it puts them back: nothing is asked of anyone here.
+ * Let tasks that run, or ran, at `lost` run again at the first living successor of their state partition.
+ * Called with the scheduler's lock, before it requeues them: asks nobody here.
  */
 private void readdress(String lost) {
     gone.add(lost);
-    if (gone.size() > GONE) gone.remove(0);
+    if (gone.size() > MAX_GONE) gone.remove(0);
     try {
         java.util.Map living = living(lost);
         scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
-            String[] stage = known(tasks);
+            String[] stage = stageOf(tasks);
             if (stage == null || tasks.isZombie()) continue;
-            boolean found = false;
+            boolean changed = false;
             for (int index = 0; index < tasks.tasks().length; index++) {
                 int field = tasks.tasks()[index].partitionId() + 3;
-                if (waits(tasks, index) || field >= stage.length || hostAmong(tasks, index, lost) == null) continue;
-                String heir = successor(stage[field], living);
-                if (heir == null) continue;
-                prefer(tasks.tasks()[index], heir);
-                found = true;
+                if (isWaiting(tasks, index) || field >= stage.length || hostAmong(tasks, index, lost) == null) continue;
+                String target = successor(stage[field], living);
+                if (target == null) continue;
+                prefer(tasks.tasks()[index], target);
+                changed = true;
             }
-            if (found) mark(tasks.taskSet(), stage[0]);
+            if (changed) mark(tasks.taskSet(), stage[0]);
         }
-    } catch (Throwable thrown) { // they run anywhere, as they do in Spark
-        readdressing = "places of running tasks: " + thrown;
+    } catch (Throwable thrown) { // they run anywhere, as in plain Spark
+        readdressFault = "places of running tasks: " + thrown;
     }
 }
 
 /**
- * Have tasks that wait for an executor which is lost wait for the first living successor of their state partition.
- * Called with the scheduler's lock. Those without a successor are left to what follows from the event of the loss.
+ * Let tasks that wait for a lost executor wait for the first living successor of their state partition.
+ * Called with the scheduler's lock. Those without a successor are left to the event of the loss.
  */
-private void refile() {
+private void moveSubmitted() {
     if (gone.isEmpty()) return;
     java.util.List all = new java.util.ArrayList(gone);
-    gone.clear(); // what is asked below asks this again
+    gone.clear(); // calls below come back here
     try {
-        java.util.List found = waiting(all);
-        java.util.Map living = found.isEmpty() ? null : living("");
-        for (int i = 0; i < found.size(); i++) {
-            Waiting each = (Waiting) found.get(i);
-            String[] stage = known(each.tasks);
+        java.util.List waiters = waiting(all);
+        java.util.Map living = waiters.isEmpty() ? null : living("");
+        for (int i = 0; i < waiters.size(); i++) {
+            Waiting each = (Waiting) waiters.get(i);
+            String[] stage = stageOf(each.tasks);
             int field = each.task().partitionId() + 3;
             if (stage == null || field >= stage.length) continue;
-            String heir = successor(stage[field], living);
-            if (heir == null) continue;
-            prefer(each.task(), heir);
+            String target = successor(stage[field], living);
+            if (target == null) continue;
+            prefer(each.task(), target);
             mark(each.tasks.taskSet(), stage[0]);
             each.file(scheduler(), java.util.Collections.singletonList(each.task().preferredLocations().head()));
-            refiled++;
+            movedSubmitted++;
         }
-    } catch (Throwable thrown) { // they run anywhere, as they do in Spark
-        readdressing = "places of waiting tasks: " + thrown;
+    } catch (Throwable thrown) { // they run anywhere, as in plain Spark
+        readdressFault = "places of waiting tasks: " + thrown;
     }
     gone.addAll(all);
 }
 
-/** Tasks that were sent elsewhere before slots were offered, since the last call. */
-private int refiled() {
+/** Tasks moved before slots were offered, since the last call. */
+private int movedSubmitted() {
     synchronized (scheduler()) {
-        int found = refiled;
-        refiled = 0;
-        return found;
+        int count = movedSubmitted;
+        movedSubmitted = 0;
+        return count;
     }
 }
 
-/** State partitions of the run of `tasks` and who follows whom; null for none. Of several stages neighbours are the same. */
-private String[] known(org.apache.spark.scheduler.TaskSetManager tasks) {
+/** State partitions and successors of the run of `tasks`; null if none. Stages of one run have the same neighbours. */
+private String[] stageOf(org.apache.spark.scheduler.TaskSetManager tasks) {
     java.util.Properties properties = tasks.taskSet().properties();
     String run = properties == null ? null : properties.getProperty("spark.jobGroup.id");
     String[][] all = stages;
@@ -155,103 +154,99 @@ private String[] known(org.apache.spark.scheduler.TaskSetManager tasks) {
 }
 
 /**
- * Say to executors that tasks of `stage` open state of `run`, as jobs that load state ahead do: they may start before the
- * coordinator knows its new places.
+ * Mark the tasks of `stage` as opening state of `run`, like jobs that load state ahead: they may start before the
+ * coordinator knows their new places.
  */
 private static void mark(org.apache.spark.scheduler.TaskSet stage, String run) throws Exception {
     if (run.equals(stage.properties().getProperty("elastream.opens"))) return;
-    java.util.Properties marked = (java.util.Properties) stage.properties().clone(); // what others read at this moment stays
+    java.util.Properties marked = (java.util.Properties) stage.properties().clone(); // readers of the old ones are safe
     marked.setProperty("elastream.opens", run);
     set(stage, "properties", marked);
 }
 
 private static void set(Object on, String field, Object value) throws Exception {
-    java.lang.reflect.Field found = on.getClass().getDeclaredField(field);
-    found.setAccessible(true);
-    found.set(on, value);
+    java.lang.reflect.Field member = on.getClass().getDeclaredField(field);
+    member.setAccessible(true);
+    member.set(on, value);
 }
 
-/** Let `task` wait for `executor`, when it is put among the waiting ones again. */
+/** Let `task` wait for `executor` when it is requeued. */
 private void prefer(org.apache.spark.scheduler.Task task, String executor) throws Exception {
     Object place = new org.apache.spark.scheduler.ExecutorCacheTaskLocation(hostOf(executor), executor);
     set(task, "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
 }
 
 /**
- * Take who follows whom: a line a group of stateful operators that share their tasks, "run root operator:store,store;... "
- * and by partition the executors that are to take it, nearest first, "executor,executor"; all by tabs.
+ * Replace the successors. A line per group of stateful operators that share tasks: "run root operator:store,store;...",
+ * then by partition "executor,executor", nearest first; by tabs.
  */
 public void follow(String lines) {
     String[] all = lines.length() == 0 ? new String[0] : lines.split("\n");
-    String[][] found = new String[all.length][];
-    for (int i = 0; i < all.length; i++) found[i] = all[i].split("\t", -1);
-    stages = found;
+    String[][] parsed = new String[all.length][];
+    for (int i = 0; i < all.length; i++) parsed[i] = all[i].split("\t", -1);
+    stages = parsed;
 }
 
 /**
- * Losses since the last call, oldest first: "executor epochMilliseconds reason tookMicroseconds waiting fault" a line by tabs,
- * and behind each a field a partition that was put elsewhere, "run:operators:partition:executor". waiting: tasks that were
- * waiting for it and have another place now. fault: why a part of it was not done, else empty.
+ * Losses since the last call, oldest first: lines "executor epochMilliseconds reason tookMicroseconds waiting fault" by
+ * tabs, then a field per moved partition, "run:operators:partition:executor". waiting: tasks that waited for the executor
+ * and have a new place. fault: what failed, and why.
  */
-public String happened() {
-    synchronized (happened) {
-        String found = happened.toString();
-        happened.setLength(0);
-        return found;
+public String losses() {
+    synchronized (losses) {
+        String lines = losses.toString();
+        losses.setLength(0);
+        return lines;
     }
 }
 
 public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRemoved removed) {
     long began = System.nanoTime();
     StringBuilder moved = new StringBuilder();
-    int unstuck = 0;
-    String fault = readdressing;
-    readdressing = "";
+    int tasks = 0;
+    String fault = readdressFault;
+    readdressFault = "";
     try {
-        unstuck = refiled();
+        tasks = movedSubmitted();
         repoint(removed.executorId(), moved);
     } catch (Throwable thrown) {
         fault = fault + (fault.length() == 0 ? "" : "; ") + "state partitions: " + thrown;
     }
     try {
-        unstuck += unstick(removed.executorId());
+        tasks += moveWaiting(removed.executorId());
     } catch (Throwable thrown) {
         fault = fault + (fault.length() == 0 ? "" : "; ") + "waiting tasks: " + thrown;
     }
     lost.add(removed.executorId());
-    recentUntil = System.nanoTime() + RECENT;
-    note(removed.executorId(), removed.time(), removed.reason(), began, unstuck, fault, moved.toString());
+    recentUntil = System.nanoTime() + RECENT_NS;
+    note(removed.executorId(), removed.time(), removed.reason(), began, tasks, fault, moved.toString());
 }
 
-/**
- * A stage that was being submitted when an executor was lost may have been told of it still: its first tasks start, and those
- * that wait for that executor are sent elsewhere.
- */
+/** Move tasks of a stage that was being submitted when the executor was lost: its first tasks start, others still wait. */
 public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart started) {
     if (lost.isEmpty()) return;
     if (System.nanoTime() > recentUntil) {
         lost.clear();
-        heirs.clear();
+        assigned.clear();
     }
     for (int i = 0; i < lost.size(); i++) {
         long began = System.nanoTime();
-        int unstuck = i == 0 ? refiled() : 0;
+        int tasks = i == 0 ? movedSubmitted() : 0;
         String fault = "";
         try {
-            unstuck += unstick((String) lost.get(i));
+            tasks += moveWaiting((String) lost.get(i));
         } catch (Throwable thrown) {
             fault = "waiting tasks: " + thrown;
         }
-        if (unstuck > 0 || fault.length() > 0) {
-            note((String) lost.get(i), System.currentTimeMillis(), "a stage was being submitted", began, unstuck, fault, "");
+        if (tasks > 0 || fault.length() > 0) {
+            note((String) lost.get(i), System.currentTimeMillis(), "a stage was being submitted", began, tasks, fault, "");
         }
     }
 }
 
 /**
- * Run the stages that failed for want of a lost executor's shuffle files again at once. Spark waits 200 ms for more of them to
- * fail, which says nothing new where the executor is known to be lost: it has forgotten all of those files already. Its own
- * message finds nothing left to do then.
+ * Rerun stages that lack a lost executor's shuffle files at once. Spark waits 200 ms for more failures, which tell nothing
+ * new: it has forgotten all of those files already. Its own message then finds nothing to do.
  */
 public void onTaskEnd(org.apache.spark.scheduler.SparkListenerTaskEnd ended) {
     if (lost.isEmpty() || !(ended.reason() instanceof org.apache.spark.FetchFailed)) return;
@@ -259,66 +254,66 @@ public void onTaskEnd(org.apache.spark.scheduler.SparkListenerTaskEnd ended) {
     if (attempt.equals(resubmitted)) return;
     resubmitted = attempt;
     try {
-        repeat();
+        reportAgain();
         context.dagScheduler().eventProcessLoop().post(org.apache.spark.scheduler.ResubmitFailedStages$.MODULE$);
     } catch (Throwable thrown) {
         note("", System.currentTimeMillis(), "a stage failed", System.nanoTime(), 0, "failed stages: " + thrown, "");
     }
 }
 
-private void note(String executor, long at, String reason, long began, int unstuck, String fault, String moved) {
-    synchronized (happened) {
-        happened.append(executor).append('\t').append(at).append('\t').append(line(reason)).append('\t')
-            .append((System.nanoTime() - began) / 1000L).append('\t').append(unstuck).append('\t').append(line(fault))
+private void note(String executor, long at, String reason, long began, int tasks, String fault, String moved) {
+    synchronized (losses) {
+        losses.append(executor).append('\t').append(at).append('\t').append(line(reason)).append('\t')
+            .append((System.nanoTime() - began) / 1000L).append('\t').append(tasks).append('\t').append(line(fault))
             .append(moved).append('\n');
     }
 }
 
-/** Report every state partition that was at `lost` at the first of its successors that lives, else where fewest are. */
+/** Report each state partition at `lost` at its first living successor, else where fewest are. */
 private void repoint(String lost, StringBuilder moved) {
-    String[][] known = stages;
-    java.util.Map held = living(lost);
-    if (held.isEmpty()) return;
-    java.util.List gone = new java.util.ArrayList();
-    for (int i = 0; i < known.length; i++) {
-        for (int p = 3; p < known[i].length; p++) {
-            scala.Option at = coordinator.getLocation(provider(known[i], operators(known[i])[0], p - 3, 0));
+    String[][] all = stages;
+    java.util.Map load = living(lost);
+    if (load.isEmpty()) return;
+    java.util.List orphaned = new java.util.ArrayList();
+    for (int i = 0; i < all.length; i++) {
+        for (int p = 3; p < all[i].length; p++) {
+            scala.Option at = coordinator.getLocation(provider(all[i], operators(all[i])[0], p - 3, 0));
             if (at.isEmpty()) continue;
             String executor = executorOf((String) at.get());
-            if (executor.equals(lost)) gone.add(new int[] {i, p});
-            else if (held.containsKey(executor)) count(held, executor);
+            if (executor.equals(lost)) orphaned.add(new int[] {i, p});
+            else if (load.containsKey(executor)) count(load, executor);
         }
     }
-    for (int g = 0; g < gone.size(); g++) {
-        int[] which = (int[]) gone.get(g);
-        String[] stage = known[which[0]];
-        String heir = heir(stage[which[1]], held);
-        count(held, heir);
-        report(stage, which[1], heir);
-        heirs.add(new Object[] {stage, Integer.valueOf(which[1]), heir});
+    for (int g = 0; g < orphaned.size(); g++) {
+        int[] which = (int[]) orphaned.get(g);
+        String[] stage = all[which[0]];
+        String target = chooseTarget(stage[which[1]], load);
+        count(load, target);
+        report(stage, which[1], target);
+        assigned.add(new Object[] {stage, Integer.valueOf(which[1]), target});
         moved.append('\t').append(stage[0]).append(':').append(ids(operators(stage))).append(':').append(which[1] - 3)
-            .append(':').append(heir);
+            .append(':').append(target);
     }
 }
 
-/** Have the partition in field `field` of `stage` run at `heir`. */
-private void report(String[] stage, int field, String heir) {
+/** Let the partition in field `field` of `stage` run at `successor`. */
+private void report(String[] stage, int field, String target) {
     String[] operators = operators(stage);
     for (int o = 0; o < operators.length; o++) {
         for (int s = 0; s < stores(operators[o]).length; s++) {
-            coordinator.reportActiveInstance(provider(stage, operators[o], field - 3, s), hostOf(heir), heir,
+            coordinator.reportActiveInstance(provider(stage, operators[o], field - 3, s), hostOf(target), target,
                 (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$);
         }
     }
 }
 
 /**
- * Report partitions at their heirs again. Where no task waited for another executor, Spark ran those that were lost anywhere,
- * before its event: these opened their state there, and then failed for want of shuffle files.
+ * Report partitions at their successors again. Without other waiting tasks, Spark ran the lost ones anywhere before its
+ * event: these opened their state there, then failed without shuffle files.
  */
-private void repeat() {
-    for (int i = 0; i < heirs.size(); i++) {
-        Object[] each = (Object[]) heirs.get(i);
+private void reportAgain() {
+    for (int i = 0; i < assigned.size(); i++) {
+        Object[] each = (Object[]) assigned.get(i);
         String[] stage = (String[]) each[0];
         int field = ((Integer) each[1]).intValue();
         scala.Option at = coordinator.getLocation(provider(stage, operators(stage)[0], field - 3, 0));
@@ -327,64 +322,63 @@ private void repeat() {
     }
 }
 
-/** Executors that live without `lost`, none of which has been given anything: a number of partitions, 0, by each. */
+/** Living executors except `lost`, each with a count of 0 partitions. */
 private java.util.Map living(String lost) {
-    java.util.Map found = new java.util.TreeMap();
+    java.util.Map executors = new java.util.TreeMap();
     scala.collection.Iterator all = client().getExecutorIds().iterator();
     while (all.hasNext()) {
         String executor = (String) all.next();
-        if (lives(executor, lost)) found.put(executor, Integer.valueOf(0));
+        if (lives(executor, lost)) executors.put(executor, Integer.valueOf(0));
     }
-    return found;
+    return executors;
 }
 
-/** The first of `successors` that lives; null where none does. */
+/** Return the first living one of `successors`; null if none. */
 private static String successor(String successors, java.util.Map living) {
     String[] each = successors.split(",");
     for (int i = 0; i < each.length; i++) if (living.containsKey(each[i])) return each[i];
     return null;
 }
 
-private static String heir(String successors, java.util.Map held) {
-    String first = successor(successors, held);
+private static String chooseTarget(String successors, java.util.Map load) {
+    String first = successor(successors, load);
     if (first != null) return first;
     String least = null;
-    for (java.util.Iterator names = held.keySet().iterator(); names.hasNext();) {
+    for (java.util.Iterator names = load.keySet().iterator(); names.hasNext();) {
         String name = (String) names.next();
-        if (least == null || ((Integer) held.get(name)).intValue() < ((Integer) held.get(least)).intValue()) least = name;
+        if (least == null || ((Integer) load.get(name)).intValue() < ((Integer) load.get(least)).intValue()) least = name;
     }
     return least;
 }
 
-private static void count(java.util.Map held, String executor) {
-    held.put(executor, Integer.valueOf(((Integer) held.get(executor)).intValue() + 1));
+private static void count(java.util.Map load, String executor) {
+    load.put(executor, Integer.valueOf(((Integer) load.get(executor)).intValue() + 1));
 }
 
 /**
- * File the tasks that wait for `lost` under the place of their state now, and those without one under none.
- *
- * The scheduler's lock is held while its books are read and written, and not in between, where the coordinator is asked.
+ * Move the tasks that wait for `lost` to the place of their state now, or to none.
+ * The scheduler's lock is held while its queues are read and written, not in between, when the coordinator is asked.
  */
-private int unstick(String lost) {
+private int moveWaiting(String lost) {
     org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
-    java.util.List found = waiting(java.util.Collections.singletonList(lost));
-    if (found.isEmpty()) return 0;
+    java.util.List waiters = waiting(java.util.Collections.singletonList(lost));
+    if (waiters.isEmpty()) return 0;
     java.util.List places = new java.util.ArrayList();
-    for (int i = 0; i < found.size(); i++) {
-        Waiting each = (Waiting) found.get(i);
+    for (int i = 0; i < waiters.size(); i++) {
+        Waiting each = (Waiting) waiters.get(i);
         places.add(places(each.tasks, each.index, lost));
     }
     int filed = 0;
     synchronized (scheduler) {
-        for (int i = 0; i < found.size(); i++) {
-            if (((Waiting) found.get(i)).file(scheduler, (java.util.List) places.get(i))) filed++;
+        for (int i = 0; i < waiters.size(); i++) {
+            if (((Waiting) waiters.get(i)).file(scheduler, (java.util.List) places.get(i))) filed++;
         }
     }
     context.schedulerBackend().reviveOffers();
     return filed;
 }
 
-/** A task of a running stage that waits for the executor `lost`. host: of that; null where another place is named. */
+/** A task of a running stage that waits for executor `lost`. host: its host; null if another place is named. */
 private static final class Waiting {
     final org.apache.spark.scheduler.TaskSetManager tasks;
     final int index;
@@ -402,9 +396,9 @@ private static final class Waiting {
         return tasks.tasks()[index];
     }
 
-    /** Let it wait for one of `places` instead, or for none. With the scheduler's lock; whether it still waited. */
+    /** Let it wait for one of `places`, or for none. Needs the scheduler's lock; returns true if it still waited. */
     boolean file(org.apache.spark.scheduler.TaskSchedulerImpl scheduler, java.util.List places) {
-        if (tasks.isZombie() || !waits(tasks, index)) return false;
+        if (tasks.isZombie() || !isWaiting(tasks, index)) return false;
         Object boxed = Integer.valueOf(index);
         org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
         scala.Option there = pending.forExecutor().get(lost);
@@ -438,57 +432,57 @@ private static final class Waiting {
 /** Tasks of running stages that wait for one of the executors `lost`, each a `Waiting`. */
 private java.util.List waiting(java.util.List lost) {
     org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
-    java.util.List found = new java.util.ArrayList();
+    java.util.List waiters = new java.util.ArrayList();
     synchronized (scheduler) {
         scala.collection.mutable.ArrayBuffer all = scheduler.rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
-            if (!tasks.isZombie()) for (int l = 0; l < lost.size(); l++) waiting(tasks, (String) lost.get(l), found);
+            if (!tasks.isZombie()) for (int l = 0; l < lost.size(); l++) waiting(tasks, (String) lost.get(l), waiters);
         }
     }
-    return found;
+    return waiters;
 }
 
-private static void waiting(org.apache.spark.scheduler.TaskSetManager tasks, String lost, java.util.List found) {
+private static void waiting(org.apache.spark.scheduler.TaskSetManager tasks, String lost, java.util.List waiters) {
     scala.Option there = tasks.pendingTasks().forExecutor().get(lost);
     if (there.isEmpty()) return;
     scala.collection.mutable.ArrayBuffer indices = (scala.collection.mutable.ArrayBuffer) there.get();
     for (int k = 0; k < indices.size(); k++) {
         int index = ((Integer) indices.apply(k)).intValue();
-        if (waits(tasks, index)) found.add(new Waiting(tasks, index, lost, hostAmong(tasks, index, lost)));
+        if (isWaiting(tasks, index)) waiters.add(new Waiting(tasks, index, lost, hostAmong(tasks, index, lost)));
     }
 }
 
-private static boolean waits(org.apache.spark.scheduler.TaskSetManager tasks, int index) {
+private static boolean isWaiting(org.apache.spark.scheduler.TaskSetManager tasks, int index) {
     return !tasks.successful()[index] && tasks.copiesRunning()[index] == 0;
 }
 
-/** Host that task `index` was to run on, at executor `lost`. */
+/** Return the host of executor `lost` if task `index` prefers it. */
 private static String hostAmong(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost) {
-    scala.collection.immutable.Seq wanted = tasks.tasks()[index].preferredLocations();
-    for (int i = 0; i < wanted.size(); i++) {
-        if (!(wanted.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
+    scala.collection.immutable.Seq preferred = tasks.tasks()[index].preferredLocations();
+    for (int i = 0; i < preferred.size(); i++) {
+        if (!(preferred.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
         org.apache.spark.scheduler.ExecutorCacheTaskLocation place =
-            (org.apache.spark.scheduler.ExecutorCacheTaskLocation) wanted.apply(i);
+            (org.apache.spark.scheduler.ExecutorCacheTaskLocation) preferred.apply(i);
         if (place.executorId().equals(lost)) return place.host();
     }
     return null;
 }
 
-/** Where a task would be sent if its stage were submitted now, of places that live; empty where that is not known. */
+/** Living places where a task would go if its stage were submitted now; empty if unknown. */
 private java.util.List places(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost) {
-    java.util.List found = new java.util.ArrayList();
+    java.util.List places = new java.util.ArrayList();
     org.apache.spark.scheduler.DAGScheduler stages = context.dagScheduler();
     scala.Option stage = stages.stageIdToStage().get(Integer.valueOf(tasks.stageId()));
-    if (stage.isEmpty()) return found;
+    if (stage.isEmpty()) return places;
     scala.collection.immutable.Seq all = stages.getPreferredLocs(
         ((org.apache.spark.scheduler.Stage) stage.get()).rdd(), tasks.tasks()[index].partitionId());
     for (int i = 0; i < all.size(); i++) {
         if (!(all.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
         String executor = ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) all.apply(i)).executorId();
-        if (lives(executor, lost)) found.add(all.apply(i));
+        if (lives(executor, lost)) places.add(all.apply(i));
     }
-    return found;
+    return places;
 }
 
 private org.apache.spark.scheduler.TaskSchedulerImpl scheduler() {
@@ -510,7 +504,7 @@ private String hostOf(String executor) {
     }
 }
 
-/** Executor of a place of the coordinator, "executor_HOST_ID". */
+/** Parse the executor of the coordinator's location "executor_HOST_ID". */
 private static String executorOf(String place) {
     return place.substring(place.lastIndexOf('_') + 1);
 }
@@ -539,7 +533,7 @@ private static org.apache.spark.sql.execution.streaming.state.StateStoreProvider
         java.util.UUID.fromString(stage[0]));
 }
 
-/** A text as one field of a line. */
+/** Return a text as one field of a line. */
 private static String line(String text) {
     return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
 }

@@ -1,23 +1,23 @@
-// What the tasks of a query's stages cost, batch by batch, out of the driver's status store (which is there with the web
-// interface or without). Compiled by driver_side.py, in the Java that Janino knows. Reads only, and keeps nothing.
+// Task costs of a query's stages, batch by batch, from the driver's status store (which exists without the web interface,
+// too). Compiled by driver_side.py, in Janino's Java. Reads only, keeps nothing.
 
 /**
- * Jobs of the batches of one run of a query that have ended, after batch `told` and at most the newest `limit`:
- *   "J batch endedMilliseconds" a job, those of the batch before the first included, so that rates have a beginning;
- *   "S stage parent,parent rank,rank python tasks" a stage, where ranks count the operators `names` by the age of their
- *   plan nodes, python is 1 where it hands records to Python, and tasks is how many it has, 0 where it was tried again;
+ * Jobs of ended batches of one run of a query after batch `after`, at most the newest `limit`, by tabs:
+ *   "J batch endedMilliseconds" a job, also of the batch before the first, so that rates have a beginning;
+ *   "S stage parent,parent rank,rank python tasks" a stage. Ranks count the operators `names` by age of plan nodes; python is
+ *   1 if it hands records to Python; tasks is their number, 0 if it was retried;
  *   "T partition task executor succeeded runMilliseconds waitedMilliseconds cpuNanoseconds records local remote written"
- *   a task of the last stage above, bytes of shuffles. Stages with none of `names` are reported if `senders` is set and a
- *   stage with some reads from them.
+ *   a task of the last stage above, with shuffle bytes.
+ * Stages with none of `names` are reported if `senders` is set and a stage with some reads from them.
  */
-public static String loads(Object context, Object execution, String names, long told, int limit, boolean senders) {
+public static String loads(Object context, Object execution, String names, long after, int limit, boolean senders) {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
     if (query.lastProgress() == null) return "";
-    // With its progress there, a batch has ended: a user's function may make a batch run several jobs.
+    // A batch with progress has ended: a user's function may make a batch run several jobs.
     long over = query.lastProgress().batchId();
-    if (told >= over) return "";
+    if (after >= over) return "";
     long first = -1;
     org.apache.spark.status.AppStatusStore store = spark.statusStore();
     int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
@@ -29,9 +29,9 @@ public static String loads(Object context, Object execution, String names, long 
             long batch = batchOf(job);
             if (batch > over || !job.completionTime().isDefined()) continue;
             if (first < 0) {
-                // Not always the last one in the progress: a query that finds nothing to do makes progress as well.
-                if (batch <= told) return "";
-                first = Math.max(told + 1, batch - limit + 1);
+                // Not always the progress's last batch: an idle query reports progress, too.
+                if (batch <= after) return "";
+                first = Math.max(after + 1, batch - limit + 1);
             }
             if (batch < first - 1) break;
             if (job.status() != org.apache.spark.JobExecutionStatus.SUCCEEDED) continue;
@@ -43,7 +43,7 @@ public static String loads(Object context, Object execution, String names, long 
     return out.toString();
 }
 
-/** Number of the batch in a job's description; above every batch if it has none. */
+/** Batch number in a job's description; above every batch if there is none. */
 private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
     if (!job.description().isDefined()) return Long.MAX_VALUE;
     String text = (String) job.description().get();
@@ -71,13 +71,13 @@ private static void stages(org.apache.spark.status.AppStatusStore store, org.apa
     for (java.util.Iterator each = holders.values().iterator(); each.hasNext(); rank++) {
         Object[] pair = (Object[]) each.next();
         if (!names.get(rank).equals(pair[0])) return;
-        String known = (String) ranks.get(pair[1]);
-        ranks.put(pair[1], known == null ? "" + rank : known + "," + rank);
+        String before = (String) ranks.get(pair[1]);
+        ranks.put(pair[1], before == null ? "" + rank : before + "," + rank);
     }
-    java.util.TreeSet wanted = new java.util.TreeSet(ranks.keySet());
+    java.util.TreeSet reported = new java.util.TreeSet(ranks.keySet());
     for (java.util.Iterator each = ranks.keySet().iterator(); senders && each.hasNext();)
-        wanted.addAll(parents((org.apache.spark.ui.scope.RDDOperationGraph) graphs.get(each.next()), stageOf));
-    for (java.util.Iterator each = wanted.iterator(); each.hasNext();) {
+        reported.addAll(parents((org.apache.spark.ui.scope.RDDOperationGraph) graphs.get(each.next()), stageOf));
+    for (java.util.Iterator each = reported.iterator(); each.hasNext();) {
         Integer stage = (Integer) each.next();
         out.append("S\t").append(stage).append('\t');
         java.util.Iterator above = parents((org.apache.spark.ui.scope.RDDOperationGraph) graphs.get(stage), stageOf).iterator();
@@ -91,30 +91,30 @@ private static void stages(org.apache.spark.status.AppStatusStore store, org.apa
     }
 }
 
-/** Plan nodes called one of `names` that the stage runs, by the number of the node: its name and the stage. */
-private static void collect(Object cluster, Integer stage, java.util.List names, java.util.TreeMap found) {
+/** Collect the stage's plan nodes called one of `names`, by node number: name and stage. */
+private static void collect(Object cluster, Integer stage, java.util.List names, java.util.TreeMap holders) {
     org.apache.spark.ui.scope.RDDOperationCluster scope = (org.apache.spark.ui.scope.RDDOperationCluster) cluster;
     if (scope.id().startsWith("spark_plan_") && names.contains(scope.name()))
-        found.put(Integer.valueOf(scope.id().substring(11)), new Object[] {scope.name(), stage});
+        holders.put(Integer.valueOf(scope.id().substring(11)), new Object[] {scope.name(), stage});
     scala.collection.Seq children = scope.childClusters();
-    for (int i = 0; i < children.size(); i++) collect(children.apply(i), stage, names, found);
+    for (int i = 0; i < children.size(); i++) collect(children.apply(i), stage, names, holders);
 }
 
 private static boolean python(Object cluster) {
     org.apache.spark.ui.scope.RDDOperationCluster scope = (org.apache.spark.ui.scope.RDDOperationCluster) cluster;
-    boolean found = scope.name().matches(".*(Python|PySpark|Pandas|Arrow).*");
-    for (int i = 0; i < scope.childClusters().size() && !found; i++) found = python(scope.childClusters().apply(i));
-    return found;
+    boolean runs = scope.name().matches(".*(Python|PySpark|Pandas|Arrow).*");
+    for (int i = 0; i < scope.childClusters().size() && !runs; i++) runs = python(scope.childClusters().apply(i));
+    return runs;
 }
 
 private static java.util.TreeSet parents(org.apache.spark.ui.scope.RDDOperationGraph graph, java.util.HashMap stageOf) {
-    java.util.TreeSet found = new java.util.TreeSet();
+    java.util.TreeSet stages = new java.util.TreeSet();
     scala.collection.Seq edges = graph.incomingEdges();
     for (int i = 0; i < edges.size(); i++) {
         Object stage = stageOf.get(Integer.valueOf(((org.apache.spark.ui.scope.RDDOperationEdge) edges.apply(i)).fromId()));
-        if (stage != null) found.add(stage);
+        if (stage != null) stages.add(stage);
     }
-    return found;
+    return stages;
 }
 
 private static void tasks(scala.collection.immutable.Seq all, StringBuilder out) {

@@ -1,9 +1,7 @@
-"""What differs in Spark's internals between the releases that Elastream runs on: one table.
+"""Differences between the supported Spark releases, in one table.
 
-Java sources and settings are written for the newest release. On an older one, each name that it spells another way is
-replaced before the source is compiled or the setting is made; nothing else in the package asks for the release. What no
-spelling brings back (a call that an older release lacks) is left to the probe: that mechanism is missing there and says so.
-What calls from Python take is here, too: `further` of Spark's constructors, `arrow_schema` of PySpark's functions.
+Java sources and settings are written for the newest release; on an older one, names are replaced before use. Calls that an
+older release lacks disable their mechanism.
 """
 
 import inspect
@@ -17,7 +15,7 @@ from elastream.spark.jvm.releases import release_of
 
 
 class Spelling(NamedTuple):
-    """A spelling that came with release `since`. now: in that one and later; before: in earlier ones; what: it is."""
+    """A spelling `now`, valid since release `since`; earlier releases have `before`."""
 
     since: tuple[int, int]
     now: str
@@ -27,10 +25,11 @@ class Spelling(NamedTuple):
 
 STREAMING = "org.apache.spark.sql.execution.streaming"
 
-JOIN = 'plan.nodeName().equals("StreamingSymmetricHashJoin")'
-FOUR = '"left-keyToNumValues,left-keyWithIndexToValue,right-keyToNumValues,right-keyWithIndexToValue"'
-ONE = '"default"'
+IS_JOIN = 'plan.nodeName().equals("StreamingSymmetricHashJoin")'
+JOIN_STORES = '"left-keyToNumValues,left-keyWithIndexToValue,right-keyToNumValues,right-keyWithIndexToValue"'
+ONE_STORE = '"default"'
 
+# Rows apply in this order.
 SPELLINGS: tuple[Spelling, ...] = (
     Spelling((4, 1), f"{STREAMING}.runtime.", f"{STREAMING}.", "the execution of a query, and of its batches"),
     Spelling((4, 1), f"{STREAMING}.operators.stateful.", f"{STREAMING}.", "operators with state"),
@@ -44,22 +43,25 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling((4, 2), 'SCALA + "HDFSBackedStateStoreProvider$$loadedMaps"', '"loadedMaps"', "private before"),
     Spelling((4, 2), 'SCALA + "RocksDB$$rocksDBFileMapping"', '"rocksDBFileMapping"', "the same"),
     Spelling((4, 2), 'SCALA + "RocksDB$$lastSnapshotVersion_$eq"', '"lastSnapshotVersion_$eq"', "the same"),
-    # Scopes carry the number of their plan node since; before, they are numbered as the plan is executed, from the top
-    # down, which is how operators with state are.
+    # Scopes have carried plan node numbers since; before, they were numbered top down, like stateful operators.
     Spelling((4, 2), "append(plan.id())", "append(info.operatorId())", "the order of plan nodes"),
     Spelling((4, 2), 'scope.id().startsWith("spark_plan_")', 'scope.id().matches("[0-9]+")', "scopes of plan nodes"),
     Spelling((4, 2), "scope.id().substring(11)", "scope.id()", "the same"),
-    Spelling((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
+    Spelling(
+        (4, 1),
+        'writer.stateStoreNames().mkString(",")',
+        f"({IS_JOIN} ? {JOIN_STORES} : {ONE_STORE})",
+        "the stores of an operator",
+    ),
 )
-"""Each row is one difference; rows apply in this order."""
 
 
-COPIES = (4, 1)
-"""The first release with which copies of state are kept: in 4.0 what they extend, RocksDB, is made and loaded otherwise."""
+# The first release with standby replicas: 4.0 constructs and loads RocksDB in another way.
+STANDBY_SINCE = (4, 1)
 
 
 def for_release(text: str, version: str) -> str:
-    """`text`, written for the newest release, as Spark `version` spells it."""
+    """Return `text`, written for the newest release, in the spelling of Spark `version`."""
     release = release_of(version)
     for change in SPELLINGS:
         if release < change.since:
@@ -68,7 +70,7 @@ def for_release(text: str, version: str) -> str:
 
 
 class Further(NamedTuple):
-    """A last argument of `call`, the constructor of a class of Spark, that is there since release `since`."""
+    """A last argument of the Spark constructor `call`, present since release `since`."""
 
     since: tuple[int, int]
     call: str
@@ -76,30 +78,30 @@ class Further(NamedTuple):
     what: str
 
 
-FURTHER: tuple[Further, ...] = (
+# Arguments of one call stand in their order.
+FURTHER_ARGUMENTS: tuple[Further, ...] = (
     Further((4, 3), "LocalTableScanExec", False, "whether the table is to be scanned as a stream's source"),
 )
-"""Each row is one argument; those of one call in their order."""
 
 
-def further(call: str, version: str) -> tuple[bool, ...]:
-    """What `call` takes on Spark `version` beyond the arguments that it has on all releases."""
-    return tuple(each.value for each in FURTHER if each.call == call and release_of(version) >= each.since)
+def further_arguments(call: str, version: str) -> tuple[bool, ...]:
+    """Return the arguments that `call` takes on Spark `version` beyond those of all releases."""
+    return tuple(each.value for each in FURTHER_ARGUMENTS if each.call == call and release_of(version) >= each.since)
 
 
-ZONED = "timezone" in inspect.signature(to_arrow_schema).parameters
-"""Whether PySpark's Arrow schemas take a time zone, since 4.2; before, times are in UTC."""
+# PySpark's Arrow schemas take a time zone since 4.2; before, times are in UTC.
+TAKES_TIME_ZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 
 def arrow_schema(schema: StructType, zone: str = "UTC") -> pa.Schema:
-    """`schema` as Arrow, with times (not those without a zone) in the time zone `zone`."""
-    if ZONED:
+    """Return `schema` as Arrow, with zoned times in time zone `zone`."""
+    if TAKES_TIME_ZONE:
         return to_arrow_schema(schema, timezone=zone)
     return to_arrow_schema(schema) if zone == "UTC" else in_zone(to_arrow_schema(schema), zone)
 
 
 def in_zone(schema: pa.Schema, zone: str | None) -> pa.Schema:
-    """`schema` with all times that have a time zone in `zone`; None: without saying which. Any field may be null then."""
+    """Return `schema`, nullable, with all zoned times in `zone` (None: without a zone)."""
     return pa.schema([pa.field(each.name, _type_in_zone(each.type, zone)) for each in schema])
 
 

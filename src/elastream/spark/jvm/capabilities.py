@@ -1,7 +1,4 @@
-"""Probes what Autopilot can do in an existing session, and describes each missing capability in a sentence.
-
-The probe leaves no trace in the session. A missing capability disables only the parts that need it.
-"""
+"""Probe of what Autopilot can do in an existing session. It leaves no trace there."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +14,7 @@ from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration
 
-CONNECT = (
+NEEDS_CLASSIC_SESSION = (
     "it needs a classic session, whose driver is in its own process, and this one is Spark Connect: make the session with "
     "SparkSession.builder.master(...) in place of remote(...), and without spark.api.mode=connect or SPARK_REMOTE"
 )
@@ -27,10 +24,14 @@ CONNECT = (
 class Capabilities:
     """Available capabilities, with a sentence in `lacking` for each missing one.
 
-    driver: access to the driver; None: nothing can be observed, hence nothing done. task_loads: access to the loads of
-    tasks; None: no partition is moved. recovery: puts what a lost executor held elsewhere; None: Spark does. asks: whether
-    executors can be requested and released. leases: whether the provider can be used. slots: concurrent tasks of an
-    executor, 0 if unknown. allowed: executors that Spark may have now.
+    Attributes:
+        driver: Needed to observe or do anything.
+        task_loads: Needed to move partitions.
+        recovery: Fails partitions of a lost executor over; None: Spark does.
+        asks: True if executors can be requested and released.
+        leases: True if the provider can be used.
+        slots: Concurrent tasks of an executor, 0 if unknown.
+        allowed: Executors that Spark may have now.
     """
 
     driver: DriverSide | None
@@ -48,7 +49,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:
-        why = CONNECT if hasattr(type(spark), "builder") else f"{spark!r} is no SparkSession"
+        why = NEEDS_CLASSIC_SESSION if hasattr(type(spark), "builder") else f"{spark!r} is no SparkSession"
         return Capabilities(None, lacking=(f"autopilot does nothing: {why}",))
     if session_stopped(spark):
         return Capabilities(None, lacking=("autopilot does nothing: the session has been stopped: give it one that runs",))
@@ -96,18 +97,16 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
 
 
 def _has_executors(spark: SparkSession) -> bool:
-    """Whether there are executors beside the driver, which come and go."""
     client = jvm_of(spark).java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     return bool(client.isInstance(java_context(spark).schedulerBackend()))
 
 
 def _allowed(spark: SparkSession) -> int:
-    """Executors that Spark may have: unlimited on a Standalone cluster; elsewhere the number requested at its start."""
     if str(spark.sparkContext.master).startswith(("spark://", "local-cluster")):
         return UNLIMITED
     return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's default
 
 
 def _conf(spark: SparkSession, name: str) -> str | None:
-    found: str | None = spark.sparkContext.getConf().get(name)
-    return found
+    value: str | None = spark.sparkContext.getConf().get(name)
+    return value

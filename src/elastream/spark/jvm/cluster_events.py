@@ -1,7 +1,4 @@
-"""Tells the cluster manager of a session what happens to its run: on Kubernetes as Events (`kubectl get events`).
-
-An event is a request over a network: a thread sends what has come, and nobody waits for it but the end of a run.
-"""
+"""Kubernetes Events (`kubectl get events`) about what happens to a run, sent by a background thread."""
 
 import json
 import logging
@@ -17,33 +14,31 @@ from pyspark.sql import SparkSession
 
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.cluster_word import SOURCES
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import why_in_java
+from elastream.spark.jvm.pending_reason import SOURCES
 
 log = logging.getLogger(__name__)
 
-MOST = 100
-"""Events that wait to be sent, at most: where the API server does not answer, the oldest are dropped."""
-LONGEST = 1024
-"""Characters of a message: what Kubernetes keeps of a note."""
-PATIENCE = 5.0
-"""Seconds that the end of a run waits for what is still to be sent."""
+# If the API server does not answer, the oldest are dropped.
+MAX_PENDING_EVENTS = 100
+# Kubernetes' limit of a note.
+MAX_MESSAGE_LENGTH = 1024
+FLUSH_TIMEOUT_S = 5.0
 
 
 class ClusterEvents:
-    """A sink of events. send: sends one that came at an epoch second, may take long, and raises where that fails: the first
-    failure is a warning."""
+    """Event sink that calls `send(event, epoch_seconds)` on a thread, and logs its first failure."""
 
     def __init__(self, send: Callable[[RunEvent, float], None]) -> None:
         self._send = send
-        self._waiting: deque[tuple[RunEvent, float]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[RunEvent, float]] = deque(maxlen=MAX_PENDING_EVENTS)
         self._thread: threading.Thread | None = None
         self._failed = False
         self._lock = threading.Lock()
 
     def __call__(self, event: RunEvent) -> None:
-        """Have `event` sent; only the last one of a run is waited for."""
+        """Queue `event`; wait for delivery only if it is the last of a run."""
         with self._lock:
             self._waiting.append((event, time.time()))
             if self._thread is None:
@@ -51,7 +46,7 @@ class ClusterEvents:
                 self._thread.start()
             thread = self._thread
         if event.reason is Reason.RUN_ENDED:
-            thread.join(PATIENCE)
+            thread.join(FLUSH_TIMEOUT_S)
 
     def _work(self) -> None:
         while True:
@@ -59,18 +54,18 @@ class ClusterEvents:
                 if not self._waiting:
                     self._thread = None
                     return
-                event, came = self._waiting.popleft()
+                event, at = self._waiting.popleft()
             try:
-                self._send(event, came)
+                self._send(event, at)
             except Exception as error:
                 if not self._failed:
-                    log.warning("events are not told to the cluster: %s", in_one_line(error))
+                    log.warning("events do not reach the cluster: %s", in_one_line(error))
                     log.debug("an event was not sent", exc_info=True)
                 self._failed = True
 
 
 def event_sink(spark: SparkSession) -> ClusterEvents | None:
-    """What tells the cluster manager of `spark` of events; None where it has none, as all but Kubernetes."""
+    """Return the sink of events for the cluster of `spark`; None unless that is Kubernetes."""
     context = spark.sparkContext
     if not str(context.master).startswith("k8s://"):
         return None
@@ -79,12 +74,12 @@ def event_sink(spark: SparkSession) -> ClusterEvents | None:
     driver = settings.get("spark.kubernetes.driver.pod.name", "") or ""
     senders: list[DriverSide] = []
 
-    def send(event: RunEvent, came: float) -> None:
+    def send(event: RunEvent, at: float) -> None:
         if not senders:
             senders.append(DriverSide(spark, HERE / SOURCES["k8s://"]))
-        told = kubernetes_event(event, namespace, driver, str(context.applicationId), came)
+        body = kubernetes_event(event, namespace, driver, str(context.applicationId), at)
         try:
-            refused = dict(senders[0].ask("event", senders[0].context, json.dumps(told)))
+            refused = dict(senders[0].ask("event", senders[0].context, json.dumps(body)))
         except Py4JError as error:
             raise EnvironmentProblem(why_in_java(error)) from error
         if refused:
@@ -94,8 +89,7 @@ def event_sink(spark: SparkSession) -> ClusterEvents | None:
 
 
 def kubernetes_event(event: RunEvent, namespace: str, driver: str, application: str, now: float) -> Mapping[str, Any]:
-    """`event` as a core/v1 Event, JSON-ready. driver: name of the driver's pod; empty where it is none, and the event is
-    then about the namespace. now: seconds since 1970 at which it happened."""
+    """Return `event` as a core/v1 Event about the pod `driver`, or else the namespace; `now` is in epoch seconds."""
     about = {"kind": "Pod", "name": driver} if driver else {"kind": "Namespace", "name": namespace}
     return {
         "apiVersion": "v1",
@@ -104,7 +98,9 @@ def kubernetes_event(event: RunEvent, namespace: str, driver: str, application: 
         "involvedObject": {"apiVersion": "v1", "namespace": namespace, **about},
         "type": event.type,
         "reason": event.reason.value,
-        "message": event.message if len(event.message) <= LONGEST else event.message[: LONGEST - 3] + "...",
+        "message": event.message
+        if len(event.message) <= MAX_MESSAGE_LENGTH
+        else event.message[: MAX_MESSAGE_LENGTH - 3] + "...",
         "count": event.count,
         "firstTimestamp": _stamp(now - max(0.0, event.time - event.since)),
         "lastTimestamp": _stamp(now),

@@ -1,9 +1,4 @@
-"""Reads many values from the driver's JVM in one call.
-
-A call through the gateway costs a third of a millisecond on both sides; the locations of 2,000 state partitions and the
-loads of 2,000 tasks would take thousands of calls. `DriverSide.java` collects them in the JVM and returns lines of text. It
-is compiled with the compiler that Spark's driver uses for generated code.
-"""
+"""Batched reads from the driver's JVM: one call instead of thousands, each a third of a millisecond on both sides."""
 
 import time
 from pathlib import Path
@@ -16,21 +11,17 @@ from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import Java, java_context, java_queries, java_session, jvm_of, why_in_java
 
+# Folder of the Java sources.
 HERE = Path(__file__).parent
-"""Folder of the Java sources."""
-ASKED, ASK_AGAIN = 10, 0.1
-"""Times that it is asked for what is unknown while a batch is planned, and seconds between two."""
+# While a batch is planned, its plan is unknown.
+PLAN_ATTEMPTS, PLAN_RETRY_S = 10, 0.1
 
 
 class DriverSide:
-    """The methods of `DriverSide.java` in the JVM of a session; results are lines of tab-separated fields.
-
-    source: another file of methods; each file probes the internals of Spark that it reads. extends: class of the JVM that
-    these are to override methods of. Raises EnvironmentProblem if this Spark lacks them. context: the session's
-    SparkContext, which most methods read.
-    """
+    """Methods of a Java source, compiled in the JVM of a session. They return lines of tab-separated fields."""
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java", extends: str = "") -> None:
+        """Compile `source`, as methods of a subclass of `extends`. Raises EnvironmentProblem without its internals."""
         jvm = jvm_of(spark)
         self.context = java_context(spark)
         try:
@@ -40,39 +31,30 @@ class DriverSide:
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
             compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)))
-            # Through an object, because the gateway finds a class by name only in Spark's class loader.
+            # An object, because py4j finds classes by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark lacks internals that are read: {why_in_java(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
-        """Call `method` with `arguments`; returns the fields of each line.
-
-        Raises Py4JError, for instance if the session has stopped.
-        """
+        """Call `method`; return the fields of each line. Raises Py4JError, for instance if the session has stopped."""
         answer: str = getattr(self._object, method)(*arguments)
         return [line.split("\t") for line in answer.split("\n")[:-1]]
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of the calling thread so far, in Python and in the JVM; differences measure the cost of calls.
-
-        Needs the methods of `DriverSide.java`.
-        """
+        """Return CPU seconds of the calling thread so far, in Python and in the JVM. Needs `DriverSide.java`."""
         return time.thread_time() + max(0, int(self._object.spent())) / 1e9
 
 
 class TaskLoads(DriverSide):
-    """The methods of `TaskLoads.java`. Raises EnvironmentProblem if this Spark does not expose the costs of tasks."""
+    """The methods of `TaskLoads.java`. Raises EnvironmentProblem if this Spark does not expose task costs."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
 
 
 class RunningQuery(NamedTuple):
-    """A running query. batch: the newest ended batch, -1 before the first. idle: no batch is running and no data waits.
-
-    real_time: whether it runs in Spark's real-time mode. name: empty if it has none.
-    """
+    """A running query. `batch` is the newest ended one, -1 before; `idle`: no batch runs and no data waits."""
 
     id: str
     run_id: str
@@ -83,12 +65,12 @@ class RunningQuery(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name, or the beginning of its id."""
+        """Return its name, or the beginning of its id."""
         return self.name or self.id[:8]
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
-    """All running queries of the application of `spark`, of whichever session. Raises Py4JError if it was stopped."""
+    """Return all running queries of the application of `spark`, of any session. Raises Py4JError if it was stopped."""
     rows = driver.ask("queries", java_queries(spark))
     return tuple(
         RunningQuery(query, run, int(batch), idle == "1", real_time == "1", name)
@@ -97,10 +79,9 @@ def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQue
 
 
 def runs_python(driver: DriverSide, spark: SparkSession) -> bool:
-    """Whether executors of the application of `spark` run Python for its queries, or may: without a query, where one has
-    had no batch yet, and behind `foreachBatch`, nobody knows. Raises Py4JError."""
-    for _ in range(ASKED):  # while a batch is being planned, its query has no plan
+    """Return True unless it is certain that no task of the application's queries runs Python. Raises Py4JError."""
+    for _ in range(PLAN_ATTEMPTS):
         if answer := driver.ask("python", driver.context, java_queries(spark)):
             return answer != [["0"]]
-        time.sleep(ASK_AGAIN)
+        time.sleep(PLAN_RETRY_S)
     return True

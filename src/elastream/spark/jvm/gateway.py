@@ -1,7 +1,4 @@
-"""Typed access to PySpark's JVM objects; py4j resolves their members by name at run time.
-
-All code that uses internals behind PySpark's interface starts with one of these functions.
-"""
+"""Typed access to PySpark's JVM objects; py4j resolves their members by name at run time."""
 
 import re
 from typing import Any, TypeAlias
@@ -11,50 +8,44 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import first_line
 
+# An object, a class or a package of the JVM.
 Java: TypeAlias = Any
-"""An object, a class or a package of the JVM."""
 
 
 def jvm_of(spark: SparkSession) -> Java:
-    """The JVM's packages and classes."""
+    """Return the JVM's packages and classes."""
     return spark._jvm
 
 
 def gateway_of(spark: SparkSession) -> Java:
-    """Py4j's gateway, for arrays, callbacks and connections."""
+    """Return py4j's gateway, for arrays, callbacks and connections."""
     return spark.sparkContext._gateway
 
 
 def java_session(spark: SparkSession) -> Java:
-    """The JVM's SparkSession."""
+    """Return the JVM's SparkSession."""
     return spark._jsparkSession
 
 
 def java_context(spark: SparkSession) -> Java:
-    """The JVM's SparkContext (the Scala object, not JavaSparkContext)."""
+    """Return the JVM's SparkContext (the Scala object, not JavaSparkContext)."""
     return spark.sparkContext._jsc.sc()
 
 
 def java_queries(spark: SparkSession) -> Java:
-    """The JVM's streaming queries that run, a map by their ids: those of all sessions of the application.
-
-    They share its executors. A session lists its own alone: not those of a notebook beside it, nor of Connect's clients.
-    """
+    """Return the JVM's running streaming queries of all sessions of the application, by id; they share its executors."""
     return java_session(spark).sharedState().activeStreamingQueries()
 
 
 def java_query(query: StreamingQuery) -> Java:
-    """The JVM's StreamingQuery."""
+    """Return the JVM's StreamingQuery."""
     return query._jsq
 
 
 def why_in_java(error: BaseException) -> str:
-    """What an exception of the JVM said, in one line; its first line where it said nothing.
-
-    The gateway puts a line of its own before it, and Kubernetes' client the request and the whole answer around it.
-    """
-    said = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
-    if said is None:
+    """Return the message of a JVM exception in one line, without what py4j and Kubernetes' client add."""
+    match = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    if match is None:
         return first_line(error)
-    answered = re.search(r"Message: (.+?)\.? Received status: ", said[1])
-    return answered[1] if answered else said[1]
+    message = re.search(r"Message: (.+?)\.? Received status: ", match[1])
+    return message[1] if message else match[1]

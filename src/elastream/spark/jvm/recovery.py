@@ -1,7 +1,7 @@
-"""Puts state partitions elsewhere the moment their executor is lost, in the driver's JVM (`Recovery.java`).
+"""Failover of state partitions in the driver's JVM (`Recovery.java`), the moment an executor is lost.
 
-Python hears of a lost executor at its next look, which is up to a second later, and the batch under way has waited for it
-meanwhile. So the JVM knows beforehand who follows whom, acts on Spark's own event, and says afterwards what it did.
+Python would notice a second later, with a batch waiting. So the JVM gets the successors beforehand, acts on Spark's event,
+and reports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from elastream.spark.jvm.gateway import java_session
 from elastream.spark.jvm.stateful import StatefulStage
 
 
-class Followed(NamedTuple):
-    """State partitions of one stage of a run of a query; by partition the executors that are to take it, nearest first."""
+class StageSuccessors(NamedTuple):
+    """State partitions of a stage of a run, with each one's successors, nearest first."""
 
     run: str
     stage: StatefulStage
@@ -25,11 +25,14 @@ class Followed(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """An executor was lost, or a stage that was submitted meanwhile still waits for it.
+    """A lost executor, or a stage submitted meanwhile that still waits for it.
 
-    at: epoch seconds of Spark's event. took: seconds that what follows from it took. moved: executor that each partition
-    was put on, by (run, ids of the stage's operators, partition). waiting: tasks of running stages that would have waited
-    for the lost executor. fault: what was not done, and why; else empty.
+    Attributes:
+        at: Time of Spark's event (epoch seconds).
+        took: Duration of the failover (seconds).
+        waiting: Tasks that would have waited for the lost executor.
+        fault: Reason of a failure, if any.
+        moved: New executor by (run, operator ids, partition).
     """
 
     executor: str
@@ -42,14 +45,11 @@ class Loss(NamedTuple):
 
 
 class Recovery(DriverSide):
-    """The listener in the JVM of a session. Raises EnvironmentProblem where this Spark lacks what it uses.
-
-    It does nothing before `start` and after `close`.
-    """
+    """The listener in the JVM of a session, active from `start` to `close`. Raises EnvironmentProblem if unsupported."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
-        self._told = ""
+        self._sent = ""
         try:
             self._object.begin(self.context, java_session(spark).streams().stateStoreCoordinator())
         except (Py4JError, TypeError) as error:
@@ -59,23 +59,23 @@ class Recovery(DriverSide):
         """Act on lost executors from now on. Raises Py4JError."""
         self._object.listen()
 
-    def follow(self, stages: Sequence[Followed]) -> None:
-        """Replace what is known of state partitions and who takes them; a call only where it changed. Raises Py4JError."""
-        told = "\n".join(_line(each) for each in stages)
-        if told != self._told:
-            self._object.follow(told)
-            self._told = told
+    def follow(self, stages: Sequence[StageSuccessors]) -> None:
+        """Replace all partitions and their successors; makes a call only on a change. Raises Py4JError."""
+        table = "\n".join(_line(each) for each in stages)
+        if table != self._sent:
+            self._object.follow(table)
+            self._sent = table
 
     def losses(self) -> tuple[Loss, ...]:
-        """Executors lost since the last call, oldest first. Raises Py4JError."""
-        return tuple(_loss(fields) for fields in self.ask("happened"))
+        """Return executors lost since the last call, oldest first. Raises Py4JError."""
+        return tuple(_loss(fields) for fields in self.ask("losses"))
 
     def close(self) -> None:
-        """Listen no longer. Raises Py4JError if the session has stopped."""
+        """Stop listening. Raises Py4JError if the session has stopped."""
         self._object.end()
 
 
-def _line(followed: Followed) -> str:
+def _line(followed: StageSuccessors) -> str:
     operators = ";".join(f"{each.id}:{','.join(each.stores)}" for each in followed.stage.operators)
     return "\t".join((followed.run, followed.stage.root, operators, *map(",".join, followed.successors)))
 

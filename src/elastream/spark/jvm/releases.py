@@ -1,7 +1,6 @@
-"""Which releases of Spark this is for; PySpark is not imported for it.
+"""Supported Spark releases. Does not import PySpark.
 
-All of `elastream.spark` asks here first, also the processes that Python workers are forked from, which name their executor
-before they load anything heavy.
+Python workers' parent processes also import this, before they load anything heavy.
 """
 
 import re
@@ -9,18 +8,18 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+# Tested releases. Later ones of the same major version are tried: each mechanism is probed.
 OLDEST, NEWEST = (4, 0), (4, 3)
-"""The releases that it is tested on. Later ones of the same major version are tried: each mechanism is probed."""
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """The release of a version such as `4.1.4` or `4.3.0-SNAPSHOT`: (4, 1), (4, 3); (0, 0) if it is no version."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    """Return the release of a version: (4, 3) for `4.3.0-SNAPSHOT`, (0, 0) if it is no version."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def installed() -> str:
-    """The version of the PySpark that would be imported; empty where that is not to be read without importing it."""
+    """Return the version of the PySpark that would be imported; empty if unreadable without importing it."""
     if (loaded := sys.modules.get("pyspark")) is not None:
         return str(loaded.__version__)
     try:
@@ -28,12 +27,12 @@ def installed() -> str:
         text = Path(str(place and place.origin)).with_name("version.py").read_text(encoding="utf-8")
     except (OSError, ValueError):  # in an archive
         return ""
-    found = re.search(r"__version__[^=]*=\s*[\"']([^\"']+)", text)
-    return found[1] if found else ""
+    match = re.search(r"__version__[^=]*=\s*[\"']([^\"']+)", text)
+    return match[1] if match else ""
 
 
 def refusal(version: str) -> str:
-    """Why nothing here works with PySpark `version`, and what would; empty where that is to be tried."""
+    """Return why nothing here works with PySpark `version`, and what would; empty if it is to be tried."""
     release = release_of(version)
     if release >= OLDEST and release[0] == NEWEST[0]:
         return ""

@@ -1,8 +1,4 @@
-"""Opens the Spark session that a dataflow runs in, with the settings that elastic streaming needs, and probes it once.
-
-What is set here is what was measured to matter: short locality waits, so that a lost executor stalls a batch for a
-second and not for half a minute; no limit on executors lost, because releasing hosts is normal here; nothing on screen.
-"""
+"""The Spark session of a dataflow, with the settings that elastic streaming needs; each was measured to matter."""
 
 import contextlib
 import logging
@@ -38,9 +34,9 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
                 "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
             ),
             "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-            # A read before each write, for a count of rows that nothing here asks for.
+            # Costs a read before each write, for a count of rows that nothing uses.
             "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-            # On the raw file system its snapshots fail with a ClassCastException: it hands files over by way of the other.
+            # On the raw file system, snapshots fail with a ClassCastException.
             "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
         },
     }
@@ -48,43 +44,44 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
 
 FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+# A lost executor costs at most this once per batch. Below half a second, tasks of an unevenly loaded stage start to run
+# away from their state.
 LOCALITY_WAIT = "1s"
-"""How long a task waits for the executor that holds its state. A lost executor costs at most this once per batch; below
-half a second, tasks of an unevenly loaded stage start to run away from their state."""
 
-ONE_COLLECTOR = "-XX:+UseSerialGC"
-"""Java's own choice where it sees one core. An executor sees all of its machine, since a quota is lifted while a host
-starts; more collector threads than cores only wait for each other."""
-SMALL_JVM = (ONE_COLLECTOR, "-XX:TieredStopAtLevel=1")
-"""For executors on less than a core. The optimising compiler spends 12 CPU seconds in an executor's first minutes; what the
-first tier makes is good enough for hosts that small."""
+# Java's own choice on one core. An executor sees all cores of its machine, since a quota is lifted while a host starts;
+# more collector threads than cores only wait for each other.
+SERIAL_GC = "-XX:+UseSerialGC"
+# For executors on less than a core. The optimising compiler spends 12 CPU seconds in an executor's first minutes; the first
+# tier's code is good enough for hosts that small.
+SMALL_JVM = (SERIAL_GC, "-XX:TieredStopAtLevel=1")
+# For executors on one core. The first tier alone reached 115,000 records/s in three minutes, not 199,000; Java's usual
+# thresholds take the core from tasks just when a host joins. So code that runs ten times as often is optimised.
 ONE_CORE_JVM = (
-    ONE_COLLECTOR,
+    SERIAL_GC,
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-"""Where all executors are on one core. With the first tier alone they came to 115,000 records/s in three minutes and not to
-199,000; optimising as soon as Java usually does takes the core from tasks just when a host joins. So what runs ten times
-as often is optimised."""
 
-STACK = "-Xss32m"
-"""Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
-that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
+# Stack of the driver's threads. Spark searches the text of a failed Python callback with a regular expression that recurses
+# a few times per character; on the default stack a query stopped in mid-batch dies of that.
+DRIVER_STACK = "-Xss32m"
 
-COOKIE = "sparkCookie"
-"""What Spark calls its secret among Hadoop's credentials."""
+# Spark's name of its secret among Hadoop's credentials.
+SECRET_KEY = "sparkCookie"
 
-ELSEWHERE = "in the credentials of the driver"
-"""Stands where Spark wants the secret to be among the settings; it takes the one in the credentials."""
+# Spark requires a secret among the settings, but uses the one in the credentials.
+SECRET_PLACEHOLDER = "in the credentials of the driver"
 
-OF_LOCAL_FILES = ("spark.sql.streaming.checkpointFileManagerClass",)
-"""Settings that are best for checkpoints on a disk of this machine; elsewhere Spark knows better."""
+# Settings for checkpoints on a local disk; elsewhere Spark's defaults are better.
+LOCAL_FILE_SETTINGS = ("spark.sql.streaming.checkpointFileManagerClass",)
 
-REMAINS = 60.0
-"""Seconds for which the JVM of a killed driver is waited for; it ends when it notices that its input has ended."""
+# The JVM of a killed driver ends when it notices that its input has ended.
+JVM_END_TIMEOUT_S = 60.0
 
+# Spark's log goes to the run's folder, because the terminal shows the live view. Hosts that leave make Spark talk for
+# months: the newest 40 MB are kept.
 LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -100,12 +97,9 @@ appender.file.strategy.max = 3
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
-"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk, for
-months: the newest 40 MB are kept."""
 
 
 def _jvm_for(cores: Collection[float]) -> Sequence[str]:
-    """Java's options for executors that are held to `cores` cores: one session has the same for all of its hosts."""
     if any(each < 1 for each in cores):
         return SMALL_JVM
     return ONE_CORE_JVM if cores and all(each < 2 for each in cores) else ()
@@ -121,10 +115,12 @@ def settings_for(
     host_cores: Collection[float] = (),
     java_options: Sequence[str] = (),
 ) -> Mapping[str, str]:
-    """Spark settings of an elastic session; `executor_memory` in mebibytes.
+    """Return the Spark settings of an elastic session.
 
-    executor_cores: None where hosts differ in slots; the one executor of each host then takes all of its own. host_cores:
-    of each type of host, that its executor is held to. java_options: of the executors, beside those that follow from it.
+    Args:
+        executor_memory: MiB.
+        executor_cores: None if hosts differ: each host's executor takes all slots.
+        host_cores: Cores that executors are limited to, by host type.
     """
     cores = {} if executor_cores is None else {"spark.executor.cores": str(executor_cores)}
     return {
@@ -135,13 +131,13 @@ def settings_for(
         "spark.executor.memory": f"{executor_memory:.0f}m",
         **cores,
         "spark.decommission.enabled": "true",
-        # Shuffle files of one micro-batch are worthless to the next; waiting for their migration would only keep a host.
+        # Shuffle files of one micro-batch are worthless to the next; migrating them would delay a release.
         "spark.storage.decommission.enabled": "false",
         "spark.executor.heartbeatInterval": "5s",
         "spark.locality.wait": LOCALITY_WAIT,
         "spark.stage.maxConsecutiveAttempts": "32",
-        # A task that had begun to fetch from a lost executor hears only after this wait that it is lost: with 5 s, Spark's
-        # default, a batch stood still for 6.9 s. As patient as Spark is with one that only does not answer: 15 s in all.
+        # A task that fetches from a lost executor notices the loss only after this wait: with Spark's default of 5 s, a
+        # batch stood still for 6.9 s. The total of 15 s, for an executor that only does not answer, is Spark's.
         "spark.shuffle.io.retryWait": "200ms",
         "spark.shuffle.io.maxRetries": "75",
         "spark.excludeOnFailure.enabled": "false",
@@ -150,9 +146,9 @@ def settings_for(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
-        # Workers are forked with pandas, pyarrow and the walk loaded, in milliseconds instead of half a second of CPU each.
+        # Forks workers with pandas and pyarrow loaded, in milliseconds instead of half a second of CPU each.
         "spark.python.daemon.module": "elastream.spark.worker.daemon",
-        # A slow machine is no reason to end a query: a Python worker may take its time to say hello.
+        # On a slow machine a Python worker may take long to connect.
         "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
         **session_settings(state_store),
@@ -160,19 +156,19 @@ def settings_for(
 
 
 def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
-    """Spark settings that compiled queries need from the session that they run in; raises InputError for no such store."""
+    """Return the Spark settings that compiled queries need. Raises InputError for an unknown state store."""
     if state_store not in STATE_STORES:
         raise InputError(f"there is no state store {state_store!r}; known: {', '.join(STATE_STORES)}")
     return {
         # About 40 ms less for every crossing into Python.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Hadoop's default ways with local files start a process (chmod, readlink) up to three times a file, and a batch
-        # writes a file a state partition: this and the raw file system below took batches from 1.3 s to 0.5 s on a one-core
-        # host. Files still come into being under another name and are renamed, which a crash leaves whole or not there.
+        # By default Hadoop starts up to three processes (chmod, readlink) a local file, and a batch writes a file a state
+        # partition. This and the raw file system below took batches from 1.3 s to 0.5 s on a one-core host. Files are still
+        # renamed into place, so that a crash leaves no partial ones.
         "spark.sql.streaming.checkpointFileManagerClass": for_release(FILES_OF_CHECKPOINTS, SPARK),
         # A partition that moves reads its last snapshot and every change since.
         "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
-        # State partitions are the unit that moves between hosts: nothing may merge them.
+        # Would merge state partitions, the unit that moves between hosts.
         "spark.sql.adaptive.enabled": "false",
         **STATE_STORES[state_store],
     }
@@ -188,16 +184,21 @@ def open_session(
     python: str = "",
     packaged: bool = False,
 ) -> SparkSession:
-    """A session on `master`; raises EnvironmentProblem where one is open already or Spark does not start.
+    """Return a session on `master`.
 
-    `folder` takes Spark's warehouse and scratch files, so that a run leaves nothing elsewhere. secret: what the master asks
-    for; `settings` then turn authentication on. python: the interpreter of executors, by default the driver's. packaged:
-    whether Spark's home must have PySpark as archives.
+    Args:
+        folder: Takes Spark's warehouse and scratch files.
+        secret: The master's secret.
+        python: Interpreter of executors, by default the driver's.
+        packaged: True if Spark's home must have PySpark as archives.
+
+    Raises:
+        EnvironmentProblem: A session is open already, or Spark does not start.
     """
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
-    # Workers run the interpreter of the driver, from folders of their own, and find the modules beside the user's program.
+    # Workers run the driver's interpreter in folders of their own, and find the modules beside the user's program.
     os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
     os.environ["PYSPARK_PYTHON"] = python or os.environ["PYSPARK_DRIVER_PYTHON"]
     # The run reports errors of the shutdown in a sentence; the gateway would add a stack trace.
@@ -205,8 +206,9 @@ def open_session(
     builder = SparkSession.builder.master(master).appName(name)
     logs = folder / "driver-log4j2.properties"
     logs.write_text(LOGGING.format(file=in_properties(str(folder / "driver.log"))))
+    options = [settings.get(DRIVER_OPTIONS, ""), f"-Dlog4j2.configurationFile={logs.as_uri()}", DRIVER_STACK]
     places = {
-        DRIVER_OPTIONS: f"{settings.get(DRIVER_OPTIONS, '')} -Dlog4j2.configurationFile={logs.as_uri()} {STACK}".strip(),
+        DRIVER_OPTIONS: " ".join(options).strip(),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),
@@ -216,47 +218,42 @@ def open_session(
     others = psutil.Process().children()
     home = spark_home() if packaged else linked_home()
     try:
-        _renew_jvm({**settings, **places})
+        _reset_jvm({**settings, **places})
         with _stderr_into(folder / "driver-stderr.log"), _environment(home):
             if secret is not None:
-                builder = builder.config("spark.authenticate.secret", ELSEWHERE)
-                _enter(secret, {**settings, **places})
+                builder = builder.config("spark.authenticate.secret", SECRET_PLACEHOLDER)
+                _start_jvm_with_secret(secret, {**settings, **places})
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {why_in_java(error)}") from error
     except (KeyboardInterrupt, SystemExit):
         _end_jvm(others)
         raise
-    _untold(getattr(spark.sparkContext, "_accumulatorServer", None))
+    _silence(getattr(spark.sparkContext, "_accumulatorServer", None))
     return spark
 
 
-def _untold(accumulators: Any) -> None:
-    """Let the server of accumulators print no traceback where its JVM has gone: a signal to all of a run's processes, as
-    service managers send it, ends that before the driver has ended the run in order."""
+def _silence(accumulators: Any) -> None:
+    """Suppress the accumulator server's traceback after its JVM has gone: a signal may end the JVM before the driver."""
     if accumulators is None:
         return
-    tell = accumulators.handle_error
+    report = accumulators.handle_error
 
     def handle_error(request: object, client_address: object) -> None:
         if not isinstance(sys.exception(), EOFError | OSError):
-            tell(request, client_address)
+            report(request, client_address)
 
     accumulators.handle_error = handle_error
 
 
-_given: set[str] = set()
-"""Names of the settings of all sessions of this process so far."""
+# Setting names of all sessions of this process so far.
+_settings_so_far: set[str] = set()
 
 
-def _renew_jvm(settings: Mapping[str, str]) -> None:
-    """Have the JVM that an earlier session of this process left forget it, and know the jars of the next.
-
-    The JVM keeps the first session's settings as its properties, which every later one begins with, its class path and the
-    folder for its scratch files, which a later one would bring back after it was deleted.
-    """
-    jvm, gone = SparkContext._jvm, _given - settings.keys()
-    _given.update(settings)
+def _reset_jvm(settings: Mapping[str, str]) -> None:
+    """Clear an earlier session's settings from the process's JVM, and add the next session's jars."""
+    jvm, gone = SparkContext._jvm, _settings_so_far - settings.keys()
+    _settings_so_far.update(settings)
     if jvm is None:
         return
     for name in gone:
@@ -270,13 +267,12 @@ def _renew_jvm(settings: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
-    """Lock `file` for the driver's JVM, until that is gone or what this gives is called; at once where the inside raises.
+    """Lock `file` for the driver's JVM; yield a function that unlocks it.
 
-    A JVM outlives a killed driver by seconds, and its queries go on meanwhile: a run that goes on waits for its end. Raises
-    EnvironmentProblem where it does not end.
+    A killed driver's JVM runs on for seconds: a resumed run waits for its end. Raises EnvironmentProblem if it stays.
     """
     channel = jvm_of(spark).java.io.RandomAccessFile(str(file), "rw").getChannel()
-    until = time.monotonic() + REMAINS
+    until = time.monotonic() + JVM_END_TIMEOUT_S
     try:
         while channel.tryLock() is None:
             if time.monotonic() > until:
@@ -289,24 +285,20 @@ def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
 
 
 def secret_of(spark: SparkSession) -> str | None:
-    """What executors of a session have to know; None where nobody asks, or nobody but its cluster manager knows.
-
-    It is in the credentials or among the settings. Spark's own security manager is not asked: the gateway would look at all
-    methods of Spark's environment, and some of their classes are in no jar that comes with PySpark.
-    """
+    """Return the secret that a session's executors need; None if there is none, or only its cluster manager has it."""
     settings = spark.sparkContext.getConf()
     if (settings.get("spark.authenticate") or "").lower() != "true":
         return None
     hadoop = jvm_of(spark).org.apache.hadoop
-    kept = hadoop.security.UserGroupInformation.getCurrentUser().getCredentials()
-    if (key := kept.getSecretKey(hadoop.io.Text(COOKIE))) is not None:
+    credentials = hadoop.security.UserGroupInformation.getCurrentUser().getCredentials()
+    if (key := credentials.getSecretKey(hadoop.io.Text(SECRET_KEY))) is not None:
         return bytes(key).decode()
-    found = settings.get("spark.authenticate.secret")
-    return None if found is None else str(found)
+    secret = settings.get("spark.authenticate.secret")
+    return None if secret is None else str(secret)
 
 
 def session_stopped(spark: SparkSession) -> bool:
-    """Whether `spark` was stopped, or its JVM is gone."""
+    """Return True if `spark` was stopped, or its JVM is gone."""
     context = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())
@@ -316,11 +308,7 @@ def session_stopped(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Let processes started inside write their stderr to `file`.
-
-    The driver's JVM and the Python processes that it starts keep it for life: what they say on their way down, or of an
-    executor that was released, would run through the live view.
-    """
+    """Send the stderr of processes started inside to `file`; it would break the live view."""
     before = os.dup(2)
     with file.open("ab") as log:
         os.dup2(log.fileno(), 2)
@@ -331,22 +319,18 @@ def _stderr_into(file: Path) -> Iterator[None]:
         os.close(before)
 
 
-def _enter(secret: str, settings: Mapping[str, str]) -> None:
-    """Start the JVM, and let it know the secret before it calls the master.
-
-    Spark looks for it in Hadoop's credentials first. As a setting it would be seen on the command line and in each task.
-    """
+def _start_jvm_with_secret(secret: str, settings: Mapping[str, str]) -> None:
+    """Start the JVM, and give it the secret by Hadoop's credentials: a setting would be visible in each task."""
     SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
     assert SparkContext._jvm is not None
     hadoop = SparkContext._jvm.org.apache.hadoop
     credentials = hadoop.security.Credentials()
-    credentials.addSecretKey(hadoop.io.Text(COOKIE), bytearray(secret.encode()))
+    credentials.addSecretKey(hadoop.io.Text(SECRET_KEY), bytearray(secret.encode()))
     hadoop.security.UserGroupInformation.getCurrentUser().addCredentials(credentials)
 
 
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
-    """Let the JVM started inside, and its Python processes, take `home` for Spark's, and not see the pool's token."""
     before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", SCALA_VARIABLE, POOL_TOKEN)}
     os.environ |= {"SPARK_HOME": str(home), SCALA_VARIABLE: scala_version()}
     try:
@@ -358,10 +342,7 @@ def _environment(home: Path) -> Iterator[None]:
 
 
 def _end_jvm(others: Container[psutil.Process]) -> None:
-    """End the driver's JVM, be it as far as it may; `others`: children of this process that are not it.
-
-    Left alone it goes on for half a minute where opening a session is interrupted: its master has ended by then.
-    """
+    """Kill the driver's JVM, however far it has started; `others` are children of this process to spare."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if child not in others and any("spark" in word.lower() for word in child.cmdline()):
@@ -375,13 +356,13 @@ def _end_jvm(others: Container[psutil.Process]) -> None:
 
 
 def in_properties(text: str) -> str:
-    """`text` as a file of Java properties has it, which is read as Latin-1, whatever the locale."""
+    """Return `text` as a Java properties file needs it (Latin-1)."""
     units = text.encode("utf-16-be")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if 32 <= code < 128 and code != ord("\\") else f"\\u{code:04x}" for code in codes)
 
 
 def _own_modules() -> list[str]:
-    """Entries of the module path that the interpreter does not bring by itself: the user's program and its neighbours."""
+    """Return the module path of the user's program and its neighbours."""
     brought = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return [entry for entry in dict.fromkeys(sys.path) if entry and Path(entry).is_dir() and not entry.startswith(brought)]

@@ -1,15 +1,16 @@
-"""Moves state partitions of a running query between executors.
+"""Moves of state partitions of a running query between executors, and loading their state ahead.
 
-Spark's state store coordinator stores, per state partition, the executor that loaded it last, and schedules the partition's
-task there. Reporting another executor to the coordinator between two batches makes the next batch run there, with the state
-loaded from the checkpoint; nothing is copied, and nothing can be lost. A running batch reports its own locations and may
-overwrite the report, so that callers move right after a batch ends, check, and repeat.
+Spark's state store coordinator has, per partition, the executor that loaded it last, and schedules the task there.
+Reporting another executor between batches makes the next batch run there, with state loaded from the checkpoint: nothing is
+copied or lost. A running batch may overwrite the report, so move right after a batch ends, check, repeat.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from py4j.protocol import Py4JError
@@ -17,45 +18,231 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import EnvironmentProblem
+from elastream.spark.jvm.adapters import further_arguments
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, java_queries, java_session, jvm_of
-from elastream.spark.jvm.preload import StateOpener, find_opener, store_rdd
 from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.01
-"""Seconds between checks of a loading partition's location: a batch planned in between uses the wrong one."""
+# A batch planned between two checks uses the wrong location.
+LOCATION_CHECK_S = 0.01
 
-FIRST = StatefulOperator(0)
+FIRST_OPERATOR = StatefulOperator(0)
 
-PATIENCE = 60.0
-"""Most seconds to wait for the end of a batch, whose plan shows how its operators open their state."""
+# An ended batch's plan shows how its operators open their state.
+BATCH_END_TIMEOUT_S = 60.0
+
+
+# Operators with one store, opened in a StateStoreRDD. A stream-stream join has four stores, with names that this RDD cannot
+# have; the next batch loads its state.
+OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})
+
+
+# Local property of a job that loads state ahead: the run whose state it opens. A standby replica serves it.
+OPENED_RUN = "elastream.opens"
+
+
+@dataclass(frozen=True)
+class StateOpener:
+    """Opens the state of one operator, of one run of a query, on any executor."""
+
+    spark: SparkSession
+    partitions: int
+    state: Java
+    store: Mapping[str, Java]
+
+    def open(self, session: Java, version: int, places: Mapping[int, Location]) -> None:
+        """Run one task per partition, each at its place, that opens the state of `version`; block until all end.
+
+        A task whose executor stays busy runs, and reports, elsewhere. Raises Py4JError if a task failed.
+        """
+        jvm = jvm_of(self.spark)
+        context = self.spark.sparkContext
+        gateway: Java = context._gateway
+        # A task opens the state partition of its number: a row for each, although few run.
+        rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
+        for partition, at in places.items():
+            rows.set(partition, _row(jvm, f"executor_{at.address}_{at.executor}"))
+        anything = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
+        state = self.state
+        # Spark's operators use this method, which makes tasks forget their store. A store left in a thread would be used
+        # by the next task there that opens none for reading.
+        operations = _module(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
+        opening = operations.StateStoreOps(
+            context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), anything), anything
+        ).mapPartitionsWithReadStateStore(
+            state.copy(
+                state.checkpointLocation(),
+                state.queryRunId(),
+                state.operatorId(),
+                version,
+                state.numPartitions(),
+                state.stateSchemaMetadata(),
+                jvm.scala.Option.empty(),
+            ),
+            self.store["keySchema"],
+            self.store["valueSchema"],
+            self.store["keyStateEncoderSpec"],
+            session.sessionState(),
+            jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
+            self.store["useColumnFamilies"],
+            _module(jvm, "scala.collection.immutable.Map$").empty(),
+            _reads_nothing(gateway),
+            anything,
+        )
+        indices = gateway.new_array(jvm.int, len(places))
+        for position, partition in enumerate(places):
+            indices[position] = partition
+        context.setJobDescription(f"load state of version {version}, partitions {', '.join(map(str, places))}")
+        context.setLocalProperty(OPENED_RUN, str(state.queryRunId()))
+        try:
+            opening.toJavaRDD().collectPartitions(indices)
+        finally:
+            context.setLocalProperty(OPENED_RUN, None)  # type: ignore[arg-type]
+            context.setJobDescription(None)  # type: ignore[arg-type]
+
+
+def find_opener(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
+    """Return the opener for the state of `operator`, from the ended batch `execution`; None if impossible."""
+    jvm = jvm_of(spark)
+    try:
+        with _session_of(jvm, execution):
+            return _opener_in(spark, execution, operator, partitions)
+    except (Py4JError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split("\n")[:2])
+        log.warning("operator %d: its state is not loaded ahead of moves: %s", operator, reason, exc_info=True)
+        return None
+
+
+def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
+    opened = _opened(spark, execution, operator)
+    if opened is None:
+        return None
+    node, rdd = opened
+    store = {name: _field(rdd, name) for name in STORE_FIELDS}
+    # Stores with several values per key, or with named versions, open in another way.
+    if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
+        return None
+    return StateOpener(spark, partitions, node.getStateInfo(), store)
+
+
+def store_rdd(spark: SparkSession, execution: Java, operator: int) -> Java | None:
+    """Return Spark's StateStoreRDD of `operator` over no input, by the plan of `execution`; None without one."""
+    jvm = jvm_of(spark)
+    with _session_of(jvm, execution):
+        opened = _opened(spark, execution, operator)
+    return None if opened is None else opened[1]
+
+
+def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java, Java] | None:
+    jvm = jvm_of(spark)
+    for node in _nodes(execution.executedPlan()):
+        # By name: asking another node for a missing member would execute it.
+        if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
+            nothing = jvm.PythonUtils.toSeq([])
+            empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
+                node.child().output(),
+                nothing,
+                jvm.scala.Option.empty(),
+                *further_arguments("LocalTableScanExec", spark.version),
+            )
+            rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
+            while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
+                rdd = rdd.dependencies().apply(0).rdd()
+            return node, rdd
+    return None
+
+
+# Fields of a StateStoreRDD with the parameters of its store.
+STORE_FIELDS = (
+    "keySchema",
+    "valueSchema",
+    "keyStateEncoderSpec",
+    "useColumnFamilies",
+    "useMultipleValuesPerKey",
+    "uniqueId",
+)
+
+
+@contextlib.contextmanager
+def _session_of(jvm: Java, execution: Java) -> Iterator[None]:
+    """Make the query's session active in this thread; without one, physical operators fail with a NullPointerException."""
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(execution.sparkSession())
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _row(jvm: Java, *preferred: str) -> Java:
+    return jvm.scala.Tuple2("", jvm.PythonUtils.toSeq(list(preferred)))
+
+
+def _nodes(plan: Java) -> Iterator[Java]:
+    yield plan
+    children = plan.children()
+    for position in range(children.size()):
+        yield from _nodes(children.apply(position))
+
+
+def _field(instance: Java, name: str) -> Java:
+    """Return a private field of a Java object. Raises KeyError without one."""
+    kind = instance.getClass()
+    while kind is not None:
+        for field in kind.getDeclaredFields():
+            if str(field.getName()) == name:
+                field.setAccessible(True)
+                return field.get(instance)
+        kind = kind.getSuperclass()
+    raise KeyError(name)
+
+
+def _module(jvm: Java, name: str) -> Java:
+    return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
+
+
+def _reads_nothing(gateway: Java) -> Java:
+    """Return a serializable Scala function of two arguments, of Scala's own classes, that returns an empty iterator."""
+    jvm: Java = gateway.jvm
+    empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
+    answer = gateway.new_array(jvm.java.lang.Object, 1)
+    answer[0] = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
+    functions = _module(jvm, "scala.Function$")
+    # Four methods of this name differ only in return type: a call by name may reach any of them, depending on the JVM.
+    (untupled,) = (
+        each
+        for each in functions.getClass().getMethods()
+        if str(each.getName()) == "untupled" and str(each.getReturnType().getName()) == "scala.Function2"
+    )
+    return untupled.invoke(functions, answer)
 
 
 class Run(NamedTuple):
-    """One run of a query, with PySpark's names of its ids; the second is new after each restart."""
+    """One run of a query; `runId` is new after each restart."""
 
     id: str
     runId: str
 
 
 class StatePartitions:
-    """The state partitions of one run of a query: reads and sets their locations.
-
-    operators: those that run in one task per partition; by default the first of Spark's physical plan, with one store, as
-    of an aggregation. driver: reads all partitions in one call; created if not given.
-    """
+    """The state partitions of one run of a query: reads and sets their locations."""
 
     def __init__(
         self,
         spark: SparkSession,
         query: Run | StreamingQuery,
         partitions: int,
-        operators: Sequence[StatefulOperator] = (FIRST,),
+        operators: Sequence[StatefulOperator] = (FIRST_OPERATOR,),
         driver: DriverSide | None = None,
     ) -> None:
+        """Connect to the coordinator. `operators` run in one task per partition; by default the plan's first."""
         self.partitions = partitions
         self._operators = tuple(operators)
         self._driver = DriverSide(spark) if driver is None else driver
@@ -76,7 +263,7 @@ class StatePartitions:
             raise EnvironmentProblem(f"this Spark does not support moving state partitions: {error}") from None
 
     def where(self) -> Mapping[int, Location]:
-        """Location of every partition that was loaded; empty before the first batch."""
+        """Return the location of every partition that was loaded; empty before the first batch."""
         root = self._state_root()
         if root is None:
             return {}
@@ -96,10 +283,7 @@ class StatePartitions:
                 self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
 
     def stores(self) -> Mapping[StatefulOperator, Java | None] | None:
-        """What opens the state of each operator, Spark's StateStoreRDD; None for one that opens it in another way.
-
-        None while no plan of a batch can be read. Raises Py4JError.
-        """
+        """Return each operator's StateStoreRDD, if it has one; None before a batch's plan exists. Raises Py4JError."""
         execution = self._execution()
         stream = self._queries.get(self._query_id)
         if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
@@ -107,27 +291,29 @@ class StatePartitions:
         return {each: store_rdd(self._spark, execution, each.id) for each in self._operators}
 
     def planned(self) -> int:
-        """Number of the newest planned batch; -1 before the first."""
+        """Return the number of the newest planned batch; -1 before the first."""
         execution = self._execution()
         return -1 if execution is None else int(execution.currentBatchId())
 
     def idle(self) -> bool:
-        """Whether no batch is running; True for an ended query."""
+        """Return True if no batch is running, also for an ended query."""
         stream = self._queries.get(self._query_id)
         return stream is None or not stream.status().isTriggerActive()
 
     def resume(self, before: "StatePartitions") -> None:
-        """Take the locations from an earlier run of the query, so that partitions can be placed before its first batch."""
+        """Take the locations from an earlier run of the query, to place partitions before its first batch."""
         self._root = before._root
 
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
-        """Load the state of partitions, each at its place, for a later batch; blocks until done.
+        """Load the state of partitions, each at its place, for a later batch; block until done.
 
-        Returns the partitions that were loaded; None if the state of this operator cannot be loaded ahead.
+        Args:
+            places: New location by partition.
+            keep: Restore the old location after each report. Only for executors without tasks: others would unload the
+                state.
 
-        The loading executor reports that it holds the state, and later batches run there. keep: restore the old location
-        after each such report. Spark makes an executor that runs other stateful tasks unload state that it does not hold:
-        `keep` is only for executors without tasks.
+        Returns:
+            The loaded partitions; None if this operator's state cannot be loaded ahead.
         """
         if len(self._operators) > 1:
             return None
@@ -136,33 +322,32 @@ class StatePartitions:
         if self._opener is None:
             return None
         execution = self._execution()
-        held = {partition: at for partition in places if (at := self._at(partition)) is not None}
-        if execution is None or not held:
+        origin = {partition: at for partition in places if (at := self._at(partition)) is not None}
+        if execution is None or not origin:
             return ()
-        arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
-        opening, seen = _Opening(self._opener, arguments), set[int]()
+        arguments = execution.sparkSession(), self._version(), {each: places[each] for each in origin}
+        opening, loaded = _OpeningThread(self._opener, arguments), set[int]()
         opening.start()
         alive = True
         while alive:
             # A check costs the driver as much as a batch: frequent only if reports must be reverted.
-            opening.join(LOOK if keep else None)
+            opening.join(LOCATION_CHECK_S if keep else None)
             alive = opening.is_alive()
-            for partition in held.keys() - seen:
+            for partition in origin.keys() - loaded:
                 if (now := self._at(partition)) == places[partition]:
-                    seen.add(partition)
-                if now != held[partition] and (keep or now != places[partition]):
+                    loaded.add(partition)
+                if now != origin[partition] and (keep or now != places[partition]):
                     # Restore: the location must stay, or the task ran elsewhere because the executor was busy.
-                    self.move(partition, held[partition])
+                    self.move(partition, origin[partition])
         if opening.fault is not None:
             raise opening.fault
         # A report overwritten by the next batch before a check is not counted as loaded.
-        return seen if opening.done else ()
+        return loaded if opening.done else ()
 
     def _look_for_opener(self) -> bool:
-        """Search for the opener after a batch has ended; returns whether the search was possible."""
-        execution, until = self._execution(), time.monotonic() + PATIENCE
+        execution, until = self._execution(), time.monotonic() + BATCH_END_TIMEOUT_S
         while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
-            time.sleep(LOOK)
+            time.sleep(LOCATION_CHECK_S)
         if execution is None or not ended:
             return False
         self._opener = find_opener(self._spark, execution, self._operators[0].id, self.partitions)
@@ -170,15 +355,11 @@ class StatePartitions:
         return True
 
     def _version(self) -> int:
-        """The state version with which the running batch, or else the next one, begins."""
         execution = self._execution()
         return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
     def _has_ended(self, execution: Java) -> bool:
-        """Whether the batch of `execution` has ended, so that its plan exists.
-
-        Spark creates a plan on first use; reading it earlier would create it in a thread without the query's settings.
-        """
+        """Return True if the batch of `execution` has ended; an earlier read would create its plan with wrong settings."""
         stream = self._queries.get(self._query_id)
         progress = None if stream is None else stream.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
@@ -188,7 +369,6 @@ class StatePartitions:
         return self._state.StateStoreProviderId(store_id, self._run_id)
 
     def _state_root(self) -> str | None:
-        """Folder of the query's state; None before its first batch is planned."""
         if self._root is None:
             execution = self._execution()
             self._root = execution.checkpointLocation() if execution is not None else None
@@ -200,13 +380,12 @@ class StatePartitions:
         return _location(location.get()) if location.isDefined() else None
 
     def _execution(self) -> Java:
-        """The newest execution of the query; None before its first batch and after its end."""
         stream = self._queries.get(self._query_id)
         return None if stream is None else stream.lastExecution()
 
 
-class _Opening(threading.Thread):
-    """A thread that loads partitions into executors. done: whether all tasks succeeded; fault: an unexpected error."""
+class _OpeningThread(threading.Thread):
+    """A thread that loads partitions into executors."""
 
     def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
         super().__init__(name="open-state", daemon=True)
@@ -226,6 +405,5 @@ class _Opening(threading.Thread):
 
 
 def _location(place: str) -> Location:
-    """Parse the coordinator's task location, "executor_HOST_ID"."""
     _, address, executor = place.split("_", 2)
     return Location(address, executor)

@@ -1,8 +1,7 @@
 """The allocation plan: the planned host of each task, in an append-only file.
 
-Tasks and resources are decoupled as in N-Storm (section 3.1): the planner writes new versions, the reconciler reads the
-newest one each period, and neither waits for the other. A version is on disk before it takes effect, so that a restarted
-driver finds it.
+The planner writes versions, the reconciler reads the newest, and neither waits (N-Storm, section 3.1). A version is on disk
+before it takes effect.
 """
 
 import contextlib
@@ -22,17 +21,14 @@ from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, replace_whole, write_whole
 
-LONGEST, SPARSE = 250_000, 10
-"""Bytes beyond which the file is written anew, where the newest version takes less than one in SPARSE of them."""
+# A longer file is rewritten if the newest version takes less than 1 / REWRITE_RATIO of it.
+REWRITE_BYTES, REWRITE_RATIO = 250_000, 10
 NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One version of the plan: host of each placed task, time of writing (epoch seconds), and reason.
-
-    Version 0 is the empty initial plan.
-    """
+    """One version of the plan: host of each placed task, time of writing (epoch seconds), reason. Version 0 is empty."""
 
     version: int
     hosts: Mapping[TaskId, str]
@@ -44,15 +40,12 @@ EMPTY = Allocation(0, NOTHING)
 
 
 class AllocationStore:
-    """The versions of a plan in the file `path`, one JSON line per version with its changes; a long file is written anew,
-    and begins with all of the newest version.
+    """The versions of a plan in the file `path`, one JSON line of changes each. Thread-safe, also across processes.
 
-    Thread-safe. A torn last line, left by a crash, is cut off. Other processes may read and write the same plan; `refresh`
-    reads their versions. Raises EnvironmentProblem if the file cannot be written, and InputError with the line number if it
-    is damaged elsewhere.
+    A torn last line is cut off. Raises EnvironmentProblem if the file cannot be written, InputError if it is damaged.
     """
 
-    def __init__(self, path: Path | str, *, max_bytes: int = LONGEST) -> None:
+    def __init__(self, path: Path | str, *, max_bytes: int = REWRITE_BYTES) -> None:
         self.path, self._max_bytes = Path(path), max_bytes
         self._lock = threading.Lock()
         self._latest = EMPTY
@@ -61,33 +54,30 @@ class AllocationStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
-            with self._alone():
-                self._take_over()
-                self._file.truncate(self._read)
+            with self._locked():
+                self._read_new()
+                self._file.truncate(self._bytes_processed)
         except OSError as error:
             raise self._problem(error) from error
 
     @property
     def latest(self) -> Allocation:
-        """The newest version written or read by this object."""
+        """Return the newest version written or read by this object."""
         return self._latest
 
     def refresh(self) -> Allocation:
-        """Read the newest version from the file, also of other processes; costs one stat call if there is none."""
+        """Read the newest version from the file; costs one stat call if there is none."""
         try:
             with self._lock:
-                self._take_over()
+                self._read_new()
                 return self._latest
         except OSError as error:
             raise self._problem(error) from error
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
-        """Write a new version with the hosts of some tasks (None: no planned host); other tasks are unchanged.
-
-        The version is on disk when this returns. Without a change, nothing is written and the newest version is returned.
-        """
-        with self._lock, self._alone():
-            self._take_over()
+        """Write changed hosts of tasks (None: no planned host) as a new version; return it once it is on disk."""
+        with self._lock, self._locked():
+            self._read_new()
             changed = {task: host for task, host in hosts.items() if self._latest.hosts.get(task) != host}
             if not changed:
                 return self._latest
@@ -97,18 +87,18 @@ class AllocationStore:
                 "why": why,
                 "hosts": [[task.operator, task.index, host] for task, host in changed.items()],
             }
-            content = line(entry if self._read else marked(entry))
+            content = line(entry if self._bytes_processed else marked(entry))
             try:
                 write_whole(self._file, content)
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._file.truncate(self._read)  # a partial line would corrupt the next one
+                    self._file.truncate(self._bytes_processed)  # a partial line would corrupt the next one
                 raise
             self.bytes_written += len(content)
-            self._read += len(content)
+            self._bytes_processed += len(content)
             self._latest = self._after(entry)
-            if self._read > self._max_bytes:
-                self._write_anew()
+            if self._bytes_processed > self._max_bytes:
+                self._rewrite()
             return self._latest
 
     def close(self) -> None:
@@ -116,8 +106,7 @@ class AllocationStore:
         self._file.close()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the file's lock against other writers. Raises EnvironmentProblem for errors of the file system."""
+    def _locked(self) -> Iterator[None]:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             while self._reopened():
@@ -130,7 +119,7 @@ class AllocationStore:
             raise self._problem(error) from error
 
     def _reopened(self) -> bool:
-        """Whether another process has written the file anew, which is then read from its beginning."""
+        """Reopen the file if another process has rewritten it; return True if so."""
         if os.stat(self.path).st_ino == os.fstat(self._file.fileno()).st_ino:
             return False
         self._file.close()
@@ -139,37 +128,35 @@ class AllocationStore:
 
     def _open(self) -> None:
         self._file: FileIO = create_private(self.path).open("ab+", buffering=0)
-        self._read, self._latest = 0, EMPTY
+        self._bytes_processed, self._latest = 0, EMPTY
 
-    def _write_anew(self) -> None:
-        """Let the file begin with the newest version."""
+    def _rewrite(self) -> None:
         latest = self._latest
         hosts = [[task.operator, task.index, host] for task, host in latest.hosts.items()]
         whole = {"version": latest.version, "whole": True, "written": latest.written, "why": latest.why, "hosts": hosts}
         content = line(marked(whole))
-        if len(content) * SPARSE < self._read:
+        if len(content) * REWRITE_RATIO < self._bytes_processed:
             replace_whole(self.path, content)
             self._file.close()
             self._open()
-            self._read, self._latest = len(content), latest
+            self._bytes_processed, self._latest = len(content), latest
 
-    def _take_over(self) -> None:
-        """Read the complete lines appended since the last call."""
+    def _read_new(self) -> None:
         self._reopened()
-        if os.fstat(self._file.fileno()).st_size <= self._read:
+        if os.fstat(self._file.fileno()).st_size <= self._bytes_processed:
             return
-        self._file.seek(self._read)
+        self._file.seek(self._bytes_processed)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self.bytes_read += len(content)
         for each in whole.splitlines(keepends=True):
             try:
                 fields = json.loads(each)
-                self._latest = self._after(fields if self._read else unmarked(fields, self.path))
+                self._latest = self._after(fields if self._bytes_processed else unmarked(fields, self.path))
             except (ValueError, TypeError, KeyError) as error:
                 number = self._latest.version + 1
                 raise InputError(f"{self.path}, line {number}: not a version of an allocation plan ({error})") from error
-            self._read += len(each)
+            self._bytes_processed += len(each)
 
     def _after(self, entry: Mapping[str, object]) -> Allocation:
         version, changes = int(str(entry["version"])), entry["hosts"]
@@ -189,18 +176,18 @@ class AllocationStore:
         return EnvironmentProblem(f"the allocation plan {self.path} cannot be written: {error.strerror or error}")
 
 
-class VolatilePlan:
+class InMemoryPlan:
     """A plan in memory, for hosts whose names are not valid in another process."""
 
     def __init__(self) -> None:
         self.latest = EMPTY
 
     def refresh(self) -> Allocation:
-        """The newest version."""
+        """Return the newest version."""
         return self.latest
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
-        """As `AllocationStore.publish`."""
+        """Publish a new version, like `AllocationStore.publish`."""
         placed = {task: host for task, host in {**self.latest.hosts, **hosts}.items() if host is not None}
         if placed != self.latest.hosts:
             self.latest = Allocation(self.latest.version + 1, MappingProxyType(placed), at, why)

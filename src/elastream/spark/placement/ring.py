@@ -1,8 +1,6 @@
-"""The rings by which state partitions are placed: which operator has one, and what a host that goes leaves to whom.
+"""The rings that place state partitions, by operator, and the successors of a lost host.
 
-A ring is only a rule for the plan of `Placing`, one version of it for each change: what moves, and how, is decided there.
-An operator without a ring of its own has one of all usable hosts at even tokens for its copies alone, so that standby
-copies have an order under every policy.
+An operator without a ring has an implicit one of all usable hosts at even tokens, which orders its standby replicas.
 """
 
 import threading
@@ -14,29 +12,30 @@ from elastream.spark.placement.placing import Placing
 
 
 class Rings:
-    """Rings by operator. Thread-safe. usable: hosts that take tasks; zone: fault zone of a host."""
+    """Rings by operator. Thread-safe."""
 
     def __init__(self, placing: Placing, usable: Callable[[], Sequence[str]], zone: Callable[[str], str]) -> None:
+        """Create without rings. `usable` returns the hosts that take tasks, `zone` a host's fault zone."""
         self._placing, self._usable, self._zone = placing, usable, zone
         self._lock = threading.Lock()
         self._rings: Mapping[str, Ring] = {}
         self._even_of: tuple[Mapping[str, str], Ring | None] = {}, None
 
     @property
-    def standing(self) -> Mapping[str, Ring]:
-        """The rings that were set, of hosts that are left and of operators whose queries run."""
+    def active(self) -> Mapping[str, Ring]:
+        """Return the rings that were set, for operators whose queries run."""
         running = self._placing.partitions
         return {name: ring for name, ring in self._rings.items() if name in running}
 
     def of(self, operator: str) -> Ring | None:
-        """The ring of `operator`: the one that was set, else all usable hosts at even tokens; None without any host."""
-        found = self._rings.get(operator)
-        return self._even() if found is None else found
+        """Return the ring that was set for `operator`, else the implicit one; None without any host."""
+        ring = self._rings.get(operator)
+        return self._even() if ring is None else ring
 
-    def heirs(self, task: TaskId, at: str) -> Sequence[str]:
-        """Hosts that are to take `task`, which is at `at`, if that is lost: its neighbours clockwise, nearest first.
+    def successors(self, task: TaskId, at: str) -> Sequence[str]:
+        """Return the hosts to take `task` over if its host `at` is lost: clockwise neighbours, nearest first.
 
-        A host that is not on the ring has the neighbours of the one that the task belongs to, and that one before them.
+        For a host off the ring, the task's owner comes first.
         """
         ring = self.of(task.operator)
         if ring is None or at in ring:
@@ -45,7 +44,6 @@ class Rings:
         return (owner, *ring.successors(owner, len(ring)))
 
     def _even(self) -> Ring | None:
-        """All usable hosts at even tokens; None without any."""
         zones = {host: self._zone(host) for host in self._usable()}
         before, ring = self._even_of
         if list(zones.items()) != list(before.items()):
@@ -54,53 +52,49 @@ class Rings:
         return ring
 
     def owner(self, task: TaskId) -> str | None:
-        """The host that `task` belongs to by the ring that was set for its operator; None where none was."""
+        """Return the owner of `task` by the ring that was set for its operator; None without one."""
         ring, count = self._rings.get(task.operator), self._placing.partitions.get(task.operator)
         return None if ring is None or count is None else ring.owner(task.index / count)
 
-    def follow(self, operator: str, ring: Ring, ran: Mapping[TaskId, str], why: str) -> int:
-        """Place the state partitions of `operator` by `ring`, as one version of the plan; returns how many are to move.
-
-        ran: host that each task ran on last.
-        """
+    def follow(self, operator: str, ring: Ring, last_hosts: Mapping[TaskId, str], why: str) -> int:
+        """Place the partitions of `operator` by `ring`, as one version of the plan; return how many must move."""
         with self._lock:
             self._rings = {**self._rings, operator: ring}
         hosts = ring.hosts_of(self._placing.partitions[operator])
-        wishes = {TaskId(operator, index): host for index, host in enumerate(hosts)}
-        wanted = self._placing.wanted()
-        there = {task for task, host in wishes.items() if wanted.get(task, ran.get(task)) == host}
-        self._placing.want_all(wishes, why, there=there)
-        return len(wishes) - len(there)
+        placement = {TaskId(operator, index): host for index, host in enumerate(hosts)}
+        targets = self._placing.targets()
+        there = {task for task, host in placement.items() if targets.get(task, last_hosts.get(task)) == host}
+        self._placing.move_all(placement, why, there=there)
+        return len(placement) - len(there)
 
     def forget(self, operator: str) -> None:
-        """Its state partitions are placed otherwise from now on."""
+        """Drop the ring of `operator`: its partitions are placed otherwise."""
         with self._lock:
             self._rings = {name: ring for name, ring in self._rings.items() if name != operator}
 
     def leave(self, host: str) -> None:
-        """Take `host` off every ring: its keys are its neighbour's, clockwise."""
-        self._keep(lambda node: node != host)
+        """Take `host` off every ring; its clockwise neighbour owns its keys."""
+        self._reduce(lambda node: node != host)
 
-    def keep(self, present: Collection[str]) -> Mapping[TaskId, str]:
-        """Take all hosts but `present` off every ring; the new host of each state partition that was theirs."""
+    def retain(self, present: Collection[str]) -> Mapping[TaskId, str]:
+        """Take all hosts but `present` off every ring; return the new host of each orphaned partition."""
         before = self._rings
-        self._keep(lambda node: node in present)
-        found: dict[TaskId, str] = {}
+        self._reduce(lambda node: node in present)
+        orphaned: dict[TaskId, str] = {}
         for operator, ring in self._rings.items():
             count = self._placing.partitions.get(operator)
             if ring is before.get(operator) or count is None:
                 continue
             pairs = zip(before[operator].hosts_of(count), ring.hosts_of(count), strict=True)
-            found |= {TaskId(operator, index): new for index, (old, new) in enumerate(pairs) if old not in present}
-        return found
+            orphaned |= {TaskId(operator, index): new for index, (old, new) in enumerate(pairs) if old not in present}
+        return orphaned
 
-    def _keep(self, stays: Callable[[str], bool]) -> None:
+    def _reduce(self, stays: Callable[[str], bool]) -> None:
         with self._lock:
-            self._rings = {name: left for name, ring in self._rings.items() if (left := _left(ring, stays)) is not None}
+            self._rings = {name: left for name, ring in self._rings.items() if (left := _reduced(ring, stays)) is not None}
 
 
-def _left(ring: Ring, stays: Callable[[str], bool]) -> Ring | None:
-    """`ring` without the hosts that do not stay; None where none does."""
+def _reduced(ring: Ring, stays: Callable[[str], bool]) -> Ring | None:
     going = [node for node in ring.nodes if not stays(node)]
     if len(going) == len(ring):
         return None

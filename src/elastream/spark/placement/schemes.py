@@ -1,8 +1,7 @@
-"""Four schemes to bring a running query to a new placement, for comparison on the same load.
+"""Four schemes that bring a running query to a new placement, for comparison on the same load.
 
-`RESTART` is Storm's rebalance, `EXECUTORS` that of T-Storm and TS-Storm, `ONLINE` N-Storm and `LAZY` N-Storm+ (N-Storm,
-section 5.2). All read the plan periodically from a store, and differ in how they apply a new version. Elastream itself uses
-`LAZY`; the others are baselines.
+`RESTART` is Storm's rebalance, `EXECUTORS` that of T-Storm and TS-Storm, `ONLINE` N-Storm, `LAZY` N-Storm+ and Elastream
+(N-Storm, section 5.2).
 """
 
 import logging
@@ -23,7 +22,7 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.gateway import java_context, java_query
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.placing import MigrationLimits, Placing
 
 log = logging.getLogger(__name__)
 
@@ -31,43 +30,41 @@ log = logging.getLogger(__name__)
 class Scheme(StrEnum):
     """How a new version of the plan is applied."""
 
+    # The query stops and starts again with the new placement.
     RESTART = "stop and restart"
-    """The query stops and starts again with the new placement."""
+    # Executors that lose or gain a task are killed and replaced; the query continues on the others.
     EXECUTORS = "restart of executors"
-    """The executors that lose or gain a task are killed and replaced; meanwhile the query continues on the others."""
+    # All tasks move with the next batch, and load their state in it.
     ONLINE = "online"
-    """All tasks move with the next batch, and load their state in it."""
+    # One task per host and batch, after the new executor has loaded its state; right after each batch.
     LAZY = "online, lazy"
-    """One task per host and batch, after the new executor has loaded its state; processed right after each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """plan: seconds between reads of the plan (N-Storm's T_S). batches: seconds between checks of the query (T_W)."""
+    """Seconds between reads of the plan (N-Storm's T_S), and between checks of the query (T_W)."""
 
     plan: float
     batches: float
 
 
+# The paper's defaults (section 5.2); for N-Storm+ those of Elastream.
 CYCLES: Mapping[Scheme, Cycles] = {
     Scheme.RESTART: Cycles(10.0, 3.0),
     Scheme.EXECUTORS: Cycles(10.0, 3.0),
     Scheme.ONLINE: Cycles(10.0, 3.0),
     Scheme.LAZY: Cycles(1.0, 0.05),
 }
-"""The paper's default cycles (section 5.2); for N-Storm+ those of Elastream."""
 
-LIMITS: Mapping[Scheme, Limits] = {
-    scheme: Limits() if scheme is Scheme.LAZY else Limits(per_host=None, lazy=False) for scheme in Scheme
+LIMITS: Mapping[Scheme, MigrationLimits] = {
+    scheme: MigrationLimits() if scheme is Scheme.LAZY else MigrationLimits(per_host=None, lazy=False) for scheme in Scheme
 }
 
 
 class Follower:
-    """A query that follows a plan under a scheme; the plan names hosts by address. Must be started and closed.
+    """A query that follows a plan under a scheme; the plan names hosts by address. Close it.
 
-    start: starts the query, also again from its checkpoint. operator: operator name of the plan's tasks. partitions: state
-    partitions of the query's only stateful operator. leaving: addresses that accept no more tasks, set by the caller.
-    failure: error that ended the thread, else None.
+    The caller sets `leaving`, addresses that accept no more tasks. `failure` is the error that ended the thread.
     """
 
     def __init__(
@@ -81,6 +78,7 @@ class Follower:
         partitions: int,
         cycles: Cycles | None = None,
     ) -> None:
+        """Start the query, and a thread that follows `plan`. `start` also restarts it from its checkpoint."""
         self._spark, self._start, self.plan = spark, start, plan
         self._operator, self._partitions = operator, partitions
         self._executors = Executors(DriverSide(spark))
@@ -97,8 +95,8 @@ class Follower:
         self.acted = plan.latest.version
         self._thread.start()
 
-    def switch(self, scheme: Scheme, cycles: Cycles | None = None, limits: Limits | None = None) -> None:
-        """Continue with another scheme. limits: of its moves, by default those of the scheme."""
+    def switch(self, scheme: Scheme, cycles: Cycles | None = None, limits: MigrationLimits | None = None) -> None:
+        """Continue with another scheme, under its own or other limits of moves."""
         self.scheme, self.cycles = scheme, cycles or CYCLES[scheme]
         self.placing.limits = limits or LIMITS[scheme]
 
@@ -110,7 +108,7 @@ class Follower:
         self.query.stop()
 
     def target(self, address: str) -> Location | None:
-        """The executor of a host; None if it has none, or is in `leaving`."""
+        """Return the executor of a host; None if it has none, or is in `leaving`."""
         return self._there().get(address)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -130,7 +128,7 @@ class Follower:
                 if not isinstance(error, Py4JError | PySparkException) or not self.query.isActive:
                     self.failure = error
                     return
-                log.debug("the plan was not followed for a moment", exc_info=True)
+                log.debug("a pass of the follower failed", exc_info=True)
 
     def _look(self) -> None:
         progress = java_query(self.query).lastProgress()
@@ -142,9 +140,8 @@ class Follower:
             raise error
 
     def _there(self) -> dict[str, Location]:
-        """Executors that accept tasks, by address."""
-        found = self._executors.by_address().items()
-        return {address: Location(address, each.id) for address, each in found if address not in self.leaving}
+        executors = self._executors.by_address().items()
+        return {address: Location(address, each.id) for address, each in executors if address not in self.leaving}
 
     def _enact(self) -> None:
         hosts = self.plan.latest.hosts
@@ -171,15 +168,14 @@ class Follower:
         self.placing.attach(self._operator, states)
 
     def _replace(self, addresses: set[str]) -> None:
-        """Kill the executors of some hosts; the master starts new ones there."""
         context = java_context(self._spark)
-        found = self._executors.by_address()
+        executors = self._executors.by_address()
         for address in addresses:
-            if (executor := found.get(address)) is not None:
+            if (executor := executors.get(address)) is not None:
                 try:
                     context.killAndReplaceExecutor(executor.id)
                 except Py4JError:
-                    log.info("executor %s was gone before it was replaced", executor.id, exc_info=True)
+                    log.info("executor %s ended before it was replaced", executor.id, exc_info=True)
 
     def _at(self, task: TaskId) -> str | None:
         at = self.placing.where().get(task)

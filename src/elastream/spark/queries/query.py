@@ -15,10 +15,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
+from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
@@ -63,7 +63,7 @@ class Instruments:
     caught_up: int = 1
     speeds: SpeedProbes | None = None
     recovery: Recovery | None = None
-    copies: CopiesDesk | None = None
+    copies: StandbyRegistry | None = None
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic
 

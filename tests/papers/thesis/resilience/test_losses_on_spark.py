@@ -22,7 +22,7 @@ def test_state_partitions_of_a_lost_host_go_on_from_their_copies():
             made.more(1)
             time.sleep(chance.random() * normal)
             host = chance.choice(made.plant.hosts.usable)
-            lost += sum(at == host for at in made.plant.reconciler.ran().values())
+            lost += sum(at == host for at in made.plant.reconciler.locations().values())
             before = len(made.opened())
             made.kill(host)
             made.more(4)
@@ -31,4 +31,4 @@ def test_state_partitions_of_a_lost_host_go_on_from_their_copies():
         assert made.wrong() == 0
     assert lost == 8
     assert len(opened) >= 6
-    assert all(each.files <= each.wanted - each.copied for each in opened)
+    assert all(each.files <= each.version - each.replica_version for each in opened)

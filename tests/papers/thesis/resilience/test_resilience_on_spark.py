@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.page import render
-from elastream.spark.jvm.copies import OpenedCopy
+from elastream.spark.jvm.standby import OpenedReplica
 from elastream_papers.thesis.resilience import bed as bed_module
 from elastream_papers.thesis.resilience.bed import MENDING, PATIENCE, Bed, Mended, Steps
 from elastream_papers.thesis.resilience.job import Job
@@ -101,9 +101,9 @@ def test_the_page_says_where_the_time_after_a_kill_goes():
 
 def test_of_a_kill_it_is_known_when_the_driver_heard_of_it_and_what_was_opened_from_a_copy_since():
     losses = (SimpleNamespace(at=99.0, took=9.0), SimpleNamespace(at=100.2, took=0.1), SimpleNamespace(at=100.4, took=0.2))
-    copies = [OpenedCopy("1", "count", number, 10, 11, number, 0.01 * number) for number in range(4)]
+    copies = [OpenedReplica("1", "count", number, 10, 11, number, 0.01 * number) for number in range(4)]
     plant = SimpleNamespace(
-        succession=SimpleNamespace(losses=losses),
+        failover=SimpleNamespace(losses=losses),
         instruments=SimpleNamespace(copies=SimpleNamespace(opened=lambda: copies)),
     )
     bed = Bed(plant, SimpleNamespace(runId="run"), Job(10, 10), Path())

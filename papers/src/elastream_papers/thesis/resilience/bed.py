@@ -23,7 +23,7 @@ from elastream.core.ring import Ring, in_zones
 from elastream.errors import EnvironmentProblem, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings, StateStore
-from elastream.spark.jvm.copies import OpenedCopy
+from elastream.spark.jvm.standby import OpenedReplica
 from elastream.spark.jvm.stateful import StatefulStage
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.query import Query
@@ -158,7 +158,7 @@ class Bed:
     def shares(self) -> Mapping[str, float]:
         """Part of the state partitions that each host has, by where they ran last."""
         found = dict.fromkeys(self.plant.hosts.usable, 0.0)
-        for task, host in self.plant.reconciler.ran().items():
+        for task, host in self.plant.reconciler.locations().items():
             if task.operator == self.operator:
                 found[host] = found.get(host, 0.0) + 1 / self.job.partitions
         return found
@@ -189,7 +189,7 @@ class Bed:
 
     def settled(self) -> None:
         """Wait until no state moves, copies are kept, and batches are steady."""
-        self.until(lambda seen: not self.plant.placing.wanted() and copied(seen))
+        self.until(lambda seen: not self.plant.placing.targets() and copied(seen))
         self.more(self.steady)
 
     def release(self, host: str) -> None:
@@ -268,14 +268,14 @@ class Bed:
         longest = max((end - began for began, end in until), default=math.inf)
         return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
 
-    def opened(self) -> Sequence[OpenedCopy]:
+    def opened(self) -> Sequence[OpenedReplica]:
         """Copies of state that tasks have opened so far, as far as their executors have reported it."""
         desk = self.plant.instruments.copies
         return () if desk is None else desk.opened()
 
     def steps(self, at: float, before: int) -> Steps:
         """What followed from the kill at `at`. before: copies that had been opened until then."""
-        losses = [] if self.plant.succession is None else [each for each in self.plant.succession.losses if each.at > at]
+        losses = [] if self.plant.failover is None else [each for each in self.plant.failover.losses if each.at > at]
         opened = self.opened()[before:]
         return Steps(
             max((each.at - at for each in losses), default=math.nan),

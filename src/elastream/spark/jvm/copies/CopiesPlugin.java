@@ -1,13 +1,13 @@
 package elastream.copies;
 
-// Warm standby: executors keep copies of state partitions whose tasks run elsewhere, and hand one over to the task that comes
-// to need it. The classes of this folder make one jar (copies_jar.py); Spark loads this one by the setting spark.plugins.
-// They are written for the compiler that Spark ships (Janino): no generics, no lambdas.
+// Warm standby: executors keep replicas of state partitions whose tasks run elsewhere, and hand one over to a task that
+// needs it. The classes of this folder make one jar (standby_jar.py); Spark loads this one by the setting spark.plugins.
+// They are written for Janino, Spark's compiler: no generics, no lambdas.
 
-/** What Spark starts in the driver (the desk) and in each executor (the follower). */
+/** Entry point: the registry in the driver, a follower in each executor. */
 public class CopiesPlugin implements org.apache.spark.api.plugin.SparkPlugin {
     public org.apache.spark.api.plugin.DriverPlugin driverPlugin() {
-        return new Desk();
+        return new StandbyRegistry();
     }
 
     public org.apache.spark.api.plugin.ExecutorPlugin executorPlugin() {

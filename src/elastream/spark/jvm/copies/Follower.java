@@ -19,24 +19,24 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 
 /**
- * Keeps the copies of one executor, in one thread of its own: it asks the driver's desk what to keep, reads committed batches
- * from the checkpoint, and reports. It takes no task slot, and reports nothing to Spark's coordinator.
+ * Keeps the replicas of one executor, in one thread: asks the driver which to keep, reads committed batches from the
+ * checkpoint, and reports. Takes no task slot, and reports nothing to Spark's coordinator.
  *
- * A task that starts here (in its own thread, before it opens anything) takes the copy of its partition if the coordinator has
- * that partition here: then Spark finds it open as if it had loaded it itself. So Spark's own provider classes stay what
- * checkpoints name, and a session without copies reads them as before.
+ * A task that starts here takes the replica of its partition, in its own thread and before it opens anything, if the
+ * coordinator has that partition here. Spark then finds the store open, as if it had loaded it. So checkpoints name Spark's
+ * own provider classes, and a session without replicas reads them as before.
  */
 public final class Follower implements ExecutorPlugin, Runnable {
-    /** Milliseconds between two looks for committed batches, and between two reports to the desk. */
-    private static final long TICK = 200L, TALK = 400L;
-    /** Milliseconds that work waits for the tasks of this executor: it is done between batches where there is such a time. */
-    private static final long PATIENCE = 300L;
-    /** Milliseconds of a round after which no further copy is loaded in it. */
-    private static final long LOADING = 1000L;
-    /** Milliseconds between two measurements of what copies take. */
-    private static final long MEASURED = 2000L;
-    /** Of the heap, what copies take at most; and times the size of its files that a copy is expected to take. */
-    private static final double SHARE = 0.3, GROWTH = 8.0;
+    /** Milliseconds between looks for committed batches, and between reports to the driver. */
+    private static final long ROUND_MS = 200L, REPORT_MS = 400L;
+    /** Milliseconds that work waits for running tasks: it is best done between batches. */
+    private static final long TASK_WAIT_MS = 300L;
+    /** Milliseconds of a round after which no further replica is loaded. */
+    private static final long LOAD_LIMIT_MS = 1000L;
+    /** Milliseconds between measurements of memory. */
+    private static final long MEASURE_MS = 2000L;
+    /** Share of the heap for replicas; expected memory of a replica, by the size of its files. */
+    private static final double HEAP_SHARE = 0.3, FILE_GROWTH = 8.0;
     /** A job that loads state ahead names the run whose partitions its tasks open. */
     private static final String OPENS = "elastream.opens";
 
@@ -45,28 +45,28 @@ public final class Follower implements ExecutorPlugin, Runnable {
 
     private final Map operators = new HashMap();
     private final Map commits = new HashMap();
-    private final ConcurrentHashMap copies = new ConcurrentHashMap();
+    private final ConcurrentHashMap replicas = new ConcurrentHashMap();
     private final AtomicInteger running = new AtomicInteger();
-    private Map wanted = new HashMap();
-    private long table = -1L, talked = 0L, measured = 0L, budget;
+    private Map requested = new HashMap();
+    private long table = -1L, reportedAt = 0L, measuredAt = 0L, budget;
     private volatile PluginContext context;
     private volatile boolean closing = false;
-    private volatile String fault = "", trouble = "";
+    private volatile String fault = "", taskFault = "";
     private volatile StateStoreCoordinatorRef coordinator;
-    private String uncounted = "";
+    private String countFault = "";
     private Thread thread;
 
     public void init(PluginContext context, Map settings) {
         try {
             this.context = context;
-            double share = context.conf().getDouble("spark.elastream.copies.share", SHARE);
+            double share = context.conf().getDouble("spark.elastream.copies.share", HEAP_SHARE);
             this.budget = (long) (share * Runtime.getRuntime().maxMemory());
             thread = new Thread(this, "elastream-copies");
             thread.setDaemon(true);
             thread.setPriority(Thread.MIN_PRIORITY);
             thread.start();
         } catch (Throwable problem) {
-            fault = problem.toString(); // an executor without copies is better than none
+            fault = problem.toString(); // an executor without replicas is better than none
         }
     }
 
@@ -81,45 +81,45 @@ public final class Follower implements ExecutorPlugin, Runnable {
         running.incrementAndGet();
         try {
             TaskContext task = TaskContext.get();
-            if (copies.isEmpty() || task == null) return;
+            if (replicas.isEmpty() || task == null) return;
             String opens = task.getLocalProperty(OPENS);
             String run = opens != null ? opens : task.getLocalProperty("spark.jobGroup.id");
             if (run == null) return;
-            for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
-                Copy copy = (Copy) each.next();
-                if (copy.partition == task.partitionId() && copy.state() == Copy.FOLLOWING && copy.operator.run.equals(run)
-                    && copy.operator.partitions == task.numPartitions() && (opens != null || isHere(copy)))
-                    hand(copy);
+            for (java.util.Iterator each = replicas.values().iterator(); each.hasNext();) {
+                Replica replica = (Replica) each.next();
+                if (replica.partition == task.partitionId() && replica.state() == Replica.FOLLOWING
+                    && replica.operator.run.equals(run) && replica.operator.partitions == task.numPartitions() && (opens != null || isHere(replica)))
+                    hand(replica);
             }
         } catch (Throwable problem) {
-            trouble = problem.toString(); // the task opens the checkpoint, as it does without copies
+            taskFault = problem.toString(); // the task opens the checkpoint, as without replicas
             LOG.warn("a copy was not handed over", problem);
         }
     }
 
     public void onTaskSucceeded() {
-        if (running.decrementAndGet() < 0) running.set(0); // some tasks fail that never began
+        if (running.decrementAndGet() < 0) running.set(0); // some tasks fail before they begin
     }
 
     public void onTaskFailed(TaskFailedReason reason) {
         onTaskSucceeded();
     }
 
-    /** Whether Spark's coordinator has the partition here: another stage may have a task of the same number. */
-    private boolean isHere(Copy copy) {
+    /** Return true if Spark's coordinator has the partition here: another stage may have a task of the same number. */
+    private boolean isHere(Replica replica) {
         if (coordinator == null) coordinator = StateStoreCoordinatorRef.forExecutor(SparkEnv.get());
-        return coordinator.verifyIfInstanceActive(copy.id, context.executorID());
+        return coordinator.verifyIfInstanceActive(replica.id, context.executorID());
     }
 
-    private void hand(Copy copy) throws Exception {
-        if (Inside.isLoaded(copy.id)) return;
-        StateStoreProvider given = copy.take();
-        boolean handed = given != null && Inside.hand(copy.id, given);
-        LOG.info("copy of " + copy.id + (handed ? " handed over" : " not handed over: " + copy.why));
-        if (given != null && !handed) given.close();
+    private void hand(Replica replica) throws Exception {
+        if (SparkInternals.isLoaded(replica.id)) return;
+        StateStoreProvider provider = replica.take();
+        boolean handed = provider != null && SparkInternals.hand(replica.id, provider);
+        LOG.info("copy of " + replica.id + (handed ? " handed over" : " not handed over: " + replica.why));
+        if (provider != null && !handed) provider.close();
     }
 
-    /** A task opened what was a copy: it had `from` batches, `version` were asked for, `files` were read. */
+    /** Note that a task opened a replica with `from` batches, which needed `version`, and read `files`. */
     static void opened(Operator operator, int partition, long from, long version, int files, long nanoseconds) {
         OPENED.add(operator.name() + "\t" + partition + "\t" + from + "\t" + version + "\t" + files + "\t" + nanoseconds / 1000000.0);
     }
@@ -128,10 +128,10 @@ public final class Follower implements ExecutorPlugin, Runnable {
 
     public void run() {
         try {
-            Class.forName("elastream.copies.Inside", true, Follower.class.getClassLoader());
-        } catch (Throwable missing) { // known with the first report, and not when the first copy is wanted
+            Class.forName("elastream.copies.SparkInternals", true, Follower.class.getClassLoader());
+        } catch (Throwable missing) { // reported at once, not when the first replica is requested
             Throwable cause = missing.getCause();
-            trouble = cause == null ? missing.toString() : cause.toString();
+            taskFault = cause == null ? missing.toString() : cause.toString();
         }
         while (!closing) {
             try {
@@ -140,136 +140,139 @@ public final class Follower implements ExecutorPlugin, Runnable {
                 if (!closing) fault = problem.toString();
             }
             try {
-                Thread.sleep(TICK);
+                Thread.sleep(ROUND_MS);
             } catch (InterruptedException woken) {
                 continue;
             }
         }
-        for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) ((Copy) each.next()).drop();
+        for (java.util.Iterator each = replicas.values().iterator(); each.hasNext();) ((Replica) each.next()).drop();
     }
 
-    /** What could not be done in it; empty where all was. */
+    /** Make one round; return what failed, or an empty string. */
     private String round() throws Exception {
         long now = System.currentTimeMillis();
-        if (now - talked >= TALK) {
-            talked = now;
-            talk();
+        if (now - reportedAt >= REPORT_MS) {
+            reportedAt = now;
+            exchange();
         }
-        if (wanted.isEmpty() && copies.isEmpty()) return "";
+        if (requested.isEmpty() && replicas.isEmpty()) return "";
         reconcile();
-        Copy[] all = inOrder();
+        Replica[] all = inOrder();
         Map counts = count(all);
         boolean waited = false;
         for (int i = 0; i < all.length && !closing; i++) {
             long committed = ((Long) counts.get(all[i].operator.run)).longValue();
             all[i].committed = committed;
-            if (all[i].state() != Copy.FOLLOWING || all[i].version >= committed) continue;
+            if (all[i].state() != Replica.FOLLOWING || all[i].version >= committed) continue;
             if (!waited) waitForTasks();
             waited = true;
             all[i].follow(committed);
         }
-        if (now - measured >= MEASURED) {
-            measured = now;
+        if (now - measuredAt >= MEASURE_MS) {
+            measuredAt = now;
             for (int i = 0; i < all.length; i++)
                 synchronized (all[i]) {
-                    if (all[i].state() == Copy.FOLLOWING) all[i].measure();
+                    if (all[i].state() == Replica.FOLLOWING) all[i].measure();
                 }
         }
         makeRoom(all);
         for (int i = 0; i < all.length && !closing; i++) {
-            Copy copy = all[i];
-            long committed = ((Long) counts.get(copy.operator.run)).longValue();
-            if ((copy.state() != Copy.WANTED && copy.state() != Copy.NO_ROOM) || committed < 1L || copy.notBefore > now) continue;
-            long expected = expected(copy);
-            if (!fits(all, copy, expected)) {
-                copy.why = "no room: " + megabytes(used()) + " of " + megabytes(budget) + " MB are taken, it would take "
+            Replica replica = all[i];
+            long committed = ((Long) counts.get(replica.operator.run)).longValue();
+            if (replica.state() != Replica.WANTED && replica.state() != Replica.NO_ROOM) continue;
+            if (committed < 1L || replica.notBefore > now) continue;
+            long expected = expected(replica);
+            if (!fits(all, replica, expected)) {
+                replica.why = "no room: " + megabytes(used()) + " of " + megabytes(budget) + " MB are taken, it would take "
                     + megabytes(expected);
                 continue;
             }
             if (!waited) waitForTasks();
             waited = true;
-            copy.load(committed);
-            if (System.currentTimeMillis() - now > LOADING) break; // the others are to stay up to date meanwhile
+            replica.load(committed);
+            if (System.currentTimeMillis() - now > LOAD_LIMIT_MS) break; // keep the others up to date first
         }
-        return uncounted;
+        return countFault;
     }
 
-    /** Let go what is not wanted, or is Spark's own by now; begin what is wanted and not there. */
+    /** Drop replicas that are not requested, or that Spark opened; create requested ones. */
     private void reconcile() throws Exception {
-        for (java.util.Iterator each = copies.entrySet().iterator(); each.hasNext();) {
+        for (java.util.Iterator each = replicas.entrySet().iterator(); each.hasNext();) {
             Map.Entry entry = (Map.Entry) each.next();
-            Copy copy = (Copy) entry.getValue();
-            if (!copy.over() && (!wanted.containsKey(entry.getKey()) || Inside.isLoaded(copy.id))) copy.drop();
-            if (copy.over()) each.remove();
+            Replica replica = (Replica) entry.getValue();
+            if (!replica.over() && (!requested.containsKey(entry.getKey()) || SparkInternals.isLoaded(replica.id)))
+                replica.drop();
+            if (replica.over()) each.remove();
         }
-        for (java.util.Iterator each = wanted.entrySet().iterator(); each.hasNext();) {
+        for (java.util.Iterator each = requested.entrySet().iterator(); each.hasNext();) {
             Map.Entry entry = (Map.Entry) each.next();
             String[] key = ((String) entry.getKey()).split("\t");
             int rank = ((Integer) entry.getValue()).intValue();
-            Copy known = (Copy) copies.get(entry.getKey());
-            if (known != null) known.rank = rank;
+            Replica replica = (Replica) replicas.get(entry.getKey());
+            if (replica != null) replica.rank = rank;
             Operator operator = (Operator) operators.get(key[0]);
-            if (known != null || operator == null) continue;
+            if (replica != null || operator == null) continue;
             int partition = Integer.parseInt(key[1]);
-            if (Inside.isLoaded(operator.id(partition))) continue;
-            copies.put(entry.getKey(), operator.rocks()
-                ? (Copy) new RocksCopy(operator, partition, rank) : (Copy) new MapCopy(operator, partition, rank));
+            if (SparkInternals.isLoaded(operator.id(partition))) continue;
+            replicas.put(entry.getKey(), operator.rocks()
+                ? (Replica) new RocksReplica(operator, partition, rank) : (Replica) new MapReplica(operator, partition, rank));
         }
     }
 
-    /** Committed batches by run; -1 where they cannot be counted now, which `uncounted` says. */
-    private Map count(Copy[] all) {
-        Map found = new HashMap();
-        uncounted = "";
+    /** Committed batches by run; -1 if unknown for now, with the reason in `countFault`. */
+    private Map count(Replica[] all) {
+        Map counts = new HashMap();
+        countFault = "";
         for (int i = 0; i < all.length; i++) {
             String run = all[i].operator.run;
-            if (found.containsKey(run)) continue;
-            found.put(run, Long.valueOf(-1L));
+            if (counts.containsKey(run)) continue;
+            counts.put(run, Long.valueOf(-1L));
             try {
                 if (!commits.containsKey(run)) commits.put(run, new Commits(all[i].operator));
-                found.put(run, Long.valueOf(((Commits) commits.get(run)).count()));
+                counts.put(run, Long.valueOf(((Commits) commits.get(run)).count()));
             } catch (Exception problem) {
-                uncounted = problem.toString();
+                countFault = problem.toString();
             }
         }
-        commits.keySet().retainAll(found.keySet());
-        return found;
+        commits.keySet().retainAll(counts.keySet());
+        return counts;
     }
 
     private void waitForTasks() throws InterruptedException {
-        for (long until = System.currentTimeMillis() + PATIENCE; running.get() > 0 && System.currentTimeMillis() < until;)
-            Thread.sleep(10L);
+        long until = System.currentTimeMillis() + TASK_WAIT_MS;
+        while (running.get() > 0 && System.currentTimeMillis() < until) Thread.sleep(10L);
     }
 
     private long used() {
         long bytes = 0L;
-        for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
-            Copy copy = (Copy) each.next();
-            if (copy.state() == Copy.FOLLOWING) bytes += copy.memory;
+        for (java.util.Iterator each = replicas.values().iterator(); each.hasNext();) {
+            Replica replica = (Replica) each.next();
+            if (replica.state() == Replica.FOLLOWING) bytes += replica.memory;
         }
         return bytes;
     }
 
-    /** Bytes that a copy will take: as it did last, as the largest of its kind, or by the size of its files. */
-    private long expected(Copy copy) {
-        if (copy.memory > 0L) return copy.memory;
+    /** Expected bytes of a replica: as last time, as its largest sibling, or by the size of its files. */
+    private long expected(Replica replica) {
+        if (replica.memory > 0L) return replica.memory;
         long most = 0L;
-        for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
-            Copy other = (Copy) each.next();
-            if (other.operator == copy.operator && other.state() == Copy.FOLLOWING) most = Math.max(most, other.memory);
+        for (java.util.Iterator each = replicas.values().iterator(); each.hasNext();) {
+            Replica other = (Replica) each.next();
+            if (other.operator == replica.operator && other.state() == Replica.FOLLOWING)
+                most = Math.max(most, other.memory);
         }
-        if (most > 0L || copy.operator.rocks()) return most;
+        if (most > 0L || replica.operator.rocks()) return most;
         try {
-            return (long) (GROWTH * files(copy));
+            return (long) (FILE_GROWTH * files(replica));
         } catch (Exception unknown) {
-            return 0L; // reading it will say why
+            return 0L; // reading it will give the reason
         }
     }
 
-    /** Bytes of the files that a copy would be made of. */
-    private static long files(Copy copy) throws Exception {
-        org.apache.hadoop.fs.Path folder = copy.operator.folder(copy.partition);
-        org.apache.hadoop.fs.FileStatus[] files = folder.getFileSystem(copy.operator.hadoop()).listStatus(folder);
+    /** Bytes of the files that the replica would be made of. */
+    private static long files(Replica replica) throws Exception {
+        org.apache.hadoop.fs.Path folder = replica.operator.folder(replica.partition);
+        org.apache.hadoop.fs.FileStatus[] files = folder.getFileSystem(replica.operator.hadoop()).listStatus(folder);
         long newest = -1L, snapshot = 0L, deltas = 0L;
         for (int i = 0; i < files.length; i++) {
             String name = files[i].getPath().getName();
@@ -282,22 +285,25 @@ public final class Follower implements ExecutorPlugin, Runnable {
         return newest >= 0L ? snapshot : deltas;
     }
 
-    /** Let the coldest copies go while all together take too much: those that take over last, of these what changes least. */
-    private void makeRoom(Copy[] all) {
+    /**
+     * Discard the coldest replicas while all exceed the budget: those with the last ranks first, then those that change
+     * least.
+     */
+    private void makeRoom(Replica[] all) {
         for (int i = all.length - 1; i >= 0 && used() > budget; i--)
-            if (all[i].state() == Copy.FOLLOWING)
+            if (all[i].state() == Replica.FOLLOWING)
                 all[i].leave("no room: copies took more than " + megabytes(budget) + " MB, and this one was the coldest");
     }
 
-    /** Whether a copy that takes so much has room; those of hosts further from taking over leave for it, if that suffices. */
-    private boolean fits(Copy[] all, Copy copy, long expected) {
+    /** Return true if a replica of `expected` bytes fits. Replicas with later ranks leave for it, if that suffices. */
+    private boolean fits(Replica[] all, Replica replica, long expected) {
         int[] ranks = new int[all.length];
         long[] memory = new long[all.length];
         for (int i = 0; i < all.length; i++) {
             ranks[i] = all[i].rank;
-            memory[i] = all[i].state() == Copy.FOLLOWING ? all[i].memory : 0L;
+            memory[i] = all[i].state() == Replica.FOLLOWING ? all[i].memory : 0L;
         }
-        boolean[] leaves = leaving(ranks, memory, copy.rank, used() + expected - budget);
+        boolean[] leaves = leaving(ranks, memory, replica.rank, used() + expected - budget);
         if (leaves == null) return false;
         for (int i = all.length - 1; i >= 0; i--)
             if (leaves[i])
@@ -306,45 +312,44 @@ public final class Follower implements ExecutorPlugin, Runnable {
     }
 
     /**
-     * Which of copies in order, the warmest first, leave so that `missing` bytes become free: the coldest of hosts further
-     * from taking over than `rank`; null, and none leaves, where all of these do not suffice. memory: bytes that each gives
-     * back.
+     * Choose the replicas, in order from the warmest, that leave to free `missing` bytes: the coldest with later ranks than
+     * `rank`; null if all of these do not suffice. memory: bytes that each frees.
      */
     static boolean[] leaving(int[] ranks, long[] memory, int rank, long missing) {
-        boolean[] found = new boolean[ranks.length];
+        boolean[] leaves = new boolean[ranks.length];
         for (int i = ranks.length - 1; i >= 0 && missing > 0L; i--) {
-            found[i] = ranks[i] > rank && memory[i] > 0L;
-            if (found[i]) missing -= memory[i];
+            leaves[i] = ranks[i] > rank && memory[i] > 0L;
+            if (leaves[i]) missing -= memory[i];
         }
-        return missing > 0L ? null : found;
+        return missing > 0L ? null : leaves;
     }
 
     private static long megabytes(long bytes) {
         return bytes / 1000000L;
     }
 
-    /** Copies, the warmest first: by place in the order of successors, then by how much changes. */
-    private Copy[] inOrder() {
-        Copy[] all = (Copy[]) copies.values().toArray(new Copy[0]);
+    /** Replicas, the warmest first: by rank, then by how much changes. */
+    private Replica[] inOrder() {
+        Replica[] all = (Replica[]) replicas.values().toArray(new Replica[0]);
         Arrays.sort(all, new Warmth());
         return all;
     }
 
     private static final class Warmth implements Comparator {
         public int compare(Object left, Object right) {
-            Copy one = (Copy) left, other = (Copy) right;
+            Replica one = (Replica) left, other = (Replica) right;
             return one.rank != other.rank ? Integer.compare(one.rank, other.rank) : Double.compare(other.heat, one.heat);
         }
     }
 
-    /** Report, and take what the desk wants kept here if that has changed. */
-    private void talk() throws Exception {
+    /** Report, and receive the requested replicas if they have changed. */
+    private void exchange() throws Exception {
         List openings = new ArrayList();
         for (Object each = OPENED.poll(); each != null; each = OPENED.poll()) openings.add(each);
         HashMap message = new HashMap();
         message.put("executor", context.executorID());
         message.put("table", Long.valueOf(table));
-        message.put("known", new HashSet(operators.keySet()));
+        message.put("present", new HashSet(operators.keySet()));
         message.put("report", report());
         message.put("opened", openings);
         Map answer = (Map) context.ask(message);
@@ -353,7 +358,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
             Map.Entry entry = (Map.Entry) each.next();
             operators.put(entry.getKey(), Operator.of((byte[]) entry.getValue()));
         }
-        String rows = (String) answer.get("wanted");
+        String rows = (String) answer.get("requested");
         if (rows == null) return;
         Map next = new HashMap();
         HashSet live = new HashSet();
@@ -365,18 +370,18 @@ public final class Follower implements ExecutorPlugin, Runnable {
             live.add(parts[0]);
         }
         operators.keySet().retainAll(live);
-        wanted = next;
+        requested = next;
         table = ((Long) answer.get("table")).longValue();
     }
 
-    /** "operator partition state version committed memory disk why" a line, by tabs, behind "budget fault". */
+    /** Lines "operator partition state version committed memory disk why", by tabs, after "budget fault". */
     private String report() {
-        StringBuilder out = new StringBuilder().append(budget).append('\t').append(line(fault.isEmpty() ? trouble : fault)).append('\n');
-        for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
-            Copy copy = (Copy) each.next();
-            out.append(copy.operator.name()).append('\t').append(copy.partition).append('\t').append(Copy.NAMES[copy.state()])
-                .append('\t').append(copy.version).append('\t').append(copy.committed).append('\t').append(copy.memory).append('\t').append(copy.disk)
-                .append('\t').append(line(copy.why)).append('\n');
+        StringBuilder out = new StringBuilder().append(budget).append('\t').append(line(fault.isEmpty() ? taskFault : fault)).append('\n');
+        for (java.util.Iterator each = replicas.values().iterator(); each.hasNext();) {
+            Replica replica = (Replica) each.next();
+            out.append(replica.operator.name()).append('\t').append(replica.partition).append('\t').append(Replica.NAMES[replica.state()])
+                .append('\t').append(replica.version).append('\t').append(replica.committed).append('\t').append(replica.memory).append('\t').append(replica.disk)
+                .append('\t').append(line(replica.why)).append('\n');
         }
         return out.toString();
     }

@@ -4,22 +4,22 @@ import org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvid
 import org.apache.spark.sql.execution.streaming.state.ReadStateStore;
 import org.apache.spark.sql.execution.streaming.state.StateStore;
 
-/** Spark's provider of state in memory, which counts the files that it reads and tells of its first opening by a task. */
+/** Spark's provider of state in memory, which counts files read and reports its first opening by a task. */
 final class MapProvider extends HDFSBackedStateStoreProvider {
     private final Operator operator;
     private final int partition;
     private volatile int files = 0;
-    private volatile long given = -1L;
+    private volatile long adoptedVersion = -1L;
 
     MapProvider(Operator operator, int partition) {
         this.operator = operator;
         this.partition = partition;
     }
 
-    /** From now on it is Spark's, with the state of `version`. */
-    void given(long version) {
+    /** Belong to Spark from now on, with the state of `version`. */
+    void adopt(long version) {
         files = 0;
-        given = version;
+        adoptedVersion = version;
     }
 
     public java.io.DataInputStream decompressStream(java.io.DataInputStream input) {
@@ -42,9 +42,9 @@ final class MapProvider extends HDFSBackedStateStoreProvider {
     }
 
     private void tell(long version, long began) {
-        long from = given;
+        long from = adoptedVersion;
         if (from < 0L) return;
-        given = -1L;
+        adoptedVersion = -1L;
         Follower.opened(operator, partition, from, version, files, System.nanoTime() - began);
     }
 }

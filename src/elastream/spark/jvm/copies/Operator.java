@@ -12,8 +12,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.SerializableConfiguration;
 
 /**
- * One store of one stateful operator in one run of a query, with all that opening it needs. A copy serves no other run: what
- * became of a checkpoint between two runs (set back, deleted, written by others) need not be asked.
+ * One store of one stateful operator in one run of a query, with all that opening it needs. A replica serves one run only:
+ * a checkpoint may change between runs (reset, deleted, written by others).
  */
 final class Operator implements java.io.Serializable {
     static final String STATE = "org.apache.spark.sql.execution.streaming.state.";
@@ -47,28 +47,31 @@ final class Operator implements java.io.Serializable {
         this.schemas = schemas;
     }
 
-    /** The store that `rdd` (Spark's StateStoreRDD) opens. IllegalArgumentException with a sentence: it cannot be copied. */
+    /**
+     * Return the store that `rdd` (Spark's StateStoreRDD) opens. IllegalArgumentException with a sentence if it cannot be
+     * replicated.
+     */
     static Operator of(Object rdd, int partitions) throws Exception {
         BaseStateStoreRDD opens = (BaseStateStoreRDD) rdd;
         SerializableConfiguration hadoop = (SerializableConfiguration) opens.hadoopConfBroadcast().value();
         Operator made = new Operator(
-            Inside.field(rdd, "queryRunId").toString(),
-            (String) Inside.field(rdd, "checkpointLocation"),
-            ((Long) Inside.field(rdd, "operatorId")).longValue(),
+            SparkInternals.field(rdd, "queryRunId").toString(),
+            (String) SparkInternals.field(rdd, "checkpointLocation"),
+            ((Long) SparkInternals.field(rdd, "operatorId")).longValue(),
             partitions,
-            (StructType) Inside.field(rdd, "keySchema"),
-            (StructType) Inside.field(rdd, "valueSchema"),
-            (KeyStateEncoderSpec) Inside.field(rdd, "keyStateEncoderSpec"),
-            ((Boolean) Inside.field(rdd, "useColumnFamilies")).booleanValue(),
-            ((Boolean) Inside.field(rdd, "useMultipleValuesPerKey")).booleanValue(),
+            (StructType) SparkInternals.field(rdd, "keySchema"),
+            (StructType) SparkInternals.field(rdd, "valueSchema"),
+            (KeyStateEncoderSpec) SparkInternals.field(rdd, "keyStateEncoderSpec"),
+            ((Boolean) SparkInternals.field(rdd, "useColumnFamilies")).booleanValue(),
+            ((Boolean) SparkInternals.field(rdd, "useMultipleValuesPerKey")).booleanValue(),
             opens.storeConf(),
             new Configuration(hadoop.value()),
-            (scala.Option) Inside.field(rdd, "stateSchemaBroadcast"));
-        made.refuse();
+            (scala.Option) SparkInternals.field(rdd, "stateSchemaBroadcast"));
+        made.checkSupported();
         return made;
     }
 
-    private void refuse() {
+    private void checkSupported() {
         if (conf.enableStateStoreCheckpointIds())
             throw new IllegalArgumentException(
                 "its checkpoints name versions of state by unique ids (spark.sql.streaming.stateStore.checkpointFormatVersion)");
@@ -81,7 +84,7 @@ final class Operator implements java.io.Serializable {
                 + "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled is off");
     }
 
-    /** Its name in messages: unique among all runs. */
+    /** Name in messages, unique among all runs. */
     String name() {
         return run + "/" + number + "/" + store;
     }
@@ -125,17 +128,17 @@ final class Operator implements java.io.Serializable {
         return (Operator) new Reader(bytes).readObject();
     }
 
-    /** Reads with the class loader of this jar, which is not that of the thread that receives messages. */
+    /** Reads with this jar's class loader, not that of the thread that receives messages. */
     private static final class Reader extends java.io.ObjectInputStream {
         Reader(byte[] bytes) throws java.io.IOException {
             super(new java.io.ByteArrayInputStream(bytes));
         }
 
-        protected Class resolveClass(java.io.ObjectStreamClass wanted) throws java.io.IOException, ClassNotFoundException {
+        protected Class resolveClass(java.io.ObjectStreamClass described) throws java.io.IOException, ClassNotFoundException {
             try {
-                return Class.forName(wanted.getName(), false, Operator.class.getClassLoader());
+                return Class.forName(described.getName(), false, Operator.class.getClassLoader());
             } catch (ClassNotFoundException primitive) {
-                return super.resolveClass(wanted);
+                return super.resolveClass(described);
             }
         }
     }

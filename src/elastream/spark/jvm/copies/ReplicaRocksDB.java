@@ -6,19 +6,19 @@ import org.apache.spark.sql.execution.streaming.state.RocksDBConf;
 import org.apache.spark.sql.execution.streaming.state.RocksDBFileMapping;
 
 /**
- * Spark's RocksDB of one state partition, which takes in changes that another executor wrote. Spark's own loads a newer version
- * from its last snapshot anew.
+ * Spark's RocksDB of one state partition, which can replay changes that another executor wrote. Spark's own reloads a newer
+ * version from its last snapshot.
  *
- * Which files of the checkpoint hold which of its tables it forgets when it is given away: the executor that wrote them may
- * have deleted them since, as none of its own snapshots needed them, and a snapshot that referred to them could not be read.
- * So its first snapshot writes all tables, as the first one of any partition does.
+ * When Spark takes it over, it forgets which checkpoint files hold which tables: their writer may have deleted them since,
+ * and a snapshot that referred to them would be unreadable. So its first snapshot writes all tables, as any partition's
+ * first does.
  */
-final class CopiedRocksDB extends RocksDB {
+final class ReplicaRocksDB extends RocksDB {
     private Operator operator;
     private int partition;
-    private volatile boolean given = false;
+    private volatile boolean handedOver = false;
 
-    CopiedRocksDB(
+    ReplicaRocksDB(
         String root, RocksDBConf conf, java.io.File local, Configuration hadoop, String called, boolean families,
         boolean ids, int number, scala.Option forwarder, scala.Option unique) {
         super(root, conf, local, hadoop, called, families, ids, number, forwarder, unique);
@@ -33,35 +33,37 @@ final class CopiedRocksDB extends RocksDB {
         super.load(version, scala.Option.empty(), true, false);
     }
 
-    /** Replay the changes of one version; what they are applied to is lost where it fails. */
+    /** Replay the changes of one version; on failure the content is lost. */
     void replay(long version) throws Exception {
         Object changes = java.lang.reflect.Array.newInstance(scala.Tuple2.class, 1);
         java.lang.reflect.Array.set(changes, 0, new scala.Tuple2(Long.valueOf(version), scala.Option.empty()));
-        Inside.call(Inside.REPLAY, this, new Object[] {changes});
+        SparkInternals.call(SparkInternals.REPLAY, this, new Object[] {changes});
         loadedVersion_$eq(version);
-        Inside.call(Inside.KEYS_LOADED, this, new Object[] {Inside.call(Inside.KEYS, this, new Object[0])});
-        Inside.call(Inside.INTERNAL_LOADED, this, new Object[] {Inside.call(Inside.INTERNAL, this, new Object[0])});
+        Object keys = SparkInternals.call(SparkInternals.KEYS, this, new Object[0]);
+        SparkInternals.call(SparkInternals.KEYS_LOADED, this, new Object[] {keys});
+        Object internal = SparkInternals.call(SparkInternals.INTERNAL, this, new Object[0]);
+        SparkInternals.call(SparkInternals.INTERNAL_LOADED, this, new Object[] {internal});
         fileManager().setMaxSeenVersion(version);
     }
 
-    /** Write what is in memory to its local files, and learn how old the newest snapshot in the checkpoint is. */
+    /** Flush memory to local files, and read the age of the checkpoint's newest snapshot. */
     void flush() throws Exception {
-        ((org.rocksdb.RocksDB) Inside.call(Inside.DB, this, new Object[0]))
-            .flush((org.rocksdb.FlushOptions) Inside.call(Inside.FLUSHING, this, new Object[0]));
+        ((org.rocksdb.RocksDB) SparkInternals.call(SparkInternals.DB, this, new Object[0]))
+            .flush((org.rocksdb.FlushOptions) SparkInternals.call(SparkInternals.FLUSHING, this, new Object[0]));
         long newest = fileManager().getLatestSnapshotVersion(loadedVersion());
-        Inside.call(Inside.LAST_SNAPSHOT, this, new Object[] {Long.valueOf(newest)});
+        SparkInternals.call(SparkInternals.LAST_SNAPSHOT, this, new Object[] {Long.valueOf(newest)});
     }
 
-    /** From now on it is Spark's. */
+    /** Prepare for Spark, which owns it from now on. */
     void give() throws Exception {
-        ((RocksDBFileMapping) Inside.call(Inside.MAPPING, this, new Object[0])).clear();
-        ((java.util.Map) Inside.call(Inside.FILES, fileManager(), new Object[0])).clear();
-        given = true;
+        ((RocksDBFileMapping) SparkInternals.call(SparkInternals.MAPPING, this, new Object[0])).clear();
+        ((java.util.Map) SparkInternals.call(SparkInternals.FILES, fileManager(), new Object[0])).clear();
+        handedOver = true;
     }
 
     public RocksDB load(long version, scala.Option id, boolean reading, boolean empty) {
-        if (!given) return super.load(version, id, reading, empty);
-        given = false;
+        if (!handedOver) return super.load(version, id, reading, empty);
+        handedOver = false;
         long began = System.nanoTime(), from = loadedVersion();
         int files = 0;
         if (id.isEmpty() && !empty && from >= 0L && from < version) {
@@ -80,13 +82,13 @@ final class CopiedRocksDB extends RocksDB {
         return loaded;
     }
 
-    /** Files of the checkpoint that the last load read, as far as it says. */
+    /** Files of the checkpoint that the last load read, if known. */
     private int read() {
         int files = (int) fileManager().latestLoadCheckpointMetrics().filesCopied() + 1;
         try {
-            scala.collection.mutable.HashMap said = (scala.collection.mutable.HashMap) Inside.call(
-                Inside.REPLAYED, this, new Object[0]);
-            scala.Option replayed = said.get("numReplayChangeLogFiles");
+            scala.collection.mutable.HashMap metrics = (scala.collection.mutable.HashMap) SparkInternals.call(
+                SparkInternals.REPLAYED, this, new Object[0]);
+            scala.Option replayed = metrics.get("numReplayChangeLogFiles");
             return replayed.isDefined() ? files + ((Number) replayed.get()).intValue() : files;
         } catch (Exception unknown) {
             return files;

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from elastream.core.hosts import HostState
 from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
+from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.recovery import Loss
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
-from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
-from elastream.spark.succession import Succession
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -55,21 +55,21 @@ class World:
             self.session.there[name[1:]] = (f"at {name}", 1, 0, False)
             self.hosts.lease(name, SMALL)
         self.hosts.look()
-        self.placing = Placing({}, clock.now, VolatilePlan())
+        self.placing = Placing({}, clock.now, InMemoryPlan())
         self.placing.attach("q/count", SimpleNamespace(partitions=3))
         self.placing.ran("q/count", 0, [host[1:] for host in tasks])
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
         self.copies = {}
         live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}),)
         self.replicas = 0
-        self.succession = Succession(
+        self.failover = FailoverPlan(
             self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies,
             lambda: self.replicas,
         )  # fmt: skip
 
     def successors(self):
         """Executors, which are called as their hosts without the letter, that are to take each partition, nearest first."""
-        self.succession.look()
+        self.failover.look()
         (followed,) = self.driver.followed
         assert (followed.run, followed.stage) == ("run", STAGE)
         return [list(each) for each in followed.successors]
@@ -117,11 +117,13 @@ def test_a_partition_that_is_nowhere_has_no_successor():
 def test_a_lost_executor_of_a_present_host_is_reported_once():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
     world.successors()
-    assert world.succession.told() == []
+    assert world.failover.drain_messages() == []
     world.lose("2", p1="1", p2="1")
-    world.succession.look()
-    assert world.succession.told() == ["executor 2 of h2 was lost (it was killed): 2 state partitions went to others"]
-    assert world.succession.told() == []
+    world.failover.look()
+    assert world.failover.drain_messages() == [
+        "executor 2 of h2 was lost (it was killed): 2 state partitions went to others"
+    ]
+    assert world.failover.drain_messages() == []
 
 
 def test_successors_of_a_lost_host_stay_until_the_driver_knows():
@@ -140,40 +142,40 @@ def test_successors_of_a_lost_host_stay_until_the_driver_knows():
 
 def test_what_the_driver_put_elsewhere_is_known_before_a_batch_reports_it():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
-    world.succession.look()
+    world.failover.look()
     world.lose("2", p1="3", p2="1")
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     assert world.where() == {0: "1", 1: "3", 2: "1"}
-    (loss,) = world.succession.losses
+    (loss,) = world.failover.losses
     assert loss.executor == "2"
 
 
 def test_a_lost_host_is_taken_out_of_the_plan_as_one_version():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
-    world.placing.keep({FIRST: "h1", SECOND: "h2", THIRD: "h2"})
-    world.succession.look()
+    world.placing.pin({FIRST: "h1", SECOND: "h2", THIRD: "h2"})
+    world.failover.look()
     before = world.placing.plan.latest.version
     world.provider.die("h2")
     world.lose("2", p1="3", p2="1")
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     assert world.hosts.state("h2") is HostState.LOST
     plan = world.placing.plan.latest
     assert (dict(plan.hosts), plan.version) == ({FIRST: "h1", SECOND: "h3", THIRD: "h1"}, before + 1)
     assert "h2 is lost" in plan.why
-    assert not world.placing.wanted()
-    world.succession.look()
+    assert not world.placing.targets()
+    world.failover.look()
     assert world.placing.plan.latest.version == before + 1
 
 
 def test_where_only_the_executor_was_lost_the_plan_still_names_its_host():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
-    world.placing.keep({SECOND: "h2", THIRD: "h2"})
-    world.succession.look()
+    world.placing.pin({SECOND: "h2", THIRD: "h2"})
+    world.failover.look()
     world.lose("2", p1="1", p2="1")
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     assert dict(world.placing.plan.latest.hosts) == {SECOND: "h2", THIRD: "h2"}
 
 
@@ -181,24 +183,24 @@ def test_successors_for_an_ended_query_are_dropped():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
     world.lose("2", p1="1")  # nobody has looked before: the run is not known
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     assert world.where() == {0: "1", 1: "2", 2: "2"}
 
 
 def test_it_listens_until_it_is_closed():
     world = World("h1", tasks=("h1", "h1", "h1"))
     assert world.driver.listening
-    world.succession.close()
+    world.failover.close()
     assert not world.driver.listening
 
 
 def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h2"]}
-    world.succession.look()
+    world.failover.look()
     world.lose("2", p1="3", p2="1")
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
 
@@ -212,20 +214,20 @@ def test_a_loss_before_any_copy_reads_the_whole_checkpoint(
     ):
         world = World("h1", "h2", tasks=("h1", "h2", "h1"))
         world.replicas = replicas
-        world.succession.look()
+        world.failover.look()
         world.lose("2", p1="1")
         world.hosts.look()
-        world.succession.look()
+        world.failover.look()
         assert said in [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()][-1]
 
 
 def test_a_copy_that_a_task_has_taken_before_the_loss_is_looked_at_was_one(caplog):
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h3"]}
-    world.succession.look()
+    world.failover.look()
     world.lose("2", p1="3", p2="3")
     world.copies = {}
     world.hosts.look()
-    world.succession.look()
+    world.failover.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors, 0 waiting" in said

@@ -12,15 +12,18 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 
-/** What is to be kept where, as Python says (copies.py), and what followers report: the driver's part. Thread-safe. */
-public final class Desk implements DriverPlugin {
-    /** That of the session of this driver. */
-    public static volatile Desk open = null;
+/**
+ * The driver's part: which executor keeps which replica, as Python says (standby.py), and the followers' reports.
+ * Thread-safe.
+ */
+public final class StandbyRegistry implements DriverPlugin {
+    /** The instance of this driver's session. */
+    public static volatile StandbyRegistry open = null;
 
     private final Map operators = new HashMap();
     private final Map tables = new TreeMap();
     private final Map reports = new HashMap();
-    private final Map heard = new HashMap();
+    private final Map reportedAt = new HashMap();
     private final List opened = new ArrayList();
     private long version = 0L;
 
@@ -34,8 +37,8 @@ public final class Desk implements DriverPlugin {
     }
 
     /**
-     * The store that `rdd` opens becomes known, of an operator with so many state partitions: "name" and its name by a tab, or
-     * "why" and a sentence where it cannot be copied.
+     * Register the store that `rdd` opens, of an operator with `partitions` state partitions. Returns "name" and its name
+     * by a tab, or "why" and a sentence if it cannot be replicated.
      */
     public String learn(Object rdd, int partitions) {
         try {
@@ -46,30 +49,30 @@ public final class Desk implements DriverPlugin {
             }
             return "name\t" + made.name();
         } catch (Exception problem) {
-            boolean said = problem instanceof IllegalArgumentException;
-            return "why\t" + Follower.line(said ? problem.getMessage() : problem.toString());
+            boolean explained = problem instanceof IllegalArgumentException;
+            return "why\t" + Follower.line(explained ? problem.getMessage() : problem.toString());
         }
     }
 
-    /** Who is to keep copies of `operator`: "executor partition rank" a line, by tabs. */
+    /** Set the executors that keep replicas of `operator`: lines "executor partition rank", by tabs. */
     public synchronized void want(String operator, String table) {
         if (table.equals(tables.put(operator, table))) return;
         version++;
     }
 
-    /** Its run is over. */
+    /** Drop `operator`: its run is over. */
     public synchronized void forget(String operator) {
         operators.remove(operator);
         if (tables.remove(operator) != null) version++;
     }
 
-    /** "executor milliseconds-ago line" for each line of each report, by tabs; see `Follower.report`. */
+    /** Lines of all reports, each after "executor milliseconds-ago", by tabs; see `Follower.report`. */
     public synchronized String reports() {
         long now = System.currentTimeMillis();
         StringBuilder out = new StringBuilder();
         for (Iterator each = reports.entrySet().iterator(); each.hasNext();) {
             Map.Entry entry = (Map.Entry) each.next();
-            long ago = now - ((Long) heard.get(entry.getKey())).longValue();
+            long ago = now - ((Long) reportedAt.get(entry.getKey())).longValue();
             String[] lines = ((String) entry.getValue()).split("\n");
             for (int i = 0; i < lines.length; i++)
                 out.append(entry.getKey()).append('\t').append(ago).append('\t').append(lines[i]).append('\n');
@@ -77,7 +80,10 @@ public final class Desk implements DriverPlugin {
         return out.toString();
     }
 
-    /** Copies that tasks have opened since the last call: "executor operator partition copied wanted files milliseconds" a line. */
+    /**
+     * Replicas opened by tasks since the last call: lines "executor operator partition replicaVersion version files
+     * milliseconds".
+     */
     public synchronized String opened() {
         StringBuilder out = new StringBuilder();
         for (int i = 0; i < opened.size(); i++) out.append(opened.get(i)).append('\n');
@@ -86,28 +92,28 @@ public final class Desk implements DriverPlugin {
     }
 
     public synchronized Object receive(Object message) {
-        Map said = (Map) message;
-        String executor = (String) said.get("executor");
-        reports.put(executor, said.get("report"));
-        heard.put(executor, Long.valueOf(System.currentTimeMillis()));
-        List more = (List) said.get("opened");
+        Map content = (Map) message;
+        String executor = (String) content.get("executor");
+        reports.put(executor, content.get("report"));
+        reportedAt.put(executor, Long.valueOf(System.currentTimeMillis()));
+        List more = (List) content.get("opened");
         for (int i = 0; i < more.size(); i++) opened.add(executor + "\t" + more.get(i));
         HashMap answer = new HashMap(), missing = new HashMap();
         answer.put("table", Long.valueOf(version));
         answer.put("operators", missing);
-        if (((Long) said.get("table")).longValue() == version) return answer;
-        Set known = (Set) said.get("known");
-        StringBuilder wanted = new StringBuilder();
+        if (((Long) content.get("table")).longValue() == version) return answer;
+        Set present = (Set) content.get("present");
+        StringBuilder rows = new StringBuilder();
         for (Iterator each = tables.entrySet().iterator(); each.hasNext();) {
             Map.Entry entry = (Map.Entry) each.next();
             String[] lines = ((String) entry.getValue()).split("\n");
             for (int i = 0; i < lines.length; i++) {
                 if (!lines[i].startsWith(executor + "\t")) continue;
-                wanted.append(entry.getKey()).append('\t').append(lines[i].substring(executor.length() + 1)).append('\n');
-                if (!known.contains(entry.getKey())) missing.put(entry.getKey(), operators.get(entry.getKey()));
+                rows.append(entry.getKey()).append('\t').append(lines[i].substring(executor.length() + 1)).append('\n');
+                if (!present.contains(entry.getKey())) missing.put(entry.getKey(), operators.get(entry.getKey()));
             }
         }
-        answer.put("wanted", wanted.toString());
+        answer.put("requested", rows.toString());
         return answer;
     }
 }

@@ -4,50 +4,51 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId;
 
 /**
- * A copy of one state partition, which Spark does not know of, and its life. Nothing sets a state except by this table:
+ * A replica of one state partition, unknown to Spark. Its states and transitions, all in the follower's thread except the
+ * task's:
  *
- *   from       to         when                                                                   in which thread
- *   WANTED     LOADING    its turn has come, there is room, and a batch was committed            the follower's
- *   LOADING    FOLLOWING  it was read, as the newest committed batch left it                     the follower's
- *   LOADING    WANTED     a file was missing (maintenance deletes old ones) or broken: again, each time later    the follower's
- *   FOLLOWING  FOLLOWING  what one more committed batch changed was replayed                     the follower's
- *   FOLLOWING  WANTED     replaying failed half-way: what there is of it is thrown away          the follower's
- *   FOLLOWING  NO_ROOM    copies take more than they may, and of all it is the coldest           the follower's
- *   NO_ROOM    LOADING    there is room again                                                    the follower's
- *   FOLLOWING  TAKEN      a task that is about to run here opens the partition                   the task's
- *   all but TAKEN  DROPPED  it is no longer wanted, its run is over, or Spark opened the partition here by itself    the follower's
+ *   from       to         when
+ *   WANTED     LOADING    it is its turn, there is room, and a batch was committed
+ *   LOADING    FOLLOWING  the newest committed state was read
+ *   LOADING    WANTED     a file was missing (maintenance deletes old ones) or broken: retry, each time later
+ *   FOLLOWING  FOLLOWING  one more committed batch was replayed
+ *   FOLLOWING  WANTED     replaying failed: the content is discarded
+ *   FOLLOWING  NO_ROOM    replicas exceed their memory, and this is the coldest
+ *   NO_ROOM    LOADING    there is room again
+ *   FOLLOWING  TAKEN      a task that starts here opens the partition (the task's thread)
+ *   any but TAKEN  DROPPED  not requested any more, its run is over, or Spark opened the partition here by itself
  *
- * TAKEN and DROPPED are final. While it is LOADING only the follower knows what there is; while it is FOLLOWING it is touched
- * under the lock of this object; once it is TAKEN it is Spark's alone. So no content can change under a task, and none be
- * handed over twice. Content is made of committed batches of its own run only: a change that a failed attempt wrote is written
- * anew before its batch is committed, and is not read before that.
+ * TAKEN and DROPPED are final. While LOADING, only the follower has the content; while FOLLOWING, this object's lock guards
+ * it; once TAKEN, it is Spark's. So no content changes under a task, and none is handed over twice. Content comes from
+ * committed batches of its own run: a failed attempt's change is rewritten before its batch is committed, and not read
+ * before.
  */
-abstract class Copy {
+abstract class Replica {
     static final int WANTED = 0, LOADING = 1, FOLLOWING = 2, TAKEN = 3, NO_ROOM = 4, DROPPED = 5;
     static final String[] NAMES = {"wanted", "loading", "following", "taken", "no room", "dropped"};
-    /** Milliseconds after which a copy that failed is tried again at the latest. */
-    static final long LONGEST = 60000L;
+    /** Longest delay (ms) before a failed replica is retried. */
+    static final long MAX_RETRY_DELAY_MS = 60000L;
 
     final Operator operator;
     final int partition;
     final StateStoreProviderId id;
-    /** Place in the order of successors: 0 takes over first. */
+    /** Position among the successors: 0 takes over first. */
     volatile int rank;
     private volatile int state = WANTED;
-    /** Committed batches that it holds; -1 for none. */
+    /** Committed batches in the content; -1 for none. */
     volatile long version = -1L;
-    /** Committed batches that there are. */
+    /** Committed batches of the run. */
     volatile long committed = -1L;
-    /** Bytes of memory and of disk that it takes, or took last. */
+    /** Bytes of memory and of disk, now or last. */
     volatile long memory = 0L, disk = 0L;
-    /** Why it is not there. */
+    /** Reason for its absence. */
     volatile String why = "";
-    /** Nanoseconds that replaying a batch takes, a moving mean: what changes little is cold. */
+    /** Nanoseconds to replay a batch, a moving mean: what changes little is cold. */
     double heat = 0.0;
     long notBefore = 0L;
     private int failures = 0;
 
-    Copy(Operator operator, int partition, int rank) {
+    Replica(Operator operator, int partition, int rank) {
         this.operator = operator;
         this.partition = partition;
         this.rank = rank;
@@ -63,10 +64,10 @@ abstract class Copy {
     /** Set `memory` and `disk`. */
     abstract void measure() throws Exception;
 
-    /** What Spark is to have open from now on. */
+    /** Return the provider for Spark to use from now on. */
     abstract StateStoreProvider give() throws Exception;
 
-    /** Throw away what there is of it. */
+    /** Discard the content. */
     abstract void discard();
 
     int state() {
@@ -83,7 +84,7 @@ abstract class Copy {
         return true;
     }
 
-    /** Load what the newest committed batch left, `committed` being their number. */
+    /** Load the state after `committed` batches. */
     void load(long committed) {
         if (!step(WANTED, LOADING) && !step(NO_ROOM, LOADING)) return;
         try {
@@ -98,7 +99,7 @@ abstract class Copy {
         }
     }
 
-    /** Replay what committed batches changed since. */
+    /** Replay changes up to `committed` batches. */
     void follow(long committed) {
         while (version < committed) {
             synchronized (this) {
@@ -120,11 +121,11 @@ abstract class Copy {
         if (!step(from, WANTED)) return;
         empty();
         failures++;
-        notBefore = System.currentTimeMillis() + Math.min(LONGEST, 500L << Math.min(failures, 10));
+        notBefore = System.currentTimeMillis() + Math.min(MAX_RETRY_DELAY_MS, 500L << Math.min(failures, 10));
         why = problem.toString();
     }
 
-    /** What a task is to find open; null where there is nothing that it could use. It waits while one batch is replayed. */
+    /** Hand the content to a task; null if it is of no use. Waits while one batch is replayed. */
     StateStoreProvider take() {
         if (state != FOLLOWING) return null;
         synchronized (this) {
@@ -139,14 +140,14 @@ abstract class Copy {
         }
     }
 
-    /** Make room. */
+    /** Discard the content to make room. */
     synchronized void leave(String reason) {
         if (!step(FOLLOWING, NO_ROOM)) return;
         empty();
         why = reason;
     }
 
-    /** It is not wanted any more. */
+    /** Drop it for good. */
     synchronized void drop() {
         if (over()) return;
         state = DROPPED;

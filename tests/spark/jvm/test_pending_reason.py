@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from elastream.clouds.provider import PendingReason
-from elastream.spark.jvm import cluster_word
-from elastream.spark.jvm.cluster_word import SOURCES, WordOfCluster, word_in
+from elastream.spark.jvm import pending_reason
 from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.pending_reason import SOURCES, CachedReason, parse_reason
 from support.fake_clock import FakeClock
 from support.shared_session import shared_session
 from support.waiting import wait_until
@@ -19,7 +19,7 @@ class Asked:
 
     def __init__(self, *answers):
         self.answers, self.registered, self.clock = list(answers), [], FakeClock(100.0)
-        self.word = WordOfCluster(self, self.clock.now)
+        self.word = CachedReason(self, self.clock.now)
 
     def __call__(self, registered):
         self.registered.append(registered)
@@ -37,12 +37,12 @@ class Asked:
 
 
 def test_lines_become_a_word():
-    assert word_in([["starting", "2"], ["waits", "no room"]]) == PendingReason("no room", refused=True, starting=2)
-    assert word_in([["starting", "0"], ["never", "no such image"]]) == PendingReason(
+    assert parse_reason([["starting", "2"], ["waits", "no room"]]) == PendingReason("no room", refused=True, starting=2)
+    assert parse_reason([["starting", "0"], ["never", "no such image"]]) == PendingReason(
         "no such image", refused=True, never=True
     )
-    assert word_in([["starting", "0"], ["says", "not yet"]]) == PendingReason("not yet")
-    assert word_in([]) == PendingReason()
+    assert parse_reason([["starting", "0"], ["says", "not yet"]]) == PendingReason("not yet")
+    assert parse_reason([]) == PendingReason()
 
 
 def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
@@ -76,11 +76,11 @@ def test_what_was_said_of_requests_of_long_ago_is_forgotten():
 
 def test_a_manager_that_cannot_be_read_is_a_warning_once_and_asked_again(caplog):
     asked = Asked(ValueError("no such method"), ValueError("no such method"), PendingReason("full"))
-    with caplog.at_level(logging.WARNING, cluster_word.__name__):
+    with caplog.at_level(logging.WARNING, pending_reason.__name__):
         assert asked.after(0) == asked.after(2) == PendingReason()
         assert asked.after(2).reason == "full"
     assert [record.message for record in caplog.records] == [
-        "why executors do not come cannot be said: ValueError: no such method"
+        "the cluster manager gives no reasons for missing executors: ValueError: no such method"
     ]
 
 

@@ -2,25 +2,25 @@ package elastream.copies;
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 
-/** A copy on disk, for RocksDB: a database of its own in this executor's local folder. */
-final class RocksCopy extends Copy {
+/** A replica on disk, for RocksDB: an own database in this executor's local folder. */
+final class RocksReplica extends Replica {
     private RocksProvider provider;
-    private CopiedRocksDB database;
+    private ReplicaRocksDB database;
 
-    RocksCopy(Operator operator, int partition, int rank) {
+    RocksReplica(Operator operator, int partition, int rank) {
         super(operator, partition, rank);
     }
 
     void read(long version) throws Exception {
         provider = new RocksProvider(operator, partition);
         operator.open(provider, partition);
-        database = (CopiedRocksDB) provider.rocksDB();
+        database = (ReplicaRocksDB) provider.rocksDB();
         database.read(version);
     }
 
     void replay(long version) throws Exception {
         database.replay(version);
-        // Spark's own databases are flushed by snapshots; this one has none, and what it has not flushed is in memory.
+        // Snapshots flush Spark's own databases; this one has none, and unflushed changes stay in memory.
         if (version % operator.deltasForSnapshot() == 0L) database.flush();
     }
 
@@ -32,10 +32,10 @@ final class RocksCopy extends Copy {
 
     StateStoreProvider give() throws Exception {
         database.give();
-        RocksProvider given = provider;
+        RocksProvider adopted = provider;
         provider = null;
         database = null;
-        return given;
+        return adopted;
     }
 
     void discard() {

@@ -14,10 +14,10 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm import copies_jar
-from elastream.spark.jvm.adapters import COPIES
-from elastream.spark.jvm.copies_jar import COMPILER, PLUGIN, copies_settings, jar
+from elastream.spark.jvm import standby_jar
+from elastream.spark.jvm.adapters import STANDBY_SINCE
 from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.standby_jar import COMPILER, PLUGIN, copies_settings, jar
 
 CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
@@ -25,7 +25,9 @@ OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "
 QUIET = "rootLogger.level = off\n"
 
 
-kept = pytest.mark.skipif(release_of(SPARK) < COPIES, reason="copies of state cannot be kept with this release of Spark")
+kept = pytest.mark.skipif(
+    release_of(SPARK) < STANDBY_SINCE, reason="copies of state cannot be kept with this release of Spark"
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def test_the_jar_is_made_once_and_holds_the_plugin(monkeypatch):
     made = jar()
     assert f"{PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
     assert copies_settings() == {"spark.plugins": PLUGIN, "spark.jars": made.as_uri()}
-    monkeypatch.setattr(copies_jar, "_compile", None)  # another call would fail
+    monkeypatch.setattr(standby_jar, "_compile", None)  # another call would fail
     assert jar() == made
 
 
@@ -111,12 +113,12 @@ def test_classes_that_this_spark_refuses_are_a_sentence(monkeypatch, tmp_path):
     wrong = tmp_path / "sources"
     wrong.mkdir()
     (wrong / "Wrong.java").write_text("package elastream.copies; class Wrong extends org.apache.spark.Gone { }")
-    monkeypatch.setattr(copies_jar, "SOURCES", wrong)
+    monkeypatch.setattr(standby_jar, "SOURCES", wrong)
     with pytest.raises(EnvironmentProblem, match="with this Spark their classes do not compile"):
         jar()
 
 
 def test_a_release_with_which_none_are_kept_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(copies_jar, "SPARK", "4.0.5")
+    monkeypatch.setattr(standby_jar, "SPARK", "4.0.5")
     with pytest.raises(EnvironmentProblem, match=r"are kept: they need Spark 4\.1 or newer, and this is 4\.0\.5"):
         copies_settings()

@@ -10,8 +10,8 @@ import org.apache.spark.sql.execution.streaming.state.RocksDBFileManager;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId;
 
-/** Members of Spark that are not for others. All are looked up once, when a follower begins: one that is missing is known then. */
-final class Inside {
+/** Private members of Spark. All are looked up when a follower starts, so that a missing one is known then. */
+final class SparkInternals {
     private static final String SCALA = "org$apache$spark$sql$execution$streaming$state$";
 
     static final Method LOAD_MAP, UPDATE_MAP, MAPS;
@@ -39,7 +39,7 @@ final class Inside {
             LAST_SNAPSHOT = method(rocks, SCALA + "RocksDB$$lastSnapshotVersion_$eq", new Class[] {number});
             REPLAYED = method(rocks, "loadMetrics", new Class[0]);
             FILES = method(RocksDBFileManager.class, "versionToRocksDBFiles", new Class[0]);
-            Class stores = Class.forName(Operator.STATE + "StateStore$", true, Inside.class.getClassLoader());
+            Class stores = Class.forName(Operator.STATE + "StateStore$", true, SparkInternals.class.getClassLoader());
             STORES = stores.getField("MODULE$").get(null);
             LOADED = method(stores, "loadedProviders", new Class[0]);
             IS_LOADED = method(stores, "isLoaded", new Class[] {StateStoreProviderId.class});
@@ -48,15 +48,15 @@ final class Inside {
         }
     }
 
-    /** Whether Spark itself has a store open in this executor. */
+    /** Return true if Spark itself has a store open in this executor. */
     static boolean isLoaded(StateStoreProviderId id) throws Exception {
         return ((Boolean) call(IS_LOADED, STORES, new Object[] {id})).booleanValue();
     }
 
-    /** Give Spark `provider` as the one it has open for `id`; false, and nothing done, where it has one. */
+    /** Give `provider` to Spark as the open one for `id`; return false, and do nothing, if it has one. */
     static boolean hand(StateStoreProviderId id, StateStoreProvider provider) throws Exception {
         scala.collection.mutable.HashMap loaded = (scala.collection.mutable.HashMap) call(LOADED, STORES, new Object[0]);
-        synchronized (loaded) { // the lock that Spark guards it with
+        synchronized (loaded) { // Spark's own lock
             if (loaded.contains(id)) return false;
             loaded.put(id, provider);
             return true;
@@ -64,12 +64,12 @@ final class Inside {
     }
 
     static Method method(Class owner, String name, Class[] kinds) throws Exception {
-        Method found = owner.getDeclaredMethod(name, kinds);
-        found.setAccessible(true);
-        return found;
+        Method member = owner.getDeclaredMethod(name, kinds);
+        member.setAccessible(true);
+        return member;
     }
 
-    /** Call `what`; throws what it throws. */
+    /** Call `what`, and pass on what it throws. */
     static Object call(Method what, Object on, Object[] with) throws Exception {
         try {
             return what.invoke(on, with);
@@ -80,7 +80,7 @@ final class Inside {
         }
     }
 
-    /** A private field of `of`, of its class or one above. */
+    /** Return a private field of `of`, of its class or one above. */
     static Object field(Object of, String name) throws Exception {
         for (Class kind = of.getClass(); kind != null; kind = kind.getSuperclass()) {
             Field[] all = kind.getDeclaredFields();

@@ -1,8 +1,8 @@
-// What a Standalone master says of the executors that a session has requested and not got. It tells of its workers how large
-// they are, but not what of them is free.
+// Reasons of a Standalone master for requested executors that do not start. It reports the size of its workers, not what is
+// free.
 
-/** "waits sentence" by a tab, where executors cannot come; "says sentence" where they can, once there is room. */
-public static String word(Object context, int registered) throws Exception {
+/** "waits sentence" by a tab if executors cannot come; "says sentence" if they can, once there is room. */
+public static String reason(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     String master = spark.master().substring("spark://".length()).split(",")[0];
     int colon = master.lastIndexOf(':');

@@ -1,8 +1,7 @@
-"""Makes the jar of the classes that keep copies of state (`copies/*.java`), and gives the settings that load it.
+"""The jar of the classes that keep standby replicas (`copies/*.java`), and the settings that load it.
 
-It is made once, with the compiler that Spark ships (Janino), which needs a Java runtime, no development kit and no network.
-It lies in the user's cache folder, under a name that changes with the sources and with Spark. Executors fetch it from the
-driver by `spark.jars`: their class path, which archives of Java classes hold for, stays as it is.
+Spark's compiler (Janino) makes it once, into the user's cache folder, without a JDK or network. Executors fetch it by
+`spark.jars`, so that their class path and class archives stay the same.
 """
 
 import hashlib
@@ -18,30 +17,30 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.adapters import COPIES, SPELLINGS, for_release
+from elastream.spark.jvm.adapters import SPELLINGS, STANDBY_SINCE, for_release
 from elastream.spark.jvm.releases import release_of
 
 PLUGIN = "elastream.copies.CopiesPlugin"
 SOURCES = Path(__file__).parent / "copies"
+# Janino's stand-in for javac.
 COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
-"""Janino's stand-in for javac."""
-FORMAT = 1
-"""Counted up where the way of making it changes."""
-LONGEST = 300.0
-"""Seconds that compiling may take; it takes three of CPU."""
-EARLIEST = (1980, 1, 1, 0, 0, 0)
-"""Date of all files inside, the earliest that a jar knows: equal sources make equal jars."""
+# Increase when the way of making the jar changes.
+JAR_FORMAT = 1
+# It takes three seconds of CPU.
+COMPILE_TIMEOUT_S = 300.0
+# The earliest date that a jar can hold: equal sources make equal jars.
+JAR_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def copies_settings() -> Mapping[str, str]:
-    """Spark settings of a session whose executors are to keep copies; raises EnvironmentProblem where there can be none."""
+    """Return the Spark settings of a session whose executors keep standby replicas. Raises EnvironmentProblem."""
     return {"spark.plugins": PLUGIN, "spark.jars": jar().as_uri()}
 
 
 def jar() -> Path:
-    """The jar, made if there is none yet. Raises EnvironmentProblem with the reason where it cannot be made."""
-    if release_of(SPARK) < COPIES:
-        needed = ".".join(map(str, COPIES))
+    """Return the path of the jar; make a missing one. Raises EnvironmentProblem."""
+    if release_of(SPARK) < STANDBY_SINCE:
+        needed = ".".join(map(str, STANDBY_SINCE))
         raise EnvironmentProblem(f"no copies of state are kept: they need Spark {needed} or newer, and this is {SPARK}")
     folder = cache_folder() / "copies" / _key()
     made = folder / "elastream-copies.jar"
@@ -53,7 +52,7 @@ def jar() -> Path:
         _compile(making / "classes")
         _pack(making / "classes", making / made.name)
         folder.mkdir(exist_ok=True)
-        (making / made.name).replace(made)  # whole or not at all, whoever else makes one
+        (making / made.name).replace(made)  # atomic: other processes may make one, too
     except OSError as error:
         raise EnvironmentProblem(f"no copies of state are kept: {in_one_line(error)}") from error
     finally:
@@ -63,10 +62,10 @@ def jar() -> Path:
 
 def _key() -> str:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
-    known = [FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(SOURCES.glob("*.java")))]
-    known += [[change.now, change.before] for change in SPELLINGS]
-    known += [(each.name, each.stat().st_size) for each in jars]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+    content = [JAR_FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(SOURCES.glob("*.java")))]
+    content += [[change.now, change.before] for change in SPELLINGS]
+    content += [(each.name, each.stat().st_size) for each in jars]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _compile(target: Path) -> None:
@@ -85,17 +84,19 @@ def _compile(target: Path) -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=LONGEST,
+            timeout=COMPILE_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise EnvironmentProblem(f"no copies of state are kept: compiling took more than {LONGEST:.0f} s") from None
+        raise EnvironmentProblem(
+            f"no copies of state are kept: compiling took more than {COMPILE_TIMEOUT_S:.0f} s"
+        ) from None
     if done.returncode or not any(target.rglob("*.class")):
-        said = (done.stderr + done.stdout).strip().splitlines() or ["it says nothing"]
-        raise EnvironmentProblem(f"no copies of state are kept: with this Spark their classes do not compile: {said[-1]}")
+        output = (done.stderr + done.stdout).strip().splitlines() or ["it says nothing"]
+        raise EnvironmentProblem(f"no copies of state are kept: with this Spark their classes do not compile: {output[-1]}")
 
 
 def _pack(classes: Path, target: Path) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for each in sorted(classes.rglob("*.class")):
-            packed.writestr(zipfile.ZipInfo(str(each.relative_to(classes)), EARLIEST), each.read_bytes())
+            packed.writestr(zipfile.ZipInfo(str(each.relative_to(classes)), JAR_DATE), each.read_bytes())

@@ -8,8 +8,8 @@ from elastream.clouds.provider import ProviderOffer
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
+from elastream.spark.hosts.first_hosts import EarlierLeases, Resumed, first_hosts, lease_first_hosts, take_over
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts, take_over
 from elastream.spark.jvm.executors import Executors
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
@@ -25,7 +25,7 @@ class Killed(Exception):
 def driver(provider, path, clock, resumed=None):
     """The hosts of a run, as `start_plant` begins or resumes them."""
     log, session = LeaseLog(path), FakeSession()
-    first = begun(log, provider, resumed, clock.now())
+    first = lease_first_hosts(log, provider, resumed, clock.now())
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log)
     hosts.begin(first)
     return hosts
@@ -96,7 +96,7 @@ def autopilot(provider, path, clock, epoch):
     """The hosts of an Autopilot that begins at epoch second `epoch`, with its own time 0."""
     log, session = LeaseLog(path).counted_from(epoch), FakeSession()
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log, alone=False)
-    hosts.take_over(take_over(log, provider, seen=0.0))
+    hosts.take_over(take_over(log, provider, last_seen=0.0))
     return hosts
 
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_is_not_leased(tmp_path):
 )
 def test_a_run_goes_on_as_wide_as_it_was_within_its_bounds(gone, adopted, expected):
     names = [f"h{n}" for n in range(gone + adopted)]
-    before = TakenOver(
+    before = EarlierLeases(
         adopted={name: Lease(name, SMALL, 0.0) for name in names[gone:]},
         gone={name: Lease(name, SMALL, 0.0).to(HostState.LOST, 1.0) for name in names[:gone]},
     )

@@ -1,13 +1,13 @@
-// What YARN says of the containers that an application has requested and not got. Calls go to the resource manager.
+// Reasons of YARN for requested containers that an application did not get. Calls go to the resource manager.
 
-/** "starting N", and "waits sentence" where requests wait, by tabs. */
-public static String word(Object context, int registered) throws Exception {
+/** Lines "starting N", and "waits sentence" if requests wait, by tabs. */
+public static String reason(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     org.apache.hadoop.yarn.client.api.YarnClient client = client(spark);
     try {
         org.apache.hadoop.yarn.api.records.ApplicationReport report = client.getApplicationReport(
             org.apache.hadoop.yarn.api.records.ApplicationId.fromString(spark.applicationId()));
-        // One container is the application master's; the others are executors that run or come up.
+        // One container is the application master's; the others are executors.
         int starting = report.getApplicationResourceUsageReport().getNumUsedContainers() - 1 - registered;
         StringBuilder out = new StringBuilder("starting\t" + Math.max(0, starting) + "\n");
         org.apache.hadoop.yarn.api.records.QueueInfo queue = client.getQueueInfo(report.getQueue());
@@ -40,8 +40,8 @@ public static String word(Object context, int registered) throws Exception {
     }
 }
 
-/** Kill an earlier application, where it has not ended: "application STATE", or nothing. */
-public static String bury(Object context, String application) throws Exception {
+/** Kill an earlier application unless it has ended; return "containers in state STATE", or nothing. */
+public static String releaseLeftovers(Object context, String application) throws Exception {
     org.apache.hadoop.yarn.client.api.YarnClient client = client((org.apache.spark.SparkContext) context);
     try {
         org.apache.hadoop.yarn.api.records.ApplicationId id =

@@ -1,8 +1,7 @@
-// What Kubernetes says of the executor pods that a session has requested and that do not run, and what it is told of a run.
-// Asked with the session's own client.
+// Reasons of Kubernetes for requested executor pods that do not run, and Events about a run. Uses the session's own client.
 
-/** "starting N", and "says sentence", "waits sentence" or "never sentence", by tabs. */
-public static String word(Object context, int registered) throws Exception {
+/** Lines "starting N", and "says sentence", "waits sentence" or "never sentence", by tabs. */
+public static String reason(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
     String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
@@ -42,7 +41,7 @@ public static String word(Object context, int registered) throws Exception {
             if (each.getState() == null || each.getState().getWaiting() == null) continue;
             String reason = each.getState().getWaiting().getReason(), message = each.getState().getWaiting().getMessage();
             why = "pod " + name + ": " + reason + (message == null ? "" : ": " + message);
-            // Every pod that starts goes through these.
+            // Every starting pod goes through these.
             waits |= !"ContainerCreating".equals(reason) && !"PodInitializing".equals(reason);
             if ("ImagePullBackOff".equals(reason) || "InvalidImageName".equals(reason)
                 || "ErrImageNeverPull".equals(reason)) {
@@ -53,10 +52,10 @@ public static String word(Object context, int registered) throws Exception {
         }
     }
     String out = "starting\t" + Math.max(0, running - registered) + "\n";
-    // Of a pod that was only just made nobody has said anything yet: that is no refusal.
+    // A pod that was just created has no status yet: that is no refusal.
     if (pending > 0) return out + (never ? "never\t" : waits ? "waits\t" : "says\t") + line(why) + "\n";
     if (running > registered) return out;
-    // Spark has not made the pod: the API server says why, asked for one that it is not to make.
+    // Spark has not created the pod: a dry run makes the API server say why.
     try {
         String json = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"elastream-asks\"},\"spec\":"
             + "{\"containers\":[{\"name\":\"c\",\"image\":\"none\",\"resources\":{\"requests\":{\"cpu\":\""
@@ -64,17 +63,17 @@ public static String word(Object context, int registered) throws Exception {
             + "Mi\"}}}]}}";
         io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod)
             io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Pod.class);
-        // The compiler knows no type arguments: of what these calls return it knows the bound, which is Object.
-        io.fabric8.kubernetes.client.dsl.Resource asked = client.resource(pod).inNamespace(namespace);
-        ((io.fabric8.kubernetes.client.dsl.CreateOrReplaceable) asked.dryRun()).create();
+        // The compiler knows no type arguments: these calls return their bound, Object.
+        io.fabric8.kubernetes.client.dsl.Resource request = client.resource(pod).inNamespace(namespace);
+        ((io.fabric8.kubernetes.client.dsl.CreateOrReplaceable) request.dryRun()).create();
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
         return out + refused(refused, namespace);
     }
     return out;
 }
 
-/** Delete the pods and the config maps that are left of an earlier application: what was found, a line a kind. */
-public static String bury(Object context, String application) throws Exception {
+/** Delete pods and config maps of an earlier application; return what was deleted, a line a kind. */
+public static String releaseLeftovers(Object context, String application) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
     String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
@@ -83,7 +82,7 @@ public static String bury(Object context, String application) throws Exception {
     return pods == 0 ? "" : pods + (pods == 1 ? " pod" : " pods") + "\n";
 }
 
-/** Create an Event of the cluster, given as JSON: nothing, or "refused sentence". */
+/** Create an Event from JSON; return nothing, or "refused sentence". */
 public static String event(Object context, String json) throws Exception {
     io.fabric8.kubernetes.api.model.Event event = (io.fabric8.kubernetes.api.model.Event)
         io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Event.class);
@@ -110,11 +109,11 @@ private static io.fabric8.kubernetes.client.KubernetesClient client(org.apache.s
 }
 
 private static String refused(io.fabric8.kubernetes.client.KubernetesClientException error, String namespace) {
-    String said = error.getStatus() != null && error.getStatus().getMessage() != null
+    String message = error.getStatus() != null && error.getStatus().getMessage() != null
         ? error.getStatus().getMessage() : error.getMessage();
-    boolean full = said.contains("exceeded quota");
+    boolean full = message.contains("exceeded quota");
     boolean never = !full && (error.getCode() == 401 || error.getCode() == 403 || error.getCode() == 404);
-    return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(said) + "\n";
+    return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(message) + "\n";
 }
 
 private static String line(String text) {

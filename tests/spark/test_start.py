@@ -9,8 +9,8 @@ from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark import start
-from elastream.spark.hosts import trying
-from elastream.spark.hosts.taking_over import begun
+from elastream.spark.hosts import first_hosts
+from elastream.spark.hosts.first_hosts import lease_first_hosts
 from support.fake_provider import SMALL, FakeProvider
 
 
@@ -37,8 +37,8 @@ class FirstHosts:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(start, "STEP", 0.0)
-    monkeypatch.setattr(trying, "PAUSE", 0.0)
+    monkeypatch.setattr(start, "STEP_S", 0.0)
+    monkeypatch.setattr(first_hosts, "RETRY_PAUSE_S", 0.0)
 
 
 def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
@@ -50,7 +50,7 @@ def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
 
 
 def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(trying, "TRIED", 0.0)
+    monkeypatch.setattr(first_hosts, "START_RETRY_S", 0.0)
     with pytest.raises(EnvironmentProblem, match=r"^the first hosts cannot be looked at: RuntimeError: no such thing$"):
         start._await_first(FirstHosts(9, RuntimeError("no such thing")), 1)
     with pytest.raises(CloudError, match=r"^no rights$"):
@@ -67,7 +67,7 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_start(tmp_path, monkeypatch):
         return as_it_is(*given)
 
     monkeypatch.setattr(lines, "WRITE", write)
-    first = begun(ledger, provider, None, 0.0).first
+    first = lease_first_hosts(ledger, provider, None, 0.0).first
     ledger.close()
     assert provider.hosts().keys() == first.keys() == LeaseLog(tmp_path / "leases.jsonl").earlier.keys()
 
@@ -78,9 +78,9 @@ def test_one_that_stays_full_is_one_sentence(tmp_path, monkeypatch):
 
     ledger = LeaseLog(tmp_path / "leases.jsonl")
     monkeypatch.setattr(lines, "WRITE", write)
-    monkeypatch.setattr(trying, "TRIED", 0.0)
+    monkeypatch.setattr(first_hosts, "START_RETRY_S", 0.0)
     with pytest.raises(EnvironmentProblem, match=r"leases.jsonl cannot be written: No space left on device$"):
-        begun(ledger, FakeProvider((SMALL,)), None, 0.0)
+        lease_first_hosts(ledger, FakeProvider((SMALL,)), None, 0.0)
 
 
 def test_where_the_hosts_are_gone_nothing_is_tried_again():
@@ -98,6 +98,6 @@ def test_first_hosts_are_requested_again_where_that_failed(tmp_path):
         lease(provider, hosts)
 
     provider.lease = failing
-    first = begun(LeaseLog(tmp_path / "leases.jsonl"), provider, None, 0.0).first
+    first = lease_first_hosts(LeaseLog(tmp_path / "leases.jsonl"), provider, None, 0.0).first
     assert provider.hosts().keys() == first.keys()
     assert not errors
