@@ -170,7 +170,7 @@ def test_what_was_sent_long_ago_is_forgotten():
         lacked = Unknown(Metric.CPU, Rows.HOST, f"h{number}", rounds=3)
         for at in (0.0, 1.0):  # the second is not sent, and waits to be counted with the next
             assert len(book.decided(decision(number * 3600.0 + at, unknown=(lacked,)))) == (at == 0.0)
-    assert len(book._sent) <= 25
+    assert len(book._history) <= 25
 
 
 def test_one_rule_does_not_hide_another():
