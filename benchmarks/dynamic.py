@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.signals import Signal, SignalReading
@@ -194,7 +194,7 @@ class Side:
         self.guards = guards() if self.variants.dynamic else None
         self.frame = written(self.spark, self.shape, self.folder.parent)
         arriving = to_arrow_schema(self.frame.schema)
-        found = region(self.graph, self.graph.order, ())
+        found = chain_of(self.graph, self.graph.order, ())
         self.walk = build_walk(
             found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl))
         )

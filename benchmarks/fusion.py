@@ -22,7 +22,7 @@ from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec
@@ -71,7 +71,7 @@ def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
     """The dataflow as Elastream compiles it: one stage, with its meter."""
     graph = as_dataflow().graph
     walk = build_walk(
-        region(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER
+        chain_of(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER
     )
     meter = Meter(spark.sparkContext)
     function = stage_function(pickled(walk, "fusion"), WorkerPaths(), meter.sink)

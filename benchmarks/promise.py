@@ -196,7 +196,7 @@ def run_case(case: Case) -> dict[str, Any]:
     records = case.load.count(case.seconds)
     work = sum(declared_cores(case.graph, {"source": 1.0}).values()) * records
     peak = declared(
-        lay_out(case.graph, fused=case.fused), case.kind, {"source": case.load}, seconds=case.seconds, window=TARGET
+        lay_out(case.graph, chained=case.fused), case.kind, {"source": case.load}, seconds=case.seconds, window=TARGET
     )
     kept = (trial.compliance or 0.0) * (1 - trial.waiting / max(1, records))
     filled = work / (case.kind.cores * case.kind.speed)
@@ -223,7 +223,7 @@ def fewest(case: Case, utilisation: float) -> float:
     A reference for who knows the load beforehand, and starts and ends hosts at will; no strict bound, since its windows are
     fixed. Apart, whole instances are on whole hosts.
     """
-    layout = lay_out(case.graph, fused=case.fused)
+    layout = lay_out(case.graph, chained=case.fused)
     work = declared_cores(case.graph, {"source": 1.0})
     edges = np.append(np.arange(0.0, case.seconds - TARGET / 2, TARGET), case.seconds)
     rates = np.diff(counts(case.load, edges)) / np.diff(edges)

@@ -59,7 +59,7 @@ def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = N
     minute = np.arange(int(seconds // 60))
     counts = np.round(60 * rate * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440)))
     plant = make_plant(
-        lay_out(graph, fused=fused),
+        lay_out(graph, chained=fused),
         host_types=[HostType("small", cores=1, memory=1700, price=0.05 / 3600, billing=Billing(1.0, 60.0), start=60.0)],
         loads={"clicks": Emissions.every(60.0, counts, spread=True)},
         settings=Settings(
@@ -113,7 +113,7 @@ def large_plant() -> SimulatedPlant:
         for chain in range(CHAINS)
     }
     return make_plant(
-        lay_out(Graph("large", tuple(operators), tuple(edges)), fused=False),
+        lay_out(Graph("large", tuple(operators), tuple(edges)), chained=False),
         host_types=[HostType("vm", cores=4, memory=7000, billing=Billing(3600), start=45.0)],
         loads=loads,
         settings=Settings(monitor=60.0, travel=Travel.COHORTS),

@@ -304,7 +304,7 @@ class Driver(Process):
         pending = [e for e in journal.unconcluded if e.state is not ActionState.ACCEPTED] if journal is not None else []
         if pending:
             return f"{self.name} has not concluded {pending[0].action}"
-        alarms = [each.source for each in (*plant.alarms.standing, *self.loop._alarms.standing)]
+        alarms = [each.source for each in (*plant.alarms.active, *self.loop._alarms.active)]
         if alarms := [source for source in alarms if source != f"observer {Tripwire.__name__}"]:
             return f"alarms of {self.name} stand: {', '.join(alarms)}"
         return ""

@@ -15,7 +15,7 @@ from campaign.patching import patched
 from campaign.schedule import Schedule
 from elastream.clouds.pool import Membership
 from elastream.control import arbitration, loop
-from elastream.control.journal import Journal, Journaling
+from elastream.control.journal import Journal, JournalWriter
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
 from elastream.errors import ElastreamError
@@ -76,7 +76,7 @@ def _unguarded_round() -> Sequence[tuple[Any, str, Any]]:
         if plans:
             self._plan(observation)
 
-    return [(Loop, "_hold_round", hold)]
+    return [(Loop, "_run_round", hold)]
 
 
 def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
@@ -87,18 +87,18 @@ def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _unchecked_plans() -> Sequence[tuple[Any, str, Any]]:
-    return [(loop, "checked", lambda plan: plan), *_unguarded_round()]
+    return [(loop, "check_plan", lambda plan: plan), *_unguarded_round()]
 
 
 def _full_disk_ends() -> Sequence[tuple[Any, str, Any]]:
-    def written(self: Journaling, write: Callable[[], object]) -> bool:
+    def written(self: JournalWriter, write: Callable[[], object]) -> bool:
         try:
             write()
         except ElastreamError as error:
             raise SystemExit(str(error)) from error
         return True
 
-    return [(Journaling, "_written", written)]
+    return [(JournalWriter, "_written", written)]
 
 
 def _nothing_kept() -> Sequence[tuple[Any, str, Any]]:

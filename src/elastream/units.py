@@ -1,6 +1,6 @@
-"""Parses quantities such as `"50ms"`, `"550/s"` and `"2 GB"` to floats in one base unit each.
+"""Parsers of quantities such as `"50ms"`, `"550/s"` and `"2 GB"`, to floats in one base unit each.
 
-The Python API, the YAML reader and the command line share this parser, so that a unit means the same everywhere.
+The Python API, YAML documents and the command line share them.
 """
 
 import math
@@ -10,10 +10,10 @@ from typing import TypeGuard
 
 from elastream.errors import ElastreamError
 
-LEAST_PAUSE = 0.01
-"""Seconds from one observation or plan to the next, at least: a shorter one only keeps a core busy."""
-LONGEST = 1e9
-"""Seconds that a finite duration has at most, 31 years: a longer one is a slip of the pen, or of the clock."""
+# Shorter pauses between observations or plans (seconds) only keep a core busy.
+MIN_PAUSE_S = 0.01
+# 31 years in seconds: a longer finite duration is a typing mistake or a wrong clock.
+MAX_DURATION_S = 1e9
 
 ROUNDING = 1e-9
 """Largest error of a sum of decimal fractions (cores, shares, seconds): a smaller difference must decide nothing."""
@@ -48,29 +48,31 @@ def _split(text: object, what: str) -> tuple[float, str]:
 
 
 def duration(value: float | str) -> float:
-    """Seconds of `value`: a number of seconds, or text such as `"50ms"`, `"2s"`, `"10 min"`, `"1h"`.
+    """Return a duration in seconds, from a number of seconds or text such as `"50ms"`, `"10 min"`, `"1h"`.
 
-    Raises ElastreamError for anything else, for a negative duration, and for a finite one of more than 31 years.
+    Raises:
+        ElastreamError: Another text, a negative duration, or a finite one above 31 years.
     """
     seconds = _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
-    if LONGEST < seconds < math.inf:
+    if MAX_DURATION_S < seconds < math.inf:
         raise ElastreamError(f"{value!r} is no sensible duration: it is longer than 31 years")
     return seconds
 
 
 def pause(value: float | str, what: str) -> float:
-    """Seconds of `value`, the time from one `what` to the next; raises ElastreamError below LEAST_PAUSE."""
+    """Return the time (seconds) from one `what` to the next. Raises ElastreamError below MIN_PAUSE_S."""
     seconds = duration(value)
-    if not LEAST_PAUSE <= seconds < math.inf:
-        least = format_duration(LEAST_PAUSE)
+    if not MIN_PAUSE_S <= seconds < math.inf:
+        least = format_duration(MIN_PAUSE_S)
         raise ElastreamError(f"{value!r} is no time from one {what} to the next: the least is {least}")
     return seconds
 
 
 def rate(value: float | str) -> float:
-    """Records per second of `value`: a number, or text such as `"550/s"`, `"12,000 / min"`, `"40k/s"`, `"1.5M/s"`.
+    """Return records per second, from a number or text such as `"550/s"`, `"12,000 / min"`, `"1.5M/s"`.
 
-    Raises ElastreamError for anything else, and for a negative rate.
+    Raises:
+        ElastreamError: Another text, or a negative rate.
     """
     if _is_number(value):
         number, per = float(value), 1.0
@@ -84,19 +86,22 @@ def rate(value: float | str) -> float:
 
 
 def memory(value: float | str) -> float:
-    """Megabytes (10^6 bytes) of `value`: a number of megabytes, or text such as `"512 MB"`, `"7GB"`."""
+    """Return megabytes (10^6 bytes), from a number of megabytes or text such as `"512 MB"`."""
     return _in(_MEGABYTES, value, "an amount of memory", "", "{!r} is not one of kB, MB, GB, MiB, GiB")
 
 
 def bytes_per_second(value: float | str) -> float:
-    """Bytes per second of `value`: a number, or text such as `"100mbit"`, `"12 MB/s"`."""
+    """Return bytes per second, from a number or text such as `"100mbit"`, `"12 MB/s"`."""
     return _in(_BYTES_PER_SECOND, value, "a bandwidth", "", "write it as '100mbit' or '12 MB/s'")
 
 
 def price(value: float | str) -> tuple[float, float | None]:
-    """(amount, seconds that it pays for) of `value`: text such as `"0.04/h"`; a number pays a billing time unit (None).
+    """Return an amount of money and the time it pays for (seconds), from text such as `"0.04/h"`.
 
-    Raises ElastreamError for anything else, and for a negative price.
+    A number pays for a billing time unit (time None).
+
+    Raises:
+        ElastreamError: Another text, or a negative price.
     """
     if _is_number(value):
         return _positive(value, float(value), "a price"), None
@@ -107,11 +112,11 @@ def price(value: float | str) -> tuple[float, float | None]:
     return _positive(value, number, "a price"), _SECONDS[per] if unit else None
 
 
-def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:
-    """`value` in the base unit of `units`, which a number without a unit is in."""
+def _in(units: Mapping[str, float], value: float | str, what: str, example: str, hint: str) -> float:
+    """Return `value` in the base unit of `units`, which is also that of numbers without a unit."""
     number, unit = (float(value), "") if _is_number(value) else _split(value, what + example)
     if unit not in units and unit:
-        raise ElastreamError(f"{value!r} is not {what}: {known.format(unit)}")
+        raise ElastreamError(f"{value!r} is not {what}: {hint.format(unit)}")
     return _positive(value, number * units.get(unit, 1.0), what)
 
 
@@ -126,7 +131,7 @@ def _positive(value: float | str, number: float, what: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`seconds` in a readable unit: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
+    """Return a duration in a readable unit: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
     magnitude = abs(seconds)
     if magnitude < 0.9995:
         return f"{seconds * 1e3:.0f} ms" if magnitude >= 0.0095 else f"{seconds * 1e3:.2g} ms"
@@ -136,7 +141,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(records_per_second: float) -> str:
-    """A rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`; slow ones as `"2.5/s"`, `"18/h"`, `"0.5/d"`."""
+    """Return a rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`; slow ones as `"2.5/s"`, `"18/h"`, `"0.5/d"`."""
     for factor, suffix, digits in ((1e6, "M", 2), (1e4, "k", 1)):
         if records_per_second >= factor:
             scale = 1e6 if suffix == "M" else 1e3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
-from elastream.dataflow.compiling import refuse_uncompilable, simulated_only
+from elastream.dataflow.compiling import plan_queries, simulated_only
 from elastream.dataflow.stages import lay_out
 from elastream.documents.dataflow import load_document
 from elastream.errors import ElastreamError
@@ -101,12 +101,12 @@ def verdict(path: Path) -> str:
         document = load_document(path)
         graph, types = document.graph, tuple(document.host_types.values())
         if simulated_only(graph) is None:
-            refuse_uncompilable(lay_out(graph))
+            plan_queries(lay_out(graph))
         if types:
             from elastream.loads import constant
 
             loads = {source.name: constant("1/s", "1s") for source in graph.sources}
-            make_plant(lay_out(graph, fused=simulated_only(graph) is None), host_types=types, loads=loads)
+            make_plant(lay_out(graph, chained=simulated_only(graph) is None), host_types=types, loads=loads)
     except ElastreamError as error:
         return str(error)
     return ""

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
-from elastream.control.guarding import Guarding
+from elastream.control.guarding import GuardExtension
 from elastream.control.loop import Loop
 from elastream.core.plant import Plan
 from elastream.dataflow.signals import SignalReading
@@ -68,7 +68,11 @@ def run(folder: Path, meanwhile: Callable[[float], None] = lambda now: None, gua
     if guards:
         versions.append(guards, "first.yaml", "run")
     loop = Loop(
-        plant, Idle(), limit=10.0, observers=[Recorder(directory.recording)], extensions=[Guarding(versions, Peak(plant))]
+        plant,
+        Idle(),
+        limit=10.0,
+        observers=[Recorder(directory.recording)],
+        extensions=[GuardExtension(versions, Peak(plant))],
     )
     loop.run()
     return folder

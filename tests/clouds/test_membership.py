@@ -408,7 +408,7 @@ class TestRefusals:
         member = Membership(Pool("http://x", "a").client(httpx.MockTransport(answered)), alarms)
         member.start(lambda: (), lambda host: None)
         try:
-            wait_until(lambda: any("no claim was answered" in each.said for each in alarms.standing))
+            wait_until(lambda: any("no claim was answered" in each.said for each in alarms.active))
             assert member._thread.is_alive()
         finally:
             member.close()

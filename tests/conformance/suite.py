@@ -37,11 +37,12 @@ from elastream.core.action import (
 from elastream.core.composition import switched
 from elastream.core.decision import Proposal
 from elastream.core.frames import Frame
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import ACTIVE, TRANSITIONS, HostState
-from elastream.core.metrics import Given, Metric, PlantKind, Promise, Rows
+from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Composition, Context, Observation
 from elastream.core.plant import Plant, Policy
+from elastream.core.promises import Condition, PlantKind, Promise, promised
 from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
@@ -231,7 +232,7 @@ def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: M
     """(row, promise) for what the table promises; of every row where rows are no operators."""
     frame, graph = observation.frames[rows], observation.context.graph
     operators = [operator_of(graph, rows, name) for name in frame.ids]
-    return [(row, each) for row, operator in enumerate(operators) for each in metric.promised(rows, kind, operator)]
+    return [(row, each) for row, operator in enumerate(operators) for each in promised(metric, rows, kind, operator)]
 
 
 def operator_of(graph: Graph, rows: Rows, name: str) -> Operator | None:
@@ -266,8 +267,8 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
             due: dict[int, bool] = {}
             for row, promise in promises_of(observation, case.kind, rows, metric):
                 operator = operator_of(context.graph, rows, frame.ids[row])
-                held = [given.holds(context.layout, context.target_latency, operator) for given in promise.given]
-                if all(held) or promise.given == (Given.UP,):
+                met = [each.holds(context.layout, context.target_latency, operator) for each in promise.when]
+                if all(met) or promise.when == (Condition.HOST_UP,):
                     due[row] = bool(np.isnan(frame.column(metric)[row]))
             if rows in (Rows.HOST, Rows.TASK, Rows.LINK) and not all(due.values()):
                 continue
@@ -310,7 +311,7 @@ def check_dynamic(observation: Observation) -> None:
     alternates = {f"{o.name}.{a.name}" for o in context.graph.operators for a in o.alternates}
     assert set(observation.alternates.ids) <= alternates
     for name, reading in observation.signals.items():
-        assert reading.taken <= observation.time
+        assert reading.time <= observation.time
         declared = context.graph.signals[name]
         assert reading.value is None or declared.kind.admits(reading.value), f"{name} is {reading.value!r}"
 
@@ -371,8 +372,9 @@ def conformance_suite(case: PlantCase) -> type:
                 assert not missing(seen, case), f"promised by the table of metrics, and unknown: {missing(seen, case)}"
 
         def test_every_host_that_takes_tasks_comes_to_have_a_speed_and_with_it_its_cores_count(self, shared):
-            promised = any(each.given in ((), (Given.UP,)) for each in Metric.SPEED.promised(Rows.HOST, case.kind))
-            if not promised or (case.measures is not None and (Rows.HOST, Metric.SPEED) not in case.measures):
+            promises = promised(Metric.SPEED, Rows.HOST, case.kind)
+            measured = any(each.when in ((), (Condition.HOST_UP,)) for each in promises)
+            if not measured or (case.measures is not None and (Rows.HOST, Metric.SPEED) not in case.measures):
                 pytest.skip("this plant measures no speed of hosts")
             with self.plant(shared) as plant:
                 seen = wait_for(plant, case, lambda o: all(o.hosts.reading(host, Metric.SPEED).known for host in o.usable))
@@ -594,7 +596,7 @@ def conformance_suite(case: PlantCase) -> type:
                         else (switch.choice, switch.target)  # type: ignore[union-attr]
                     )
                     for allowed, refused in (((), True), ((target,), False), (("another",), True)):
-                        standing = Standing(element, allowed)
+                        standing = GuardDecision(element, allowed)
                         guarded = replace(seen, standings={element: standing})
                         (answer,) = arbitrate([Proposal(switch, "test")], guarded)
                         assert bool(answer.refused) == refused, answer
@@ -602,8 +604,8 @@ def conformance_suite(case: PlantCase) -> type:
         def test_each_alternate_that_has_run_has_figures_of_its_own(self, shared):
             with self.plant(shared) as plant:
                 figure = (Rows.ALTERNATE, Metric.SERVICE_TIME)
-                promised = Metric.SERVICE_TIME.promised(Rows.ALTERNATE, case.kind)
-                if not promised or (case.measures is not None and figure not in case.measures):
+                promises = list(promised(Metric.SERVICE_TIME, Rows.ALTERNATE, case.kind))
+                if not promises or (case.measures is not None and figure not in case.measures):
                     pytest.skip("this plant has no figures of alternates")
                 graph = plant.context.graph
                 dynamic = [o for o in graph.operators if len(o.alternates) > 1]
@@ -623,8 +625,8 @@ def conformance_suite(case: PlantCase) -> type:
                     pytest.skip("this dataflow gives no signals")
                 first = wait_for(plant, case, lambda o: all(name in o.signals for name in signals))
                 assert all(first.signals[name].value is not None for name in signals)
-                newer = wait_for(plant, case, lambda o: all(o.signals[n].taken > first.signals[n].taken for n in signals))
-                assert all(newer.signals[name].taken > first.signals[name].taken for name in signals)
+                newer = wait_for(plant, case, lambda o: all(o.signals[n].time > first.signals[n].time for n in signals))
+                assert all(newer.signals[name].time > first.signals[name].time for name in signals)
 
         @settings(
             max_examples=examples(case.examples),

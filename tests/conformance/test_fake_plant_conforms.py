@@ -1,7 +1,8 @@
 """The fake plant that tests of the loop use keeps the contract, so what they show holds for real plants too."""
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.core.metrics import Metric, PlantKind, Rows
+from elastream.core.metrics import Metric, Rows
+from elastream.core.promises import PlantKind
 from support.fake_plant import FakePlant
 
 FAKED = PlantKind.DATAFLOW

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.suite import any_action
-from elastream.control.arbitration import arbitrate, bound
+from elastream.control.arbitration import arbitrate, bound_remark
 from elastream.core.action import (
     CancelDrain,
     DrainHost,
@@ -126,7 +126,8 @@ def late(latency=9.0, backlog=500.0, **options):
 @pytest.mark.parametrize("plan", [Plan(), Plan((RenewHost("h1"),)), Plan((MoveTask(TASK, "h2"),))])
 def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the_policy_says_and_does_nothing(plan):
     assert (
-        bound(late(), plan) == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, and 2.0 s is the target"
+        bound_remark(late(), plan)
+        == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, and 2.0 s is the target"
     )
 
 
@@ -145,7 +146,7 @@ def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the
     ids=["said", "done", "unknown", "more may be leased", "one comes", "in time", "nothing waits", "no target"],
 )
 def test_nothing_is_said_of_the_bound_where_the_policy_does_or_it_is_not_what_holds_records_up(seen, plan):
-    assert bound(seen, plan) == ""
+    assert bound_remark(seen, plan) == ""
 
 
 def test_enough_hosts_stay_and_those_that_are_coming_do_not_count_for_them():

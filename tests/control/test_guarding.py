@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.control.guarding import Guarding, required_switches
+from elastream.control.guarding import GuardExtension, required_switches
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.control.replaying import guarding_again, standings_again
 from elastream.core.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Composition, Observation
 from elastream.core.plant import Plan
 from elastream.dataflow.signals import SignalReading, Signals
@@ -94,14 +94,14 @@ class Committing(FakePlant):
 
 def guarded(
     plant: FakePlant, text: str = "", script: dict[float, dict[str, Any]] | None = None
-) -> tuple[GuardLog, Guarding]:
+) -> tuple[GuardLog, GuardExtension]:
     log = GuardLog()
     if text:
         log.append(text, "guards.yaml", "test")
-    return log, Guarding(log, Told(plant.clock, script or {}))
+    return log, GuardExtension(log, Told(plant.clock, script or {}))
 
 
-def ran(plant: FakePlant, guarding: Guarding, policy: Any = None, limit: float = 10.0, **options: Any) -> Recording:
+def ran(plant: FakePlant, guarding: GuardExtension, policy: Any = None, limit: float = 10.0, **options: Any) -> Recording:
     collector = Collector()
     Loop(plant, policy or Planned(), extensions=[guarding], limit=limit, observers=[collector], **options).run()
     return collector.recording
@@ -141,28 +141,28 @@ def test_what_is_unknown_leaves_what_runs_and_the_record_says_why() -> None:
 @pytest.mark.parametrize(
     ("standing", "action", "refused"),
     [
-        (Standing("words", ("split_fast",), {}, {}, {"split": "when error < 0.3", "split_fast": "always"}), FAST, ""),
+        (GuardDecision("words", ("split_fast",), {}, {}, {"split": "when error < 0.3", "split_fast": "always"}), FAST, ""),
         (
-            Standing("words", ("split_fast",), {}, {}, {"split": "when error < 0.3", "split_fast": "always"}),
+            GuardDecision("words", ("split_fast",), {}, {}, {"split": "when error < 0.3", "split_fast": "always"}),
             SLOW,
             "the guard of split is not active (split: when error < 0.3)",
         ),
         (
-            Standing(
+            GuardDecision(
                 "words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}
             ),
             FAST,
             "the guard of split_fast is unknown (error) (split_fast: when error > 1)",
         ),
         (
-            Standing("words", ("split",), {}, {}, {"split": "always"}),
+            GuardDecision("words", ("split",), {}, {}, {"split": "always"}),
             FAST,
             "split_fast has no guard among those of words: it may not run",
         ),
     ],
 )
 def test_a_switch_outside_the_allowed_set_is_refused_with_the_text_of_the_guard(
-    standing: Standing, action: SwitchAlternate, refused: str
+    standing: GuardDecision, action: SwitchAlternate, refused: str
 ) -> None:
     assert standing.refusal(action.alternate) == refused
 
@@ -231,7 +231,7 @@ def test_external_signals_that_cannot_be_read_raise_an_alarm_and_the_run_goes_on
     log.append(BY_ERROR, "g.yaml", "test")
     source = Told(plant.clock, {0.0: {"error": 0.5}})
     plant.clock._on_sleep = lambda now: setattr(source, "fails", 3.0 <= now < 6.0)
-    recording = ran(plant, Guarding(log, source))
+    recording = ran(plant, GuardExtension(log, source))
     ((alarm, cleared),) = recording.alarms
     assert (alarm.source, alarm.since, cleared) == ("external signals", 3.0, 6.0)
     assert set(source.followed) == {"error", "peak"}
@@ -256,7 +256,7 @@ def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest
 
 
 def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> None:
-    allowed = Standing("words", ("split_fast",), {"split_fast": 1.0}, {}, {"split": "never", "split_fast": "always"})
+    allowed = GuardDecision("words", ("split_fast",), {"split_fast": 1.0}, {}, {"split": "never", "split_fast": "always"})
     seen = replace(FakePlant().observe(), standings={"words": allowed})
     assert required_switches(seen, [FAST]) == []
     assert required_switches(seen, [SLOW]) == required_switches(seen, []) == [FAST]
@@ -446,4 +446,4 @@ def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> N
     assert [(time, action) for time, action, _ in done(second)] == [(5.0, FAST)]
     assert second.signals_at(9.0)["error"] == SignalReading(0.4, 5.0)
     assert [version for _, version in second.series.guards] == [1]
-    assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) == ()
+    assert guarding_again(ran(FakePlant(), GuardExtension(GuardLog())), (), again.clock.now, 0.0) == ()

@@ -110,11 +110,9 @@ def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
     assert entry.action.why == "because"
 
 
-def test_a_journal_of_months_keeps_what_is_under_way_and_the_newest_of_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr("elastream.control.journal.KEPT", 5)
-    monkeypatch.setattr("elastream.control.journal.LONGEST", 30)
+def test_journal_keeps_unfinished_actions_and_the_newest_others(tmp_path):
     path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
+    journal = Journal(path, capacity=5)
     waits = journal.step(tried(journal, LEASE), ActionState.ACCEPTED, 1.0)
     for number in range(2, 200):
         journal.step(

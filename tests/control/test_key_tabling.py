@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from elastream.control.key_tables import BY, KeyTabling
+from elastream.control.key_tables import BY, KeyTableExtension
 from elastream.core.action import SetKeyTable
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Composition, Context, Observation
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.key_table import KeyTable, KeyTableBook
@@ -30,7 +30,7 @@ def table(alternate: str) -> KeyTable:
 
 def test_the_newest_version_is_requested_until_it_is_wanted():
     book, alarms = KeyTableBook(), Alarms(lambda: 0.0)
-    tabling = KeyTabling(book)
+    tabling = KeyTableExtension(book)
     assert tabling.proposals(seen({}), (), alarms) == ()
     book.append(table("mean"))
     book.append(table("trend"))
@@ -41,16 +41,16 @@ def test_the_newest_version_is_requested_until_it_is_wanted():
 
 
 def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
-    alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
+    alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("trend")))
     for allowed, refused in ((("mean",), "its guards do not allow trend, which the table names"), (("mean", "trend"), "")):
-        guarded = replace(seen({}), standings={"predict": Standing("predict", allowed)})
+        guarded = replace(seen({}), standings={"predict": GuardDecision("predict", allowed)})
         (proposal,) = tabling.proposals(guarded, (), alarms)
         assert proposal.refused == refused
 
 
 def test_a_table_in_force_goes_where_guards_come_to_forbid_what_it_names_and_comes_back_when_they_allow_it():
-    alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
-    forbids, allows = ({"predict": Standing("predict", allowed)} for allowed in (("mean",), ("mean", "trend")))
+    alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("trend")))
+    forbids, allows = ({"predict": GuardDecision("predict", allowed)} for allowed in (("mean",), ("mean", "trend")))
     (proposal,) = tabling.proposals(replace(seen({"predict": 1}), standings=forbids), (), alarms)
     assert (proposal.action, proposal.refused) == (SetKeyTable("predict", 0), "")
     assert proposal.action.why == "its guards do not allow trend, which the table names"
@@ -58,13 +58,13 @@ def test_a_table_in_force_goes_where_guards_come_to_forbid_what_it_names_and_com
     assert waiting.refused
     (again,) = tabling.proposals(replace(seen({}), standings=allows), (), alarms)
     assert (again.action, again.refused) == (SetKeyTable("predict", 1), "")
-    unknown = {"predict": Standing("predict", ())}  # none is allowed: what runs stays
+    unknown = {"predict": GuardDecision("predict", ())}  # none is allowed: what runs stays
     assert tabling.proposals(replace(seen({"predict": 1}), standings=unknown), (), alarms) == ()
 
 
 def test_an_older_table_that_guards_allow_stays_where_they_forbid_the_newest():
-    alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("mean"), table("trend")))
-    guarded = replace(seen({"predict": 1}), standings={"predict": Standing("predict", ("mean",))})
+    alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("mean"), table("trend")))
+    guarded = replace(seen({"predict": 1}), standings={"predict": GuardDecision("predict", ("mean",))})
     (proposal,) = tabling.proposals(guarded, (), alarms)
     assert proposal.action == SetKeyTable("predict", 2)
     assert proposal.refused
@@ -80,10 +80,10 @@ def test_tables_that_cannot_be_read_sound_an_alarm_and_change_nothing():
             return super().newest()
 
     book, alarms = Damaged(table("mean")), Alarms(lambda: 0.0)
-    tabling = KeyTabling(book)
+    tabling = KeyTableExtension(book)
     assert tabling.proposals(seen({}), (), alarms) == ()
-    (alarm,) = alarms.standing
+    (alarm,) = alarms.active
     assert "line 3" in alarm.said
     book.broken = False
     assert len(tabling.proposals(seen({}), (), alarms)) == 1
-    assert alarms.standing == ()
+    assert alarms.active == ()

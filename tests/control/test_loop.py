@@ -433,7 +433,7 @@ def test_that_ever_more_records_are_late_goes_by_the_fewest_that_wait(waits, say
         )
         batches = [MicroBatch("s", second - 50.0, 50.0, 10.0)] if second % 50 == 0 else []
         now = replace(seen, time=float(second), operators=operators, application=late, batches=tuple(batches))
-        said.append(bool(loop._left_late(now, Plan())))
+        said.append(bool(loop._unanswered_lateness(now, Plan())))
     assert any(said) is says
     assert not any(said[:14])
 

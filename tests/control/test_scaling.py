@@ -12,7 +12,7 @@ from elastream.clouds.standalone import Standalone
 from elastream.control.loop import Loop
 from elastream.control.scaling import Scaling, ScalingLimits, with_window
 from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
-from elastream.core.fitting import refuse_rules
+from elastream.core.fitting import check_rules
 from elastream.core.hosts import Billing, HostState, Lease
 from elastream.core.plant import Plan
 from elastream.core.scaling import RULE_NAMES, ScalingRules, rule_of
@@ -285,7 +285,7 @@ def test_what_is_no_rule_is_refused_with_its_field(rules, field, said):
 
 
 def test_the_command_line_sets_changes_and_takes_away_rules():
-    rules = ScalingRules(max_scale_up=1.0, tolerance=0.1).given(
+    rules = ScalingRules(max_scale_up=1.0, tolerance=0.1).with_pairs(
         [
             "max_scale_up=",
             "stabilization_down=5min",
@@ -312,7 +312,7 @@ def test_the_command_line_sets_changes_and_takes_away_rules():
 )
 def test_a_wrong_option_is_one_sentence(pair, said):
     with pytest.raises(InputError, match="--scaling") as raised:
-        ScalingRules().given([pair])
+        ScalingRules().with_pairs([pair])
     assert said in str(raised.value)
 
 
@@ -325,10 +325,10 @@ def test_a_refusal_names_its_rule(name):
 def test_rules_that_the_cloud_cannot_keep_are_refused_before_a_run():
     kind = replace(SMALL, price=2.0, billing=Billing(1800.0))
     with pytest.raises(InputError, match="min_hosts: 5 is more than the cloud has, 4"):
-        refuse_rules(ScalingRules(min_hosts=5), 4, [kind])
+        check_rules(ScalingRules(min_hosts=5), 4, [kind])
     with pytest.raises(InputError, match=r"budget: 3 hosts of type 'small' for 12.00 in 60.0 min, .* more than 11/h"):
-        refuse_rules(ScalingRules(min_hosts=3, budget="11/h"), 4, [kind])
-    refuse_rules(ScalingRules(min_hosts=3, budget="12/h"), 4, [kind])
+        check_rules(ScalingRules(min_hosts=3, budget="11/h"), 4, [kind])
+    check_rules(ScalingRules(min_hosts=3, budget="12/h"), 4, [kind])
 
 
 # Money.

@@ -12,13 +12,13 @@ def test_an_alarm_keeps_its_time_until_it_is_cleared() -> None:
     alarms.sound("disk", "the disk is full")
     now[0] = 5.0
     alarms.sound("disk", "the disk is still full")
-    (alarm,) = alarms.standing
+    (alarm,) = alarms.active
     assert (alarm.said, alarm.since) == ("the disk is still full", 1.0)
     alarms.clear("disk")
-    assert alarms.standing == ()
+    assert alarms.active == ()
 
 
-def test_a_dead_thread_raises_an_alarm_of_one_line_with_its_traceback() -> None:
+def test_failed_thread_sounds_an_alarm_with_its_traceback() -> None:
     alarms = Alarms(lambda: 0.0)
 
     def work() -> None:
@@ -27,23 +27,23 @@ def test_a_dead_thread_raises_an_alarm_of_one_line_with_its_traceback() -> None:
     thread = AlarmedThread(alarms, "mover", work, pauses=())
     thread.start()
     thread.join()
-    (alarm,) = alarms.standing
+    (alarm,) = alarms.active
     assert (alarm.source, alarm.said) == ("mover", "thread mover died: RuntimeError: line one; it is not started again")
     assert "line two" in alarm.traceback
 
 
-def test_a_dead_thread_restarts_and_its_alarm_clears_after_a_while() -> None:
+def test_failed_thread_restarts_and_its_alarm_is_cleared() -> None:
     alarms, goes_on, began = Alarms(lambda: 0.0), threading.Event(), []
 
     def work() -> None:
-        began.append(alarms.standing)
+        began.append(alarms.active)
         if len(began) < 3:
             raise RuntimeError("passes")
         goes_on.wait()
 
-    thread = AlarmedThread(alarms, "mover", work, pauses=(0.0, 0.0), calm=0.01)
+    thread = AlarmedThread(alarms, "mover", work, pauses=(0.0, 0.0), healthy_after=0.01)
     thread.start()
-    wait_until(lambda: len(began) == 3 and not alarms.standing)
+    wait_until(lambda: len(began) == 3 and not alarms.active)
     assert [len(standing) for standing in began] == [0, 1, 1]
     goes_on.set()
     thread.join()

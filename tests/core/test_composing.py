@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.action import SetKeyTable, SwitchAlternate, SwitchEdge
-from elastream.core.composition import Consistency, changed_operators, consistency_of, refuse_inconsistent, switched
+from elastream.core.composition import Consistency, changed_operators, check_consistency, consistency_of, switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import KafkaTopic
@@ -132,10 +132,10 @@ def merged(source: KafkaTopic | None) -> Layout:
 )
 def test_a_dataflow_that_cannot_keep_to_a_mode_is_refused_with_the_way_out(layout, mode, says):
     if not says:
-        refuse_inconsistent(layout, Consistency(mode))
+        check_consistency(layout, Consistency(mode))
         return
     with pytest.raises(DataflowError, match=says) as refused:
-        refuse_inconsistent(layout, Consistency(mode))
+        check_consistency(layout, Consistency(mode))
     assert refused.value.at == ("consistency",)
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.core.metrics import FIGURES, Given, Metric, PlantKind, Quantity, Rows, quantity_of
+from elastream.core.metrics import FIGURES, Metric, Quantity, Rows, quantity_of
+from elastream.core.promises import PROMISES, Condition, PlantKind, promised
 from elastream.core.wording import UNKNOWN, WRITERS, quantity
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, kafka, records, text_files
@@ -25,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("metric", Metric)
 def test_every_metric_has_a_meaning_and_a_plant_that_measures_it(metric: Metric) -> None:
     assert metric.meaning.endswith(".")
-    assert metric.promises
-    assert all(promise.how and promise.kinds for found in metric.promises.values() for promise in found)
+    assert PROMISES[metric]
+    assert all(promise.how and promise.kinds and promise.plants for promise in PROMISES[metric])
     assert Metric[metric.value.upper()] is metric
     assert pickle.loads(pickle.dumps(metric)) is metric
 
@@ -34,7 +35,7 @@ def test_every_metric_has_a_meaning_and_a_plant_that_measures_it(metric: Metric)
 @pytest.mark.parametrize("plant", PlantKind)
 def test_every_plant_measures_what_the_loop_cannot_do_without(plant: PlantKind) -> None:
     for metric in (Metric.LATENCY, Metric.LATENCY_P99, Metric.THROUGHPUT, Metric.COST):
-        assert metric.promised(Rows.APPLICATION, plant)
+        assert list(promised(metric, Rows.APPLICATION, plant))
 
 
 def test_a_metric_is_as_cheap_a_key_as_its_name() -> None:
@@ -82,31 +83,31 @@ def graph() -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("given", "operators"),
+    ("condition", "operators"),
     [
-        (Given.LOAD, ()),
-        (Given.LEVEL, ("rename",)),
-        (Given.PYTHON, ("lines", "split", "out")),
-        (Given.DURABLE, ("count",)),
-        (Given.FIRST, ("lines", "count")),
-        (Given.LEADS, ("lines", "count")),
-        (Given.WIDTH, ()),
+        (Condition.DECLARED_LOAD, ()),
+        (Condition.MAX_DURATION, ("rename",)),
+        (Condition.PYTHON, ("lines", "split", "out")),
+        (Condition.DURABLE_INPUT, ("count",)),
+        (Condition.STAGE_HEAD, ("lines", "count")),
+        (Condition.QUERY_HEAD, ("lines", "count")),
+        (Condition.OWN_PARALLELISM, ()),
     ],
 )
-def test_a_condition_is_decided_by_what_the_dataflow_declares(given: Given, operators: tuple[str, ...]) -> None:
+def test_a_condition_is_decided_by_what_the_dataflow_declares(condition: Condition, operators: tuple[str, ...]) -> None:
     layout = lay_out(graph())
-    assert tuple(o.name for o in layout.graph.operators if given.holds(layout, None, o)) == operators
+    assert tuple(o.name for o in layout.graph.operators if condition.holds(layout, None, o)) == operators
 
 
 def test_a_condition_that_needs_a_running_plant_is_undecided() -> None:
     layout = lay_out(graph())
-    assert Given.SHUFFLES.holds(layout, None, layout.graph.operator("count")) is None
+    assert Condition.SHUFFLES.holds(layout, None, layout.graph.operator("count")) is None
 
 
 def test_a_target_latency_decides_what_needs_one() -> None:
     layout = lay_out(graph())
-    assert (Given.TARGET.holds(layout, 2.0), Given.LEVELS.holds(layout, 2.0)) == (True, False)
-    assert (Given.TARGET.holds(layout, None), Given.LEVELS.holds(layout, None)) == (False, True)
+    assert (Condition.TARGET_LATENCY.holds(layout, 2.0), Condition.MAX_DURATIONS.holds(layout, 2.0)) == (True, False)
+    assert (Condition.TARGET_LATENCY.holds(layout, None), Condition.MAX_DURATIONS.holds(layout, None)) == (False, True)
 
 
 def test_arrivals_are_known_behind_operators_that_emit_one_per_record() -> None:
@@ -115,14 +116,19 @@ def test_arrivals_are_known_behind_operators_that_emit_one_per_record() -> None:
     lines.select({"w": "explode(split(value, ' '))"}, name="words").key_by("w").count(name="many").sink(collect("a"))
     lines.durable().select({"v": "upper(value)"}, name="upper").key_by("v").count(name="one").sink(collect("b"))
     layout = lay_out(flow.graph)
-    told = {o.name for o in flow.graph.operators if o.kind is not Kind.SINK and Given.TOLD.holds(layout, None, o)}
+    told = {
+        o.name for o in flow.graph.operators if o.kind is not Kind.SINK and Condition.INPUT_METERED.holds(layout, None, o)
+    }
     assert told == {"lines", "words", "upper", "one"}
-    assert [Given.AS_MANY.holds(layout, None, flow.graph.by_name[name]) for name in ("words", "upper")] == [False, True]
-    assert [o.name for o in flow.graph.operators if Given.WIDTH.holds(layout, None, o)] == ["lines", "upper"]
+    assert [Condition.ONE_TO_ONE.holds(layout, None, flow.graph.by_name[name]) for name in ("words", "upper")] == [
+        False,
+        True,
+    ]
+    assert [o.name for o in flow.graph.operators if Condition.OWN_PARALLELISM.holds(layout, None, o)] == ["lines", "upper"]
 
 
 def test_backlog_is_promised_if_every_source_can_report_its_own() -> None:
     for reads, known in ((text_files("in/"), True), (text_files("s3a://in/"), None), (kafka("t"), None)):
         flow = Dataflow("f")
         flow.source(reads, name="in").sink(collect("out"))
-        assert Given.COUNTED.holds(lay_out(flow.graph), None) is known
+        assert Condition.SOURCES_COUNTED.holds(lay_out(flow.graph), None) is known

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from elastream.core.plant import Plan, Policy, as_policy, refuse_unsupported
+from elastream.core.plant import Plan, Policy, as_policy, check_supported
 from elastream.core.prospect import Prospect
 from elastream.errors import DataflowError, InputError
 from support.example_run import example_context
@@ -70,6 +70,6 @@ def test_a_policy_that_cannot_work_is_refused_in_its_own_words():
             return "it wants more"
 
     with pytest.raises(DataflowError, match="policy picky: it wants more"):
-        refuse_unsupported(Picky(), example_context())
-    refuse_unsupported(Derived(), example_context())
-    refuse_unsupported(None, example_context())
+        check_supported(Picky(), example_context())
+    check_supported(Derived(), example_context())
+    check_supported(None, example_context())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from elastream.dataflow.builder import Dataflow, Stream, timeout
-from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import collect, kafka, parquet, records
 from elastream.dataflow.operators import Alternate, Form, Kind, Operator
 from elastream.dataflow.schema import columns_of
@@ -329,7 +329,7 @@ def test_what_spark_cannot_run_is_refused_with_the_field_at_fault(case: str) -> 
     flow = Dataflow("wrong")
     write(flow)
     with pytest.raises(DataflowError, match=sentence) as caught:
-        refuse_uncompilable(lay_out(flow.graph))
+        plan_queries(lay_out(flow.graph))
     assert "\n" not in str(caught.value)
     assert caught.value.at == at
 
@@ -341,7 +341,7 @@ def test_columns_are_followed_through_functions_keys_and_durable_edges() -> None
     counts = words.durable().key_by("word").aggregate({"n": "count(*)", "last": "max(`day`)", "shown": "concat(word, '!')"})
     late = counts.select({"n": "N + 1", "w": "shown"}, name="shown")
     late.durable("kafka").filter(bool, name="f").select({"n": "n"}, name="end").sink(collect("x"))
-    assert list(refuse_uncompilable(lay_out(flow.graph))) == ["source", "aggregate", "f"]
+    assert list(plan_queries(lay_out(flow.graph))) == ["source", "aggregate", "f"]
 
 
 def test_columns_are_followed_through_windows_joins_and_zips() -> None:
@@ -353,7 +353,7 @@ def test_columns_are_followed_through_windows_joins_and_zips() -> None:
     ordered = flow.source(records([], "x int"), name="x").sequential()
     zipped = ordered.zip(flow.source(records([], "y int"), name="y").sequential())
     zipped.select({"z": "x + y"}, name="both").sink(collect("both"))
-    refuse_uncompilable(lay_out(flow.graph))
+    plan_queries(lay_out(flow.graph))
 
 
 def test_a_join_reads_its_two_sides_from_two_durable_edges() -> None:
@@ -361,7 +361,7 @@ def test_a_join_reads_its_two_sides_from_two_durable_edges() -> None:
     other = flow.source(records([], "word string, forecast double"), name="right").durable()
     joined = timed(flow, "left").durable().window(count=2).join(other, on="word")
     joined.select({"error": "forecast - n"}).sink(collect("x"))
-    plans = refuse_uncompilable(lay_out(flow.graph))
+    plans = plan_queries(lay_out(flow.graph))
     assert [outlet.port for outlet in plans["join"].before.outlets] == [0, 1]
 
 
@@ -370,7 +370,7 @@ def test_a_query_is_planned_after_those_whose_edges_it_reads() -> None:
     left, right = numbered(flow, "left"), numbered(flow, "right")
     left.merge(right.durable()).filter(bool, name="both").sink(collect("x"))
     right.sink(collect("y"), name="other")
-    assert list(refuse_uncompilable(lay_out(flow.graph))) == ["right", "left"]
+    assert list(plan_queries(lay_out(flow.graph))) == ["right", "left"]
 
 
 def test_expressions_that_spark_can_read_are_not_refused() -> None:
@@ -387,11 +387,11 @@ def test_expressions_that_spark_can_read_are_not_refused() -> None:
     }
     flow = Dataflow("good")
     numbered(flow).select(good).sink(collect("x"))
-    refuse_uncompilable(lay_out(flow.graph))
+    plan_queries(lay_out(flow.graph))
     flow = Dataflow("good")
     more = {"a": "sum(n) / count(1)", "b": "max_by(word, n)", "c": "count(distinct word) filter (where n > 1)", "d": "1"}
     numbered(flow).key_by("n").aggregate(more).sink(collect("x"))
-    refuse_uncompilable(lay_out(flow.graph))
+    plan_queries(lay_out(flow.graph))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_durable_edge_starts_a_segment():
 
 def test_unfused_every_operator_is_a_stage():
     built = word_count().graph
-    assert [stage.operators for stage in lay_out(built, fused=False).stages] == [(name,) for name in built.order]
+    assert [stage.operators for stage in lay_out(built, chained=False).stages] == [(name,) for name in built.order]
 
 
 def test_only_a_layout_requested_unchained_is_unchained():
@@ -153,8 +153,8 @@ def test_only_a_layout_requested_unchained_is_unchained():
         (Edge("source", "sink", durable="parquet"),),
     )
     assert len(lay_out(built).stages) == 2
-    assert not lay_out(built).apart
-    assert lay_out(built, fused=False).apart
+    assert not lay_out(built).unchained
+    assert lay_out(built, chained=False).unchained
 
 
 def test_choices_alternates_and_dealing_reach_the_graph():

@@ -4,7 +4,7 @@ import pytest
 
 from elastream import Alternate, Dataflow
 from elastream.dataflow.endpoints import kafka, parquet, records
-from elastream.dataflow.identity import identity_of, refuse_changed
+from elastream.dataflow.identity import check_identity, identity_of
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.loads import constant, ramp
@@ -42,9 +42,9 @@ def flow(*, key="word", kind=None, load=None, fast=False, out="/out", state=4, s
 )
 def test_what_changed_of_a_dataflow_is_said(changed, said):
     before, now = flow(), flow(**changed)
-    refuse_changed(before, before)
+    check_identity(before, before)
     with pytest.raises(InputError, match="the dataflow cannot go on with what the run has on disk") as refused:
-        refuse_changed(before, now)
+        check_identity(before, now)
     assert said in "; ".join([str(refused.value), *(f"{key} is new" for key in now if key not in before)])
 
 
@@ -55,4 +55,4 @@ def test_loads_servers_levels_and_functions_may_change():
 
 def test_of_many_differences_three_are_named():
     with pytest.raises(InputError, match=r"; and \d+ more$"):
-        refuse_changed(flow(), flow(key="n", state=8, store="disk", out="/x", name="letters"))
+        check_identity(flow(), flow(key="n", state=8, store="disk", out="/x", name="letters"))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.dataflow.schema import columns_of, refuse_rows
+from elastream.dataflow.schema import check_rows, columns_of
 from elastream.errors import DataflowError
 
 AT = ("operators", "lines", "source", "records")
 
 
 def refused(schema, *rows):
-    refuse_rows("lines", rows, columns_of(schema, "the schema"), AT)
+    check_rows("lines", rows, columns_of(schema, "the schema"), AT)
 
 
 @pytest.mark.parametrize(

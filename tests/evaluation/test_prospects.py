@@ -31,7 +31,7 @@ HOUR = 3600.0
 
 def known(**settings):
     return prospect_of(
-        lay_out(GRAPH, fused=False), TYPES, {"in": constant(50, HOUR)}, Settings(monitor=60.0, **settings), seconds=HOUR
+        lay_out(GRAPH, chained=False), TYPES, {"in": constant(50, HOUR)}, Settings(monitor=60.0, **settings), seconds=HOUR
     )
 
 
@@ -39,7 +39,7 @@ def test_hosts_and_links_do_what_was_known_of_them():
     settings = {"speed_trace": SpeedWalk().over(HOUR), "link_trace": Ec2Links().over(HOUR)}
     prospect = known(**settings)
     plant = make_plant(
-        lay_out(GRAPH, fused=False), hosts=["a", "a"], host_types=TYPES, loads={"in": constant(50, HOUR)},
+        lay_out(GRAPH, chained=False), hosts=["a", "a"], host_types=TYPES, loads={"in": constant(50, HOUR)},
         settings=Settings(monitor=60.0, **settings), seconds=HOUR,
     )  # fmt: skip
     checked = 0

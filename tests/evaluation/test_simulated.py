@@ -29,7 +29,7 @@ GRAPH = Graph(
 def plant():
     """Ten records a second for a minute."""
     load = Emissions.every(1.0, [10] * 60, spread=True)
-    return make_plant(lay_out(GRAPH, fused=False), host_types=[HOST], loads={"in": load})
+    return make_plant(lay_out(GRAPH, chained=False), host_types=[HOST], loads={"in": load})
 
 
 class Scripted:

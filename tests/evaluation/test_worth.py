@@ -42,7 +42,7 @@ def flow(selectivity: float = 1.0) -> Graph:
 
 def plant(graph: Graph, rate: float, *, fused: bool = False, **parallelism: int) -> SimulatedPlant:
     return make_plant(
-        lay_out(graph, fused=fused),
+        lay_out(graph, chained=fused),
         host_types=[HostType("one", cores=8, price=1.0, billing=Billing(3600.0))],
         loads={"in": constant(rate, 7200.0)},
         settings=Settings(monitor=60.0, travel=Travel.COHORTS),

@@ -32,7 +32,7 @@ from trending import (
 )
 
 from elastream.api.run import commanded
-from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.stages import lay_out
 from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import begin_results
@@ -138,7 +138,7 @@ def test_what_differs_from_plain_loops_is_said(tmp_path):
 
 def test_it_is_one_dataflow_of_two_queries_that_spark_can_run(tmp_path):
     layout = lay_out(trending.dataflow(Plan((Step(1, 1),)), tmp_path).graph)
-    assert len(refuse_uncompilable(layout)) == QUERIES
+    assert len(plan_queries(layout)) == QUERIES
 
 
 def test_one_host_is_killed_once_some_seconds_after_the_first_observation():

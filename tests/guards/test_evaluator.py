@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.dataflow.signals import Signal, SignalKind, SignalReading
 from elastream.guards.evaluator import Element, Evaluator, Guard, held_for
 from elastream.guards.language import Language
@@ -22,7 +22,7 @@ def evaluator(*guards: Guard, signals: tuple[Signal, ...] = SIGNALS, before: Eva
     return Evaluator([Element("forecast", guards)], signals, before)
 
 
-def decision(guards: Evaluator, now: float, **values: Any) -> Standing:
+def decision(guards: Evaluator, now: float, **values: Any) -> GuardDecision:
     guards.update(now, {name: SignalReading(value, now) for name, value in values.items()})
     return guards.standings["forecast"]
 
@@ -156,9 +156,9 @@ def test_values_are_relative_to_the_best() -> None:
 
 
 def test_running_alternate_stays_among_equal_values() -> None:
-    standing = Standing("forecast", ("a", "b"), {"a": 1.0, "b": 1.0})
+    standing = GuardDecision("forecast", ("a", "b"), {"a": 1.0, "b": 1.0})
     assert (standing.best("b"), standing.best("c")) == ("b", "a")
-    assert Standing("forecast", (), {"a": 1.0}).best("b") == "b"
+    assert GuardDecision("forecast", (), {"a": 1.0}).best("b") == "b"
 
 
 def test_greatest_value_counts_until_its_sample_leaves() -> None:

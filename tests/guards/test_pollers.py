@@ -77,7 +77,7 @@ def test_a_file_is_a_signal_as_old_as_its_last_reading(pollers, clock, tmp_path)
     pollers.follow([number("tariff", "file", file)])
     assert heard(pollers, "tariff") == SignalReading(0.31, 0.0)
     clock.advance(7)
-    wait_until(lambda: pollers.newest()["tariff"].taken == 7)
+    wait_until(lambda: pollers.newest()["tariff"].time == 7)
     file.write_text("0.35")
     wait_until(lambda: pollers.newest()["tariff"].value == 0.35)
 

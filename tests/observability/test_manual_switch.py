@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.control.guarding import Guarding
+from elastream.control.guarding import GuardExtension
 from elastream.control.loop import Loop
 from elastream.core.action import SwitchAlternate
 from elastream.core.hosts import HostType
@@ -62,7 +62,7 @@ def test_a_switch_in_a_file_is_followed_there_and_back(tmp_path: Path, fused: bo
     switch.write_text("false")
     file.write_text(GUARDS)
     plant = make_plant(
-        lay_out(GRAPH, fused=fused), host_types=[HostType("vm", cores=4.0)], loads={"meters": constant("50/s", "2 min")}
+        lay_out(GRAPH, chained=fused), host_types=[HostType("vm", cores=4.0)], loads={"meters": constant("50/s", "2 min")}
     )
     pollers, versions, collector = Pollers(plant.clock.now), GuardLog(), Collector()
     versions.append(load_guards(file, GRAPH).text, file, "test")
@@ -71,7 +71,7 @@ def test_a_switch_in_a_file_is_followed_there_and_back(tmp_path: Path, fused: bo
             plant,
             Untouched(),
             clock=Thrown(plant, pollers, switch, {20.0: "true", 40.0: "false"}),
-            extensions=[Guarding(versions, pollers)],
+            extensions=[GuardExtension(versions, pollers)],
             observers=[collector],
             limit=60.0,
             to_the_limit=True,

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.control.guarding import Guarding
+from elastream.control.guarding import GuardExtension
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost, SwitchAlternate, SwitchEdge
 from elastream.core.frames import Frame
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, Observation
-from elastream.core.plant import refuse_unsupported
+from elastream.core.plant import check_supported
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -80,11 +80,13 @@ def observed(rate: float, at: float = 0.0, hosts: int = 1, of: Graph | None = No
     return Observation(at, context, frame, hosts=Frame(tuple(leases)), leases=leases, composition=composition, **parts)
 
 
-def standing(*allowed: str, element: str = "forecast", **values: float) -> dict[str, Standing]:
+def standing(*allowed: str, element: str = "forecast", **values: float) -> dict[str, GuardDecision]:
     """Guards of arima, tree and mean (or of the branches), of which `allowed` are active."""
     names = ("arima", "tree", "mean") if element == "forecast" else ("asleep", "curtail")
     return {
-        element: Standing(element, allowed, {**dict.fromkeys(names, 1.0), **values}, {}, dict.fromkeys(names, "when x"))
+        element: GuardDecision(
+            element, allowed, {**dict.fromkeys(names, 1.0), **values}, {}, dict.fromkeys(names, "when x")
+        )
     }
 
 
@@ -131,7 +133,7 @@ def test_it_runs_the_highest_value_that_the_usable_cores_carry(rate: float, host
         (standing("tree", tree=0.0), "tree", None),
     ],
 )
-def test_guards_say_what_may_run_and_what_it_is_worth(guards: dict[str, Standing], runs: str, to: str | None) -> None:
+def test_guards_say_what_may_run_and_what_it_is_worth(guards: dict[str, GuardDecision], runs: str, to: str | None) -> None:
     found = switched(observed(10, runs={"forecast": runs}, standings={**ASLEEP, **guards}))
     assert found == ([] if to is None else [to])
 
@@ -325,11 +327,11 @@ def test_a_dataflow_without_a_choice_or_a_sizing_is_refused() -> None:
     bare = Graph("bare", plain.operators[:2] + plain.operators[3:4], (Edge("meters", "forecast"), Edge("forecast", "out")))
     context = Context(lay_out(bare), {"vm": VM})
     with pytest.raises(ElastreamError, match="highest_value: no operator has several alternates, and there is no choice"):
-        refuse_unsupported(HighestValue(), context)
+        check_supported(HighestValue(), context)
     sizing = made(POLICY, "even", {}, References(Path()))
     with pytest.raises(ElastreamError, match="it places tasks on the hosts that are there"):
-        refuse_unsupported(HighestValue(sizing=sizing), observed(1).context)
-    refuse_unsupported(HighestValue(), observed(1).context)
+        check_supported(HighestValue(sizing=sizing), observed(1).context)
+    check_supported(HighestValue(), observed(1).context)
 
 
 def test_a_choice_is_switched_by_its_edge() -> None:
@@ -341,7 +343,7 @@ def test_a_choice_is_switched_by_its_edge() -> None:
 def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: bool) -> None:
     of = graph({"tree": (0.8, 0.005), "arima": (1.0, 0.02)})
     plant = make_plant(
-        lay_out(of, fused=fused),
+        lay_out(of, chained=fused),
         host_types=[VM],
         loads={"meters": steps((20, "60s"), (150, "60s"), (20, "60s"))},
         settings=Settings(monitor=1.0),
@@ -350,7 +352,9 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     collector = Collector()
     guards = GuardLog()
     guards.append("guards: {split: {asleep: {value: 1.0}}}", "g.yaml", "test")
-    Loop(plant, HighestValue(), extensions=[Guarding(guards)], observers=[collector], limit=180.0, to_the_limit=True).run()
+    Loop(
+        plant, HighestValue(), extensions=[GuardExtension(guards)], observers=[collector], limit=180.0, to_the_limit=True
+    ).run()
     recording = collector.recording
     runs = recording.compositions_at
     assert [runs(at)[""].alternates["forecast"] for at in (10.0, 59.0, 80.0, 119.0, 179.0)] == [

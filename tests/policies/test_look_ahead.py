@@ -9,7 +9,7 @@ import pytest
 
 from elastream.core.hosts import Billing, HostType
 from elastream.core.metrics import Metric
-from elastream.core.plant import refuse_unsupported
+from elastream.core.plant import check_supported
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -67,10 +67,10 @@ def run(policy, load=RISE, seconds=LONG, period=300.0, fused=False, look=lambda 
     """(plant, run) of a policy, prepared for what comes."""
     faults = more.pop("faults", ())
     settings = Settings(monitor=60.0, travel=Travel.COHORTS, cohorts_above=0, faults=faults, speed_trace=speeds)
-    layout, loads = lay_out(graph, fused=fused), {"web": load, "app": load.scaled(0.5)}
+    layout, loads = lay_out(graph, chained=fused), {"web": load, "app": load.scaled(0.5)}
     policy = policy.prepared(prospect_of(layout, TYPES, loads, settings, seconds=seconds))
     plant = make_plant(layout, host_types=TYPES, loads=loads, settings=settings, seconds=seconds, **more)
-    refuse_unsupported(policy, plant.context)
+    check_supported(policy, plant.context)
     return plant, simulated(plant, policy, period=period, until=seconds, look=look)
 
 
@@ -166,16 +166,16 @@ def test_dropped_plans_and_reversed_actions_are_counted_separately():
 def test_an_oracle_is_refused_where_nothing_is_known_of_the_run():
     plant, _ = run(Latest(), seconds=300.0)
     with pytest.raises(DataflowError, match="simulated runs only"):
-        refuse_unsupported(Plasticc(forecast="oracle"), plant.context)
-    refuse_unsupported(Latest(forecast="oracle"), plant.context)
+        check_supported(Plasticc(forecast="oracle"), plant.context)
+    check_supported(Latest(forecast="oracle"), plant.context)
 
 
 def test_a_forecasting_policy_without_its_library_is_refused(monkeypatch):
     plant, _ = run(Latest(), seconds=300.0)
     monkeypatch.setattr("elastream.policies.forecasting.seasonal.find_spec", lambda _: None)
     with pytest.raises(DataflowError, match=r"pip install 'elastream\[forecast\]'"):
-        refuse_unsupported(Plasticc(), plant.context)
-    refuse_unsupported(Latest(), plant.context)
+        check_supported(Plasticc(), plant.context)
+    check_supported(Latest(), plant.context)
 
 
 def test_settings_come_from_the_command_line_and_wrong_ones_are_refused():

@@ -362,7 +362,7 @@ def test_it_says_for_what_it_can_do_nothing():
     flow = Dataflow("stateless")
     flow.source(None).flat_map(str.split, returns="word string").sink(None)
     assert "the dataflow has none" in RingBalance().unsupported_reason(Context(lay_out(flow.graph)))
-    assert "simulate the dataflow fused" in RingBalance().unsupported_reason(Context(lay_out(words().graph, fused=False)))
+    assert "simulate the dataflow fused" in RingBalance().unsupported_reason(Context(lay_out(words().graph, chained=False)))
     assert RingBalance().unsupported_reason(Context(LAYOUT)) is None
     assert isinstance(RingBalance().plan(seen(0.0, [0.1]), None).memory, RingMemory)
 

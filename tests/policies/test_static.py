@@ -79,7 +79,7 @@ def test_apart_hosts_that_are_full_are_left_as_they_are():
         Operator(names[3], Kind.SINK, cores=0.0),
     )
     plant = make_plant(
-        lay_out(Graph("full", operators, tuple(Edge(a, b) for a, b in pairwise(names))), fused=False),
+        lay_out(Graph("full", operators, tuple(Edge(a, b) for a, b in pairwise(names))), chained=False),
         host_types=[HostType("small", 1.0, start=10.0)],
         loads={"source": steps((500.0, "300s"))},
         settings=Settings(monitor=5.0, travel=Travel.COHORTS),

@@ -12,7 +12,7 @@ from elastream.core.action import LeaseHost, SetParallelism, SwitchAlternate
 from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType
 from elastream.core.observation import Observation
-from elastream.core.plant import refuse_unsupported
+from elastream.core.plant import check_supported
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
@@ -114,7 +114,7 @@ class Case:
 
     def plant(self, *, fused: bool = False) -> SimulatedPlant:
         return make_plant(
-            lay_out(self.graph, fused=fused),
+            lay_out(self.graph, chained=fused),
             host_types=self.types,
             loads=self.loads,
             settings=Settings(monitor=30.0, services={o.name: STEADY for o in self.graph.operators if o.alternates}),
@@ -300,4 +300,4 @@ def test_without_a_type_of_host_it_is_refused_before_a_run() -> None:
     context = replace(CASES["line, seconds"].plant().context, host_types={})
     for policy in (Centralised(), Sharded()):
         with pytest.raises(DataflowError, match="no type of host to lease"):
-            refuse_unsupported(policy, context)
+            check_supported(policy, context)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from elastream.clouds.local.local import SMALL
-from elastream.core.hosts import HostState, Lease, Past
+from elastream.core.hosts import EndedLeases, HostState, Lease
 from elastream.errors import InputError
 from elastream.recording.lease_log import LeaseLog
 
@@ -48,7 +48,7 @@ def test_damage_is_named_and_a_torn_last_line_is_none(tmp_path):
 
 
 def test_sums_of_forgotten_leases_are_on_disk(tmp_path):
-    log, past, kept = LeaseLog(tmp_path / "leases.jsonl", max_lines=10).counted_from(1000.0), Past(), []
+    log, past, kept = LeaseLog(tmp_path / "leases.jsonl", max_lines=10).counted_from(1000.0), EndedLeases(), []
     for number in range(20):
         log.requested(f"h{number}", SMALL, float(number))
         lease = Lease(f"h{number}", SMALL, float(number))
@@ -63,5 +63,5 @@ def test_sums_of_forgotten_leases_are_on_disk(tmp_path):
     log.close()
     assert len((tmp_path / "leases.jsonl").read_text().splitlines()) < 20
     again = LeaseLog(tmp_path / "leases.jsonl").counted_from(1000.0)
-    assert again.past == past == Past(16, 0, 16, 480.0, 16.0)
+    assert again.past == past == EndedLeases(16, 0, 16, 480.0, 16.0)
     assert [each for each in again.earlier.values() if each.host in {lease.host for lease in kept}] == kept

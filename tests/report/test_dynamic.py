@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from elastream.control.guarding import Guarding
+from elastream.control.guarding import GuardExtension
 from elastream.control.loop import Loop
 from elastream.core.plant import Plan
 from elastream.dashboard.live import PlainView, Screen
@@ -50,7 +50,7 @@ def watched(*observers: Any) -> None:
     """Ten seconds of a run whose guards wait for a signal, and then switch."""
     plant, versions = FakePlant(), GuardLog()
     versions.append(GUARDS, "g.yaml", "test")
-    Loop(plant, Idle(), limit=10.0, observers=observers, extensions=[Guarding(versions, Rising(plant))]).run()
+    Loop(plant, Idle(), limit=10.0, observers=observers, extensions=[GuardExtension(versions, Rising(plant))]).run()
 
 
 def test_the_report_says_how_long_each_alternate_ran_and_for_how_long_nothing_was_allowed() -> None:

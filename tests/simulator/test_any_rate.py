@@ -49,7 +49,7 @@ def dataflows(draw):
 
 def run(graph, rate, width, travel):
     plant = make_plant(
-        lay_out(graph, fused=False),
+        lay_out(graph, chained=False),
         host_types=[HOST],
         loads={"in": Emissions.every(1.0, [rate] * 60 * MINUTES, spread=True)},
         settings=Settings(travel=travel, cohorts_above=0),
@@ -144,7 +144,7 @@ def test_an_overloaded_operator_keeps_a_short_queue_and_its_records():
         (Edge("in", "work"), Edge("work", "out")),
     )  # fmt: skip
     plant = make_plant(
-        lay_out(graph, fused=False),
+        lay_out(graph, chained=False),
         host_types=[HOST],
         loads={"in": Emissions.every(1.0, [1000] * 7200, spread=True)},
         settings=Settings(travel=Travel.COHORTS),

@@ -85,7 +85,7 @@ def test_measurements_of_an_alternate_override_those_of_its_operator():
 def test_a_running_plant_takes_its_key_table_and_refuses_a_foreign_one(fused):
     book = KeyTableBook(table({"x": "a", "y": "c"}))
     plant = make_plant(
-        lay_out(GRAPH, fused=fused),
+        lay_out(GRAPH, chained=fused),
         host_types=[HostType("big", cores=8.0, slots=8)],
         loads={"source": Emissions.every(1.0, [100] * 60, spread=True)},
         settings=Settings(monitor=1.0),

@@ -20,7 +20,7 @@ GRAPH = Graph(
 
 def result_with(messaging):
     plant = make_plant(
-        lay_out(GRAPH, fused=False),
+        lay_out(GRAPH, chained=False),
         host_types=[HostType("h", cores=4)],
         loads={"in": constant(2, "1000s")},
         settings=Settings(messaging=messaging),

@@ -12,7 +12,8 @@ from test_simulated_plant_conforms import BIG, words
 from conformance.suite import PlantCase, conformance_suite
 from elastream.core.action import LeaseHost, MoveTask, SetParallelism, Status
 from elastream.core.hosts import HostType
-from elastream.core.metrics import Metric, PlantKind
+from elastream.core.metrics import Metric
+from elastream.core.promises import PlantKind
 from elastream.core.task_id import TaskId
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
@@ -61,7 +62,7 @@ def lose(fused: SimulatedPlant, host: str) -> None:
     fused.lose(fused.pool.rows[host])
 
 
-TestFused = conformance_suite(PlantCase("fused", conforming, PlantKind.FUSED, settle=60.0, lose=lose))
+TestFused = conformance_suite(PlantCase("fused", conforming, PlantKind.CHAINED, settle=60.0, lose=lose))
 
 
 def test_a_batch_lasts_for_an_overhead_a_stage_and_for_its_work():
@@ -193,7 +194,7 @@ def test_busy_cores_are_cores_of_hosts_at_any_speed(speed, apart):
     flow = Dataflow("speed")
     flow.source(None).map([Alternate("work", str.lower, cost=0.002)], returns="word string", name="work").sink(None)
     plant = make_plant(
-        lay_out(flow.graph, fused=not apart),
+        lay_out(flow.graph, chained=not apart),
         host_types=[HostType("one", cores=4.0, speed=speed)],
         loads={"source": Emissions.every(1.0, [100] * 60, spread=True)},
         settings=Settings(monitor=1.0, variation=0.0),

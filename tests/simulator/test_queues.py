@@ -119,7 +119,7 @@ def test_a_join_waits_for_one_item_of_each_input(travel):
         (Edge("left", "join"), Edge("right", "join"), Edge("join", "sink")),
     )
     plant = make_plant(
-        lay_out(graph, fused=False),
+        lay_out(graph, chained=False),
         host_types=[HostType("one", cores=1)],
         loads={"left": Emissions.at([1.0, 2.0, 3.0]), "right": Emissions.at([10.0, 20.0])},
         settings=Settings(joins=frozenset({"join"}), **travelling(travel)),
@@ -171,7 +171,7 @@ def test_a_round_robin_edge_deals_items_and_a_duplicating_one_copies_them():
             ),
         )  # fmt: skip
         plant = make_plant(
-            lay_out(graph, fused=False),
+            lay_out(graph, chained=False),
             host_types=[HostType("four", cores=4)],
             loads={"source": Emissions.every(0.1, [1] * 101)},
         )

@@ -28,7 +28,7 @@ def plant(hosts=2, rate=300, seconds=300, fused=True, **given):
         monitor=1.0, batch_interval=0.8, state_partitions=P, host_start_spread=0.0, services=costing, **given
     )
     return make_plant(
-        lay_out(flow.graph, fused=fused),
+        lay_out(flow.graph, chained=fused),
         host_types=[ONE],
         loads={"source": Emissions.every(1.0, [rate] * seconds, spread=True)},
         settings=settings,

@@ -2,7 +2,7 @@
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream.core.hosts import HostType
-from elastream.core.metrics import PlantKind
+from elastream.core.promises import PlantKind
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
@@ -30,7 +30,7 @@ def words() -> Dataflow:
 
 def plant(queues: Queues = Queues.ITEMS, hosts: int = 2, **varies) -> SimulatedPlant:
     return make_plant(
-        lay_out(words().graph, fused=False),
+        lay_out(words().graph, chained=False),
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
         **queueing(
@@ -44,7 +44,7 @@ def plant(queues: Queues = Queues.ITEMS, hosts: int = 2, **varies) -> SimulatedP
     )
 
 
-TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
-TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Queues.COHORTS), PlantKind.APART, settle=30.0))
-TestTasks = conformance_suite(PlantCase("tasks", lambda: plant(Queues.TASKS), PlantKind.APART, settle=30.0))
-TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))
+TestItems = conformance_suite(PlantCase("items", plant, PlantKind.UNCHAINED, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Queues.COHORTS), PlantKind.UNCHAINED, settle=30.0))
+TestTasks = conformance_suite(PlantCase("tasks", lambda: plant(Queues.TASKS), PlantKind.UNCHAINED, settle=30.0))
+TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.UNCHAINED, settle=30.0))

@@ -56,7 +56,7 @@ def apart(graph, mode=Consistency.BATCH, rate=100, seconds=60, queues=Queues.ITE
     given = queueing(queues, monitor=5.0, consistency=mode, latency=0.0)
     load = Emissions.every(1.0, [rate] * seconds, spread=True)
     return make_plant(
-        lay_out(graph, fused=False), host_types=[BIG], hosts=2,
+        lay_out(graph, chained=False), host_types=[BIG], hosts=2,
         loads={source.name: load for source in graph.sources}, **given, **options,
     )  # fmt: skip
 
@@ -298,7 +298,7 @@ def test_a_branch_that_wakes_under_a_heavy_load_travels_in_cohorts():
         ),
     )
     plant = make_plant(
-        lay_out(graph, fused=False), host_types=[BIG], settings=Settings(travel=Travel.COHORTS),
+        lay_out(graph, chained=False), host_types=[BIG], settings=Settings(travel=Travel.COHORTS),
         loads={"source": Emissions.every(1.0, [1_000_000] * 30, spread=True)},
     )  # fmt: skip
     assert {"split", "rare"} <= plant.network.crowded
@@ -480,7 +480,7 @@ def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
         ),
     )
     plant = make_plant(
-        lay_out(graph, fused=build == "fused"),
+        lay_out(graph, chained=build == "fused"),
         host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
         loads={"source": Emissions.every(1.0, [200] * 3600, spread=True)},
         settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),
@@ -518,7 +518,7 @@ def test_a_limit_of_hosts_is_reported_once_the_load_needs_more(build, said):
         (Edge("source", "work"), Edge("work", "sink")),
     )
     plant = make_plant(
-        lay_out(graph, fused=build == "fused"),
+        lay_out(graph, chained=build == "fused"),
         host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
         loads={"source": Emissions.every(1.0, [20] * 600 + [100] * 300, spread=True)},
         settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),

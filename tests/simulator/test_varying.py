@@ -13,7 +13,8 @@ from test_simulated_plant_conforms import plant as words
 from conformance.suite import PlantCase, conformance_suite
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.hosts import HostType
-from elastream.core.metrics import Metric, PlantKind
+from elastream.core.metrics import Metric
+from elastream.core.promises import PlantKind
 from elastream.errors import InputError
 from elastream.loads.links import Ec2Links, LinkTrace
 from elastream.loads.speeds import Ec2Speeds, SpeedTrace
@@ -154,7 +155,7 @@ def test_links_that_vary_are_refused_where_no_link_is_simulated():
     trace = Ec2Links(pairs=1).over(60.0)
     with pytest.raises(InputError, match="no trace of links by pair"):
         TaskSettings(link_trace=trace)
-    fused = replace(chain(operator("work", 0.1)), apart=False)
+    fused = replace(chain(operator("work", 0.1)), unchained=False)
     with pytest.raises(InputError, match="micro-batches of fused stages take no time on links"):
         make_plant(fused, host_types=[HostType("one", cores=1)], settings=Settings(link_trace=trace))
 
@@ -167,4 +168,4 @@ def varying() -> SimulatedPlant:
     )
 
 
-TestVarying = conformance_suite(PlantCase("varying", varying, PlantKind.APART, settle=30.0, examples=20))
+TestVarying = conformance_suite(PlantCase("varying", varying, PlantKind.UNCHAINED, settle=30.0, examples=20))

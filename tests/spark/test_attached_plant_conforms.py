@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.core.metrics import PlantKind
+from elastream.core.promises import PlantKind
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant, Leasing, attach
 from elastream.spark.jvm.capabilities import probe

@@ -151,8 +151,8 @@ def test_what_runs_is_observed_and_what_was_not_measured_is_unknown(plant):
 
 def test_a_signal_has_a_value_of_each_batch_taken_when_that_was_committed(plant):
     first = observed(plant, lambda o: "seen" in o.signals).signals["seen"]
-    newer = observed(plant, lambda o: o.signals["seen"].taken > first.taken)
-    assert newer.signals["seen"].taken == pytest.approx(newer.batches[-1].end)
+    newer = observed(plant, lambda o: o.signals["seen"].time > first.time)
+    assert newer.signals["seen"].time == pytest.approx(newer.batches[-1].end)
     assert newer.signals["seen"].value == 3 * newer.batches[-1].records
 
 

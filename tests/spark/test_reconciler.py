@@ -239,9 +239,9 @@ def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
     world = World("h1")
     failures = [OSError("as meant")] * MAX_FAULTS
     for failure in failures:
-        assert not world.alarms.standing
+        assert not world.alarms.active
         world.reconciler._failed(failure)
-    (alarm,) = world.alarms.standing
+    (alarm,) = world.alarms.active
     assert "stuck" in alarm.said
     assert "as meant" in alarm.traceback
     assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
@@ -257,11 +257,11 @@ def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world = World("h1")
     world.driver.fault = ZeroDivisionError
     assert world.reconciler.once() == CALM_S
-    (alarm,) = world.alarms.standing
+    (alarm,) = world.alarms.active
     assert "ZeroDivisionError" in alarm.said
     world.driver.fault = None
     assert world.reconciler.once() is not None
-    assert not world.alarms.standing
+    assert not world.alarms.active
 
 
 def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
@@ -269,7 +269,7 @@ def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
     world.driver.fault = ConnectionError
     world.spark.sparkContext._jsc = None
     run_until_it_ends(world)
-    assert not world.alarms.standing
+    assert not world.alarms.active
 
 
 def test_a_closed_mover_has_no_thread_left():

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream import Dataflow, HostType, Local
-from elastream.core.metrics import PlantKind
+from elastream.core.promises import PlantKind
 from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory

@@ -60,7 +60,7 @@ def plant(name: str, loads: list[int]) -> SimulatedPlant:
     Where operators run apart, nothing measures what sources process, without which Threshold does nothing.
     """
     return make_plant(
-        lay_out(CHOOSING if name == "highest_value" else GRAPH, fused=name in ("threshold", "by load", "highest_value")),
+        lay_out(CHOOSING if name == "highest_value" else GRAPH, chained=name in ("threshold", "by load", "highest_value")),
         host_types=[HostType("vm", cores=2.0, slots=8, bandwidth=1e6, billing=Billing(60.0), start=12.0, stop=2.0)],
         hosts=2,
         parallelism={"split": 2, "count": 3},

@@ -39,7 +39,7 @@ def seen(
     index = [list(operator[:row]).count(each) for row, each in enumerate(operator)]
     return Observation(
         time=time,
-        context=Context(lay_out(GRAPH, fused=False), {HOST.name: HOST}),
+        context=Context(lay_out(GRAPH, chained=False), {HOST.name: HOST}),
         operators=Frame(tuple(GRAPH.by_name)),
         hosts=Frame(hosts, {Metric.CPU: cpu}),
         tasks=TaskFrame(operator, index, place, tuple(GRAPH.by_name), {m: v for m, v in values.items() if v is not None}),

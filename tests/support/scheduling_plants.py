@@ -53,7 +53,7 @@ def plant(
     given = options.pop("settings", {})
     settings = {"travel": Travel.COHORTS, "cohorts_above": 0, "latency": 0.0, "host_start_spread": 0.0} | given
     return make_plant(
-        lay_out(of or graph(), fused=fused),
+        lay_out(of or graph(), chained=fused),
         host_types=KINDS,
         loads={"source": constant(rate, seconds)},
         hosts=list(hosts),

@@ -58,7 +58,7 @@ def manufacturing() -> Layout:
         for source, targets in EDGES.items()
         for target in targets
     ]
-    return lay_out(Graph("manufacturing", tuple(operators), tuple(edges)), fused=False)
+    return lay_out(Graph("manufacturing", tuple(operators), tuple(edges)), chained=False)
 
 
 def machines(levels, seconds_each=240.0) -> dict[str, Emissions]:
@@ -76,7 +76,7 @@ def chain(*operators: Operator, name: str = "chain") -> Layout:
             (Operator("source", Kind.SOURCE), *operators, Operator("sink", Kind.SINK)),
             tuple(Edge(a, b) for a, b in pairwise(names)),
         ),
-        fused=False,
+        chained=False,
     )
 
 

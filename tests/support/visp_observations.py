@@ -73,7 +73,7 @@ def observe(
     )
     operator_rows, index, host_rows = zip(*rows, strict=True) if rows else ((), (), ())
     context = Context(
-        lay_out(graph, fused=fused),
+        lay_out(graph, chained=fused),
         {type.name: type for type in host_types},
         max_hosts=max_hosts,
         scalable=frozenset(scalable if scalable is not None else [each.name for each in operators]),

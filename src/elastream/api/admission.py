@@ -6,11 +6,11 @@ expressions.
 
 from collections.abc import Sequence
 
-from elastream.core.composition import consistency_of, refuse_inconsistent
-from elastream.core.fitting import refuse_replicas, refuse_unworkable
+from elastream.core.composition import check_consistency, consistency_of
+from elastream.core.fitting import check_feasible, check_replicas
 from elastream.core.hosts import HostType
 from elastream.core.observation import Composition
-from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import lay_out
 from elastream.errors import about
@@ -41,9 +41,9 @@ def admit(
         ElastreamError: The first thing that keeps it from running, with the field at fault.
     """
     layout = lay_out(graph)
-    plans = refuse_uncompilable(layout)
-    refuse_inconsistent(layout, consistency_of(settings.consistency))
-    refuse_replicas(settings.replicas, max_hosts, layout)
+    plans = plan_queries(layout)
+    check_consistency(layout, consistency_of(settings.consistency))
+    check_replicas(settings.replicas, max_hosts, layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:
@@ -60,7 +60,7 @@ def admit(
                 check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
-    refuse_unworkable(
+    check_feasible(
         layout,
         types,
         settings.policy,

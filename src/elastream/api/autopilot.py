@@ -26,7 +26,7 @@ from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.core.fitting import refuse_replicas
+from elastream.core.fitting import check_replicas
 from elastream.core.hosts import HostType
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.observability.events import EventLog
@@ -81,7 +81,7 @@ class Autopilot:
         self._policy = check_policy(settings.policy) or ByLoad()
         self._cloud = check_hosts(settings.cloud)
         check_observers(settings.observers)
-        refuse_replicas(settings.replicas, settings.replicas + 1 if settings.max_hosts is None else settings.max_hosts)
+        check_replicas(settings.replicas, settings.replicas + 1 if settings.max_hosts is None else settings.max_hosts)
         self._spark, self._settings = spark, settings
         self._period = float(settings.period)
         self._paused = threading.Event()

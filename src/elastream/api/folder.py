@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.identity import identity_of, refuse_changed
+from elastream.dataflow.identity import check_identity, identity_of
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
@@ -55,7 +55,7 @@ class RunFolder:
         layout = lay_out(graph)
         now = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
         if self.resumed is not None:
-            refuse_changed(self.manifest.identity, now)
+            check_identity(self.manifest.identity, now)
             refuse_damaged(layout, self.directory)
             return self
         manifest = replace(self.manifest, identity=now, program=dict(program))

@@ -54,10 +54,10 @@ class PilotLog:
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
         self._once("note", decision.note)
-        for each in decision.standing:
+        for each in decision.lasting:
             if each.key not in self._lacked:
                 log.warning("autopilot %s", each)
-        self._lacked = {each.key for each in decision.standing}
+        self._lacked = {each.key for each in decision.lasting}
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:

@@ -21,12 +21,12 @@ from elastream.api.arguments import check_cloud, check_observers, check_policy, 
 from elastream.api.folder import on_this_machine, opened, resumable
 from elastream.api.result import RunResult
 from elastream.api.showing import shown, told_to_cluster
-from elastream.control.guarding import Guarding
+from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
-from elastream.control.key_tables import KeyTabling
+from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.core.fitting import refuse_rules, state_partitions_of
+from elastream.core.fitting import check_rules, state_partitions_of
 from elastream.core.observation import Context
 from elastream.core.plant import Policy
 from elastream.dataflow.builder import Dataflow
@@ -121,7 +121,7 @@ class Command:
         """Return `settings` with those of the command, and count the call."""
         self.calls += 1
         whole = CommandSettings(**{each.name: getattr(settings, each.name) for each in fields(settings)})
-        scaling, observers = whole.scaling.given(self.rules), [*self.observers, *whole.observers]
+        scaling, observers = whole.scaling.with_pairs(self.rules), [*self.observers, *whole.observers]
         return replace(whole, **self.settings, scaling=scaling, observers=observers)
 
 
@@ -152,7 +152,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
         max_hosts=cloud.max_hosts,
         run=None if settings.fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
     )
-    refuse_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
+    check_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
     document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
     selections = selections_of(graph)
     for table in settings.tables:
@@ -221,7 +221,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         limit=None if settings.limit is None else float(settings.limit),
                         facts=plant.facts,
                         header=header,
-                        extensions=(Guarding(versions, pollers), KeyTabling(table_log)),
+                        extensions=(GuardExtension(versions, pollers), KeyTableExtension(table_log)),
                         scaling=settings.scaling,
                     )
                     stop.then(loop.stop, plant.clock.wake)

@@ -63,7 +63,7 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
 def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
-    from elastream.core.fitting import refuse_rules, refuse_unworkable
+    from elastream.core.fitting import check_feasible, check_rules
     from elastream.dataflow.compiling import simulated_only
     from elastream.dataflow.stages import lay_out
 
@@ -71,22 +71,22 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     asks = isinstance(cloud, Pool)  # a pool knows its types and its size only where it runs
     types = given.host_types if asks else given.types
     most = 1_000_000 if asks or cloud is None else cloud.max_hosts
-    refuse_rules(settings.scaling, most, types)
+    check_rules(settings.scaling, most, types)
     reason = simulated_only(given.graph)
     if reason is None:
         from elastream.api.admission import admit
 
         admit(given.graph, settings, types=types, max_hosts=most)
         return None
-    layout = lay_out(given.graph, fused=given.fused)
-    refuse_unworkable(
+    layout = lay_out(given.graph, chained=given.fused)
+    check_feasible(
         layout,
         types,
         given.policy,
         target_latency=settings.latency,
         max_hosts=most,
         scalable=layout.simulated_scalable,
-        apart=not given.fused,
+        unchained=not given.fused,
     )
     return reason
 
@@ -147,7 +147,7 @@ def beyond(given: "Declared") -> "list[str]":
     settings, cloud = given.settings, given.settings.cloud
     if cloud is None or isinstance(cloud, Pool) or not given.types:
         return []
-    layout = lay_out(given.graph, fused=given.fused)
+    layout = lay_out(given.graph, chained=given.fused)
     try:
         cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=settings.latency))
         peak = for_cores(layout, given.types[0], cores).hosts
@@ -170,18 +170,19 @@ def names_of(names: "Sequence[str]") -> str:
 
 def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
     """Metrics that `policy` needs and that `graph` will not have on Spark; a sentence each, with what is missing."""
-    from elastream.core.metrics import PlantKind, Rows
+    from elastream.core.metrics import Rows
+    from elastream.core.promises import PlantKind, promised
     from elastream.dataflow.stages import lay_out
 
     layout, found = lay_out(graph), []
     for rows, metric in sorted(policy.needs if policy is not None else ()):
-        promised = [
-            (each, [given for given in each.given if given.holds(layout, target_latency, operator) is False])
+        promises = [
+            (each, [need for need in each.when if need.holds(layout, target_latency, operator) is False])
             for operator in (graph.operators if rows is Rows.OPERATOR else (None,))
-            for each in metric.promised(rows, PlantKind.DATAFLOW, operator)
+            for each in promised(metric, rows, PlantKind.DATAFLOW, operator)
         ]
-        if all(missing for _, missing in promised):
-            conditions = sorted({given.value for _, missing in promised for given in missing})
+        if all(missing for _, missing in promises):
+            conditions = sorted({need.value for _, missing in promises for need in missing})
             why = f"it would be with: {'; '.join(conditions)}" if conditions else "no plant on Spark measures it"
             found.append(f"policy {policy.name}: {metric} of the {rows} will be unknown; {why}")  # type: ignore[union-attr]
     return found

@@ -236,4 +236,4 @@ def _tell_guards(
     signals = recording.signals_at(decision.time)
     heading("signals")
     for name, reading in sorted(signals.items()):
-        line(f"{name}: {signal_text(reading.value)}, {duration_text(max(0.0, decision.time - reading.taken))} old")
+        line(f"{name}: {signal_text(reading.value)}, {duration_text(max(0.0, decision.time - reading.time))} old")

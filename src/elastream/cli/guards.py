@@ -135,7 +135,7 @@ def _show_signals(recording: "Recording", console: "Console") -> None:
     at = float(recording.times[-1])
     table = _table("signal", "value", "age")
     for name, reading in sorted(recording.signals_at(at).items()):
-        table.add_row(name, signal_text(reading.value), duration_text(max(0.0, at - reading.taken)))
+        table.add_row(name, signal_text(reading.value), duration_text(max(0.0, at - reading.time)))
     console.print(table)
 
 

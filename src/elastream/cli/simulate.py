@@ -91,7 +91,7 @@ def simulate(
         "max_hosts": None if cloud is None else cloud.max_hosts,
         "min_hosts": None if cloud is None else getattr(cloud, "min_hosts", 1),
     }
-    scaling = given.settings.scaling.given(settings.pop("scaling", ()))
+    scaling = given.settings.scaling.with_pairs(settings.pop("scaling", ()))
     replaced = [*settings, *(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
     with given.placing(*replaced):
         types = hosts_from(prices, shapes, host or [], region, billing, minimum, list(own))

@@ -1,1 +1,1 @@
-"""The MAPE loop: monitor, plan, arbitrate, journal, act - on a clock and a plant it is given."""
+"""Control loop (MAPE-K) and what takes part in it."""

@@ -1,8 +1,8 @@
-"""Decides which of the proposed actions are applied: E2DF's application and infrastructure managers.
+"""Arbitration: decides which proposed actions are applied (E2DF's application and infrastructure managers).
 
-`checked` tests that a plan is well formed, `BackOff` refuses actions that failed recently, and `arbitrate` checks the
-proposals against the observation. It is pure. Earlier proposers have precedence: the policy before local proposers (E2DF,
-section 3: higher levels steer), both before what an earlier controller left undone.
+`check_plan` validates a plan, `BackOff` refuses actions that failed recently, and `arbitrate` checks proposals against the
+observation. Earlier proposers have precedence: the policy before local proposers (E2DF, section 3), both before the
+unfinished actions of an earlier controller.
 """
 
 import math
@@ -20,13 +20,10 @@ from elastream.core.plant import Plan
 from elastream.core.wording import at_most, counted
 from elastream.units import format_duration
 
-LEAST, TIMES = 4, 20
-"""Hosts that a round may add at least, and how many times as many as before it there may be at most.
-
-Four, as in HPA's default for scaling up. Twenty, as the default policy is to answer a tenfold burst in one round, with what
-waits until hosts come. HPA doubles in 15 s: bounded so, 95.1 % of its records were in time instead of 97.0 %, and
-with ten times 96.3 % (benchmarks/promise.py --quick, operators apart).
-"""
+# Hosts that any round may add, and the growth that a round may reach. Four as in HPA. Twenty, so that
+# the default policy answers a tenfold burst and its backlog in one round: with HPA's doubling 95.1 % of records were in
+# time instead of 97.0 %, with ten times 96.3 % (benchmarks/promise.py --quick, unchained).
+MIN_GROWTH_HOSTS, MAX_GROWTH_FACTOR = 4, 20
 
 
 def arbitrate(
@@ -36,16 +33,18 @@ def arbitrate(
     first: bool = False,
     limits: ScalingLimits | None = None,
 ) -> tuple[Proposal, ...]:
-    """The same proposals in the same order, `refused` filled in where one may not be tried.
+    """Return the proposals in their order, with a reason in `refused` where one may not be tried. Pure.
 
-    Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
-    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it,
-    taking a working host away while a batch hangs, what would leave more than `max_hosts` leased or fewer than
-    `min_hosts` working, more hosts at once than TIMES as many as there are, and what the user's rules do not allow: the
-    refusal begins with the rule's name. under_way: actions accepted earlier and not in force yet. first: whether it is a
-    run's first round, which is not bounded so: it deploys. limits: what the user's rules come to in this round.
+    RULES has the reasons to refuse. A refusal by a rule of the user begins with the rule's name.
+
+    Args:
+        proposals: Proposals by precedence.
+        observation: The current observation.
+        under_way: Accepted actions that are not in force yet.
+        first: True in the first round of a run, which deploys and may add any number of hosts.
+        limits: The user's rules for this round.
     """
-    growth = math.inf if first else max(LEAST, (TIMES - 1) * len(observation.leases))
+    growth = math.inf if first else max(MIN_GROWTH_HOSTS, (MAX_GROWTH_FACTOR - 1) * len(observation.leases))
     plan = _Plan(observation, under_way, growth, limits or ScalingLimits())
     answered = []
     for proposal in proposals:
@@ -57,7 +56,7 @@ def arbitrate(
 
 
 class _Plan:
-    """The part of a plan granted so far, and the state that it is granted against."""
+    """Granted part of a plan, and the state against which it is granted."""
 
     def __init__(
         self, observation: Observation, under_way: Collection[Action], growth: float, limits: ScalingLimits
@@ -71,7 +70,7 @@ class _Plan:
         self.leased: set[str] = set()
 
     def grant(self, action: Action) -> None:
-        """Make `action` part of the plan."""
+        """Add `action` to the plan."""
         self.granted[action] = len(self.granted)
         for key in (action.subject, *action.claims(), *(("onto", host) for host in action.onto)):
             self._by_key.setdefault(key, []).append(action)
@@ -100,7 +99,7 @@ class _Plan:
         return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
-        """Return True if `host` takes tasks then, or is on its way up."""
+        """Return True if `host` takes tasks then, or is starting."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
         return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 
@@ -138,7 +137,7 @@ def hosts_closed(action: Action, plan: _Plan) -> str:
 
 
 def batch_stalled(action: Action, plan: _Plan) -> str:
-    """Refuse to remove a host while a batch hangs: its tasks have not reported what they take."""
+    """Refuse to remove a host while a batch hangs: the load of its tasks is unknown."""
     working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
     for query, seconds in plan.observation.stalled.items() if working else ():
         so_far = format_duration(round(seconds))
@@ -146,18 +145,17 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
     return ""
 
 
-def bound(observation: Observation, plan: Plan) -> str:
-    """That no more hosts may be leased while records are late; empty where that is not so, and where `plan` says or does
-    anything about it: what a policy that keeps to the bound leaves unsaid is said for it."""
+def bound_remark(observation: Observation, plan: Plan) -> str:
+    """Return a remark if the bound on hosts keeps records late and `plan` neither acts nor explains, or ""."""
     context = observation.context
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back
-    late = unanswered(observation, plan)
+    late = lateness_remark(observation, plan)
     return f"{at_most(context.max_hosts)}, and {late}" if late else ""
 
 
-def unanswered(observation: Observation, plan: Plan) -> str:
-    """That records are late and wait; empty where that is not so, and where `plan` says or does anything about it."""
+def lateness_remark(observation: Observation, plan: Plan) -> str:
+    """Return a remark if records are late and `plan` neither acts nor explains, or ""."""
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or any(each.relieves for each in proposed):
         return ""
@@ -208,10 +206,12 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
 
 @dataclass(slots=True)
 class BackOff:
-    """Refuses actions that failed recently: the wait doubles with each failure in a row, up to `attempts` of them.
+    """Refusal of actions that failed recently. The wait doubles with each failure in a row.
 
-    first: seconds to wait after the first failure. rest: seconds after which an abandoned action may be tried
-    again, because in a run of days the cause may be gone.
+    Attributes:
+        first: Wait after the first failure (seconds).
+        attempts: Failures in a row after which an action is given up.
+        rest: Time after which a given-up action is tried again (seconds): in a run of days the cause may be gone.
     """
 
     first: float = 2.0
@@ -220,7 +220,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
-        """Why `action` must wait; empty if it need not. vital: nothing goes on without it, so that it is never given up."""
+        """Return why `action` must wait, or "". A `vital` action is never given up, because nothing works without it."""
         count, last, reason = self._failures.get(action.failure_key, (0, 0.0, ""))
         rest = self.first * 2**self.attempts if vital else self.rest
         if count >= self.attempts and now < last + rest:
@@ -231,7 +231,7 @@ class BackOff:
         return ""
 
     def failed(self, action: Action, now: float, reason: str) -> None:
-        """Note a failure; several at one time (three leases of a type, say) are one."""
+        """Record a failure. Failures at one time, such as of three leases of a type, count once."""
         count, last, _ = self._failures.get(action.failure_key, (0, -1.0, ""))
         if count >= self.attempts and now >= last + self.rest:
             count = 0
@@ -242,14 +242,14 @@ class BackOff:
         self._failures.pop(action.failure_key, None)
 
 
-class Lacked:
-    """Counts for how long, and in how many rounds in a row, a policy has lacked each metric."""
+class MissingMetrics:
+    """Counter of the time and the rounds in a row for which a policy has lacked each metric."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, tuple[float, int]] = {}
 
     def after(self, unknown: Iterable[Unknown], now: float) -> tuple[Unknown, ...]:
-        """What the policy lacks in this round, each once and with its time."""
+        """Return the metrics that the policy lacks in this round, each once and with its duration."""
         each = {one.key: one for one in unknown}
         begun = {key: self._since.get(key, (now, 0)) for key in each}
         self._since = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
@@ -258,12 +258,8 @@ class Lacked:
         )
 
 
-def checked(plan: Any) -> Plan:
-    """`plan` if it is a `Plan` of well-formed parts; else raises TypeError with a sentence that names the field.
-
-    Actions are values of declared types: one made with a text for a number, or a list for a tuple, would fail much later,
-    in the journal or inside the plant.
-    """
+def check_plan(plan: Any) -> Plan:
+    """Return `plan` if it is a `Plan` of well-formed parts. Raises TypeError, naming the field, for any other value."""
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
     for action in _tuple("actions", plan.actions):
@@ -271,17 +267,18 @@ def checked(plan: Any) -> Plan:
     for name, value in plan.predicted.items() if isinstance(plan.predicted, Mapping) else [("predicted", plan.predicted)]:
         if not isinstance(name, str) or not isinstance(value, Real):
             raise TypeError(f"predicted is {_shown(plan.predicted)}; it maps names to numbers")
-    for remark in _tuple("remarks", plan.remarks):
-        if not isinstance(remark, str):
-            raise TypeError(f"remarks holds {_shown(remark)}; each is a sentence")
-    for proposal in _tuple("refused", plan.refused):
-        if not isinstance(proposal, Proposal):
-            raise TypeError(f"refused holds {_shown(proposal)}; each is a Proposal")
+    _check_members("remarks", plan.remarks, str, "a sentence")
+    _check_members("refused", plan.refused, Proposal, "a Proposal")
+    for proposal in plan.refused:
         _check_action(f"refused holds {_shown(proposal.action)}", proposal.action)
-    for each in _tuple("unknown", plan.unknown):
-        if not isinstance(each, Unknown):
-            raise TypeError(f"unknown holds {_shown(each)}; each is an Unknown, with a metric and the rows that lack it")
+    _check_members("unknown", plan.unknown, Unknown, "an Unknown, with a metric and the rows that lack it")
     return plan
+
+
+def _check_members(name: str, values: Any, kind: type, expected: str) -> None:
+    for value in _tuple(name, values):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} holds {_shown(value)}; each is {expected}")
 
 
 def _check_action(where: str, action: Any) -> None:

@@ -9,14 +9,14 @@ from elastream.core.observation import Observation
 
 
 class LoopExtension:
-    """A feature that takes part in the rounds of a run. A subclass overrides what it needs; the defaults do nothing.
+    """Feature that takes part in the rounds of a run. The defaults do nothing.
 
-    A round calls `observed`, then `urgent`, then `proposals` if it plans. `urgent` may make it plan before it is due. An
+    A round calls `observed`, then `urgent`, and `proposals` if it plans. `urgent` may make it plan before it is due. An
     extension sounds its faults in `alarms` and raises nothing.
     """
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return what the policy and the observers see of `observation`."""
+        """Return the observation for the policy and the observers."""
         return observation
 
     def urgent(self, observation: Observation) -> bool:
@@ -24,5 +24,5 @@ class LoopExtension:
         return False
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return actions to try beside those that the policy has `planned`."""
+        """Return actions to try besides those that the policy has `planned`."""
         return ()

@@ -1,7 +1,7 @@
-"""Guards in the control loop: signals in, decisions out, every round; new versions come into force between rounds.
+"""Guards in the control loop: from signals to decisions, every round, with new versions of the guards as they arrive.
 
-They stand between monitor and policy (thesis, 3.3 and 3.5): policies see the allowed sets, the data plane knows
-compositions only. Decisions depend on observations and versions alone, so that a recording gives the same ones again.
+Policies see what is allowed; the data plane knows compositions only (thesis, 3.3 and 3.5). Decisions depend on observations
+and versions alone, so a recording reproduces them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from elastream.control.extension import LoopExtension
 from elastream.core.action import Action, SwitchAlternate, SwitchEdge
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Observation
 from elastream.dataflow.endpoints import SignalSource
 from elastream.dataflow.signals import Signals
@@ -22,17 +22,17 @@ from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject, system_readings
 from elastream.recording.guard_log import GuardLog
 
-VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
-"""Sources of alarms."""
+# Sources of alarms.
+VERSIONS_ALARM, EVALUATION_ALARM, SIGNALS_ALARM = "guards", "evaluation of guards", "external signals"
 
 
-class Guarding(LoopExtension):
-    """The guards of one run.
+class GuardExtension(LoopExtension):
+    """Guards of one run. The caller closes `source`.
 
     Args:
-        versions: log of their versions.
-        source: of external signals, which follows those that a version names; the caller closes it.
-        about: dataflow to check them against; None: the graph of the plant.
+        versions: Log of the guards' versions.
+        source: Source of external signals.
+        about: Subject against which guards are checked. None: the plant's graph.
     """
 
     def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
@@ -42,13 +42,13 @@ class Guarding(LoopExtension):
         self._number = 0
         self._document: GuardDocument | None = None
         self._evaluator: Evaluator | None = None
-        self._planned_under: Mapping[str, Standing] = {}
+        self._planned_under: Mapping[str, GuardDecision] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return `observation` with all signals and the guards' decisions; new versions come into force first.
+        """Return `observation` with all signals and the guards' decisions, after taking up new versions.
 
-        An invalid version changes nothing, and an alarm stands until a valid one comes. If the evaluation fails, the last
-        decisions stay in force, so that nothing slips through.
+        A version that does not fit raises an alarm and changes nothing. If evaluation fails, the last decisions stay in
+        force.
         """
         self._load_versions(observation, alarms)
         signals = {**observation.signals, **self._polled(alarms)}
@@ -58,15 +58,15 @@ class Guarding(LoopExtension):
         try:
             self._evaluator.update(observation.time, signals)
         except Exception as error:
-            problem = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
-            alarms.sound(EVALUATION, problem, error)
+            message = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            alarms.sound(EVALUATION_ALARM, message, error)
         else:
-            alarms.clear(EVALUATION)
+            alarms.clear(EVALUATION_ALARM)
         standings = dict(self._evaluator.standings)
         return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def urgent(self, observation: Observation) -> bool:
-        """Return True if guards came to forbid what runs since the last planning round."""
+        """Return True if guards have come to forbid what runs since the last planning round."""
         return observation.standings != self._planned_under and bool(required_switches(observation, ()))
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
@@ -78,23 +78,23 @@ class Guarding(LoopExtension):
         try:
             versions = self._versions.newer()
         except ElastreamError as error:
-            alarms.sound(VERSIONS, f"{error}; {self._in_force}")
+            alarms.sound(VERSIONS_ALARM, f"{error}; {self._in_force}")
             return
         for version in versions:
             if isinstance(version, str):
-                alarms.sound(VERSIONS, f"{version}; {self._in_force}")
+                alarms.sound(VERSIONS_ALARM, f"{version}; {self._in_force}")
                 continue
             try:
                 document = parse_guards(version.text, Path(version.file), self._about or observation.context.graph)
                 if self._source is not None:
                     self._source.follow(document.signals)
             except Exception as error:
-                problem = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
-                alarms.sound(VERSIONS, problem, None if isinstance(error, ElastreamError) else error)
+                message = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
+                alarms.sound(VERSIONS_ALARM, message, None if isinstance(error, ElastreamError) else error)
                 continue
             self._evaluator = Evaluator(document.elements, document.signals, self._evaluator)
             self._document, self._number = document, version.number
-            alarms.clear(VERSIONS)
+            alarms.clear(VERSIONS_ALARM)
 
     @property
     def _in_force(self) -> str:
@@ -106,30 +106,32 @@ class Guarding(LoopExtension):
         try:
             readings = self._source.newest()
         except Exception as error:
-            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {in_one_line(error)}", error)
+            alarms.sound(
+                SIGNALS_ALARM, f"external signals cannot be read, their last values age: {in_one_line(error)}", error
+            )
             return {}
-        alarms.clear(SIGNALS)
+        alarms.clear(SIGNALS_ALARM)
         return readings
 
 
 def required_switches(observation: Observation, planned: Iterable[Action]) -> list[Action]:
-    """Switches without which what runs would go on outside its allowed set, of elements for which `planned` has none.
+    """Return switches away from alternates and branches that guards forbid, unless `planned` has one for the element.
 
-    Allowed sets hold whatever the policy is: one that only sizes need not know of them. Of several that are allowed, the
-    one of the highest known value.
+    Guards hold for every policy, also for one that ignores them. Of several allowed targets the one of the highest known
+    value is chosen.
     """
     chosen = {
         action.element
         for action in planned
         if isinstance(action, SwitchAlternate | SwitchEdge) and not action.forbidden(observation.standings)
     }
-    found: list[Action] = []
-    for element, standing in observation.standings.items():
+    switches: list[Action] = []
+    for element, decision in observation.standings.items():
         active = observation.composition.running(element)
-        if not standing.allowed or active is None or active in standing.allowed or element in chosen:
+        if not decision.allowed or active is None or active in decision.allowed or element in chosen:
             continue
-        target = standing.best(active)
-        why = f"{standing.refusal(active)}; {target} may run: {standing.texts[target]}"
+        target = decision.best(active)
+        why = f"{decision.refusal(active)}; {target} may run: {decision.texts[target]}"
         kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
-        found.append(kind(element, target, why=why))
-    return found
+        switches.append(kind(element, target, why=why))
+    return switches

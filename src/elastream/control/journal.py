@@ -1,7 +1,7 @@
-"""The lifecycle of an action, and its journal, a file that survives the controller: written before an action is tried.
+"""Life cycle of an action, and its journal: a file that survives the controller, written before an action is tried.
 
-A controller that died in the middle of an action cannot know whether it happened. Actions are idempotent, so the next one
-reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
+A controller that dies during an action leaves its outcome unknown. Actions are idempotent, so the next controller proposes
+unfinished ones again and drops those that no longer make sense.
 """
 
 import contextlib
@@ -18,31 +18,31 @@ from elastream.core.hosts import LifecycleError
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.lines import JournalProblem, Lines
 
-UNWRITTEN = "the journal cannot be written"
-SOURCE = "journal"
-"""Source of the alarm about a journal that cannot be written."""
+UNWRITTEN_REASON = "the journal cannot be written"
+# Source of the alarm about a journal that cannot be written.
+JOURNAL_ALARM = "journal"
 
-KEPT = 500
-"""Concluded actions that are kept, for those who ask why something was done. The recording has all of its time."""
-LONGEST = 4 * KEPT
-"""Lines of the file after which it is written anew: an action has two or three, so most of it is about forgotten ones."""
+# Concluded actions for questions about the recent past. The recording has all of them.
+KEPT_ACTIONS = 500
+# An action has two or three lines, so most of a longer file is about forgotten actions.
+LINES_PER_ACTION = 4
 
 
 class ActionState(StrEnum):
-    """States of an action; an outcome is the state of the same value as its `Status`."""
+    """States of an action. An outcome is the state of the same value as its `Status`."""
 
     PLANNED = "planned"
-    """A policy requested it."""
+    """Requested by a policy."""
     GRANTED = "granted"
-    """Arbitration accepted it."""
+    """Accepted by arbitration."""
     REFUSED = "refused"
-    """Arbitration, or the plant, refused it with a reason."""
+    """Refused by arbitration or the plant, with a reason."""
     TRIED = "tried"
-    """Handed to the plant, result unknown. Written to disk before the plant is called."""
+    """Passed to the plant, result unknown. Written to disk before the call."""
     DONE = "done"
     """In force."""
     ACCEPTED = "accepted"
-    """Under way; an observation will show its end."""
+    """In progress; an observation will show its end."""
     FAILED = "failed"
     """Failed, or had no effect in time."""
     INTERRUPTED = "interrupted"
@@ -83,9 +83,12 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action from the moment it was planned: its proposer, state and history.
+    """One action in the journal.
 
-    number: its number in the journal. reason: of the last step. history: (time, state), oldest first.
+    Attributes:
+        number: Number in the journal.
+        reason: Reason of the last step.
+        history: Pairs of time and state, oldest first.
     """
 
     number: int
@@ -96,7 +99,7 @@ class Entry:
     history: tuple[tuple[float, ActionState], ...] = ()
 
     def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
-        """This entry after a step to `state`; raises LifecycleError where `TRANSITIONS` has no such edge."""
+        """Return the entry after a step to `state`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
         if state not in TRANSITIONS[self.state]:
             story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history) or "planned"
             raise LifecycleError(
@@ -106,15 +109,22 @@ class Entry:
 
 
 class Journal:
-    """Actions that were granted, step by step, one JSON line a step, each forced to disk before it counts.
+    """Granted actions, one JSON line per step, each forced to disk before it counts.
 
-    With `path=None` it is kept in memory only: for simulated time, where no crash of the controller outlives the plant.
-    An existing file is read first and continued. Of actions that are concluded the newest KEPT are kept. Raises
-    EnvironmentProblem where it cannot be written: what could not be is kept, and written before the next line. Raises
-    InputError, naming the line, where an existing one is damaged other than by a torn last line.
+    An existing file is read and continued. Concluded actions beyond `capacity` are forgotten, the oldest first. Lines
+    that cannot be written are written before the next one.
+
+    Args:
+        path: The file. None: in memory only, for simulated time.
+        capacity: Number of concluded actions to remember.
+
+    Raises:
+        EnvironmentProblem: The file cannot be written.
+        InputError: An existing file is damaged, other than by a torn last line; the message names the line.
     """
 
-    def __init__(self, path: Path | str | None = None) -> None:
+    def __init__(self, path: Path | str | None = None, *, capacity: int = KEPT_ACTIONS) -> None:
+        self._capacity = capacity
         self._entries: dict[int, Entry] = {}
         self._unwritten: list[dict[str, Any]] = []
         self._lines: Lines | None = None
@@ -124,29 +134,29 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Actions in their current state, in the order of grants: those under way, and the newest KEPT."""
+        """Actions in their current state, in the order of grants."""
         return tuple(self._entries.values())
 
     @property
     def unconcluded(self) -> tuple[Entry, ...]:
-        """Actions granted whose result is unknown."""
+        """Granted actions without a result."""
         return tuple(entry for entry in self._entries.values() if TRANSITIONS[entry.state])
 
     def entry(self, number: int) -> Entry:
-        """An action in its current state, by its number."""
+        """Return an action in its current state, by its number."""
         return self._entries[number]
 
     def grant(self, action: Action, by: str, at: float) -> Entry:
-        """Note that `action` may be tried. Nothing is written yet: a crash before it is tried changes nothing."""
+        """Add an action that may be tried. Nothing is written: a crash before the attempt changes nothing."""
         entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
-        if len(self._entries) >= 2 * KEPT:
+        if len(self._entries) >= 2 * self._capacity:
             self._forget()
         return entry
 
     def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
-        """Take `entry` to `state` and force that to disk; returns the entry as it is now."""
+        """Move `entry` to `state`, force that to disk, and return the new entry."""
         moved = entry.to(state, at, reason)
         self._entries[moved.number] = moved
         if state is not ActionState.GRANTED:
@@ -154,24 +164,24 @@ class Journal:
         return moved
 
     def drop_unconcluded(self, why: str) -> None:
-        """Drop what an earlier controller has left: it is not this one's to conclude."""
+        """Drop the unfinished actions of an earlier controller."""
         for entry in self.unconcluded:
             self.step(entry, ActionState.DROPPED, entry.history[-1][0], why)
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file. May be called twice."""
         if self._lines is not None:
             self._lines.close()
 
     def _forget(self) -> None:
-        """Forget the oldest concluded actions; their file is written anew once most of it is about forgotten ones."""
-        left = len(self._entries) - KEPT
+        """Forget the oldest concluded actions, and rewrite the file once most of it is about forgotten ones."""
+        left = len(self._entries) - self._capacity
         for number in [each.number for each in self._entries.values() if not TRANSITIONS[each.state]][:left]:
             del self._entries[number]
-        if self._lines is not None and not self._unwritten and self._lines.count > LONGEST:
-            known = [each for each in self._entries.values() if each.state is not ActionState.GRANTED]
+        if self._lines is not None and not self._unwritten and self._lines.count > LINES_PER_ACTION * self._capacity:
+            written = [each for each in self._entries.values() if each.state is not ActionState.GRANTED]
             with contextlib.suppress(JournalProblem):  # a full disk: the file stays as it is, and long
-                self._lines.replace(_line(each, each.history[-1][0]) for each in known)
+                self._lines.replace(_line(each, each.history[-1][0]) for each in written)
 
     def _write(self, entry: Entry, at: float) -> None:
         if self._lines is not None:
@@ -179,22 +189,22 @@ class Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Write what could not be written so far."""
+        """Write pending lines."""
         while self._lines is not None and self._unwritten:
             self._lines.append(self._unwritten[0])
             del self._unwritten[0]
 
     def _take_over(self, lines: Lines) -> None:
-        """Take over the entries of an earlier controller."""
+        """Read the entries of an earlier controller."""
         for number, fields in enumerate(lines.read(), start=1):
             try:
                 at, state = float(fields.pop("time")), ActionState(fields.pop("state"))
                 key, by, reason = int(fields.pop("number")), str(fields.pop("by")), str(fields.pop("reason"))
-                known = self._entries.get(key) or Entry(key, from_json(fields), by)
-                self._entries[key] = replace(known, state=state, reason=reason, history=(*known.history, (at, state)))
+                entry = self._entries.get(key) or Entry(key, from_json(fields), by)
+                self._entries[key] = replace(entry, state=state, reason=reason, history=(*entry.history, (at, state)))
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{lines.path}, line {number}: not an entry of a journal ({error})") from error
-        if len(self._entries) >= 2 * KEPT:
+        if len(self._entries) >= 2 * self._capacity:
             self._forget()
         for entry in self.unconcluded:
             if entry.state is not ActionState.INTERRUPTED:
@@ -204,12 +214,14 @@ class Journal:
                 )
 
 
-class Journaling:
-    """Writes `journal` for the loop. A disk without room freezes the plan, and nothing else.
+class JournalWriter:
+    """The loop's access to the journal. A full disk freezes the plan, and nothing else.
 
-    An action is tried only once the journal on disk says so. What has happened is noted in any case, and written when there
-    is room again. An alarm stands meanwhile. clock: seconds of the run. left_over: what an earlier controller did not
-    conclude, by action; taken out as it is tried again.
+    An action is tried only once the journal on disk has it. Events are noted in any case and written later; an alarm is
+    active meanwhile.
+
+    Attributes:
+        left_over: Unfinished actions of an earlier controller; removed as they are tried again.
     """
 
     def __init__(self, journal: Journal, alarms: Alarms, clock: Callable[[], float]) -> None:
@@ -217,7 +229,7 @@ class Journaling:
         self.left_over: dict[Action, Entry] = {entry.action: entry for entry in journal.unconcluded}
 
     def begin(self, proposals: Sequence[Proposal]) -> list[Entry]:
-        """Entries of actions that are about to be tried, on disk; none where they cannot be, and may not be tried."""
+        """Return entries of actions about to be tried, on disk; empty if they cannot be written and may not be tried."""
         if not self.flush():
             return []
         entries = [self._granted(proposal) for proposal in proposals]
@@ -225,22 +237,22 @@ class Journaling:
         if all(written):
             return [self._journal.entry(entry.number) for entry in entries]
         for entry in entries:
-            self.note(self._journal.entry(entry.number), ActionState.FAILED, UNWRITTEN)
+            self.note(self._journal.entry(entry.number), ActionState.FAILED, UNWRITTEN_REASON)
         return []
 
     def note(self, entry: Entry, state: ActionState, reason: str = "") -> Entry:
-        """Take an entry to `state`, which has come about; returns it as it is now."""
+        """Move an entry to `state`, and return the new entry."""
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 
     def drop_left_over(self, why: Callable[[Action], str]) -> None:
-        """Drop what is left over and was not tried again."""
+        """Drop the left-over actions that were not tried again."""
         for action, entry in self.left_over.items():
             self.note(entry, ActionState.DROPPED, why(action))
         self.left_over.clear()
 
     def flush(self) -> bool:
-        """Write what could not be written so far; whether that is all."""
+        """Write pending lines. Return True if all are written."""
         return self._written(self._journal.flush)
 
     def close(self) -> None:
@@ -260,9 +272,9 @@ class Journaling:
         try:
             write()
         except EnvironmentProblem as error:
-            self._alarms.sound(SOURCE, f"{error}: no action is tried until it can be", error)
+            self._alarms.sound(JOURNAL_ALARM, f"{error}: no action is tried until it can be", error)
             return False
-        self._alarms.clear(SOURCE)
+        self._alarms.clear(JOURNAL_ALARM)
         return True
 
 

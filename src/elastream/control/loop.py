@@ -1,7 +1,7 @@
-"""The control loop of live, simulated and compared runs: monitor, analyse, plan, execute, record (MAPE-K).
+"""Control loop of live, simulated and compared runs: monitor, analyse, plan, execute, record (MAPE-K).
 
-The policy plans, arbitration and back-off refuse actions, and the plant applies the rest; this module keeps the time, the
-order journal - plant - journal and the policy's memory, and continues when one of them fails.
+The policy plans, arbitration and back-off refuse actions, and the plant applies the rest. This module keeps the time, the
+order journal - plant - journal and the policy's memory, and continues when a part fails.
 """
 
 import logging
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elastream.control.arbitration import BackOff, Lacked, arbitrate, bound, checked, unanswered
+from elastream.control.arbitration import BackOff, MissingMetrics, arbitrate, bound_remark, check_plan, lateness_remark
 from elastream.control.extension import LoopExtension
-from elastream.control.journal import UNWRITTEN, ActionState, Entry, Journal, Journaling
+from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.scaling import Scaling
 from elastream.core.action import Action, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
@@ -30,25 +30,30 @@ from elastream.units import ROUNDING
 
 log = logging.getLogger(__name__)
 
-BLIND = "observation"
-"""Source of the alarm about a plant that cannot be observed."""
-BLIND_LIMIT = 10
-"""Failed observations in a row that raise an alarm: the run goes on as it was planned last."""
-ROUND = "controller"
-"""Source of the alarm about a round that failed."""
-ALARMING = 3
-"""Failed plans in a row that raise an alarm."""
-LEFT = 30.0
-"""Seconds for which ever more records are late before it is said that the policy proposes nothing: it may look for longer
-than a round, and what it did last takes effect."""
-PATIENCE = 120.0
-"""Seconds for an accepted action to come into force; a lease has three times the start-up time of its type if longer."""
+# Source of the alarm about a plant that cannot be observed.
+OBSERVATION_ALARM = "observation"
+# Failed observations in a row that raise an alarm.
+FAILED_OBSERVATIONS_LIMIT = 10
+# Source of the alarm about a round that failed.
+ROUND_ALARM = "controller"
+# Failed plans in a row that raise an alarm.
+FAILED_PLANS_LIMIT = 3
+# Grace period before reporting that lateness grows and the policy proposes nothing: its last actions may need time.
+LATENESS_GRACE_S = 30.0
+# Time for an accepted action to come into force; a lease has three times the start-up time of its type if longer.
+ACTION_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
-    """Records are late and nothing is done about it. since: begin of a while, seconds. fewest: that waited in it; before:
-    in the one before. longest: seconds of the longest micro-batch. grows: whether the last while had more than that before.
+class _Lateness:
+    """Late records without a reaction.
+
+    Attributes:
+        since: Start of the current window (seconds of the run).
+        fewest: Least backlog in the window.
+        longest: Longest micro-batch (seconds).
+        before: Least backlog in the window before.
+        grows: True if the last complete window had more than the one before.
     """
 
     since: float
@@ -59,15 +64,27 @@ class _Late:
 
 
 class Loop:
-    """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
+    """Runs a policy against a plant until the load is done, the limit is reached, or `stop` is called.
 
-    monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped; none is begun once the limit is reached; where an extension finds it urgent, one is held at
-    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions are
-    planned and recorded, not applied; so they are in rounds in which `paused` says so. limit: seconds after which the run
-    is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what observers receive at
-    the start. extensions: what else takes part in each round, in this order. scaling: the user's rules for the
-    number of hosts. facts: called when the plant is closed, for the ending's further figures.
+    Rounds that come due during an earlier one are skipped. An observer that raises gets no further events, and an alarm
+    sounds.
+
+    Args:
+        plant: The controlled system.
+        policy: The decision rule.
+        monitor: Time between observations (seconds).
+        period: Time between planning rounds (seconds).
+        observers: Receivers of all events.
+        journal: Journal of actions; in memory by default.
+        observe_only: True: plan and record actions without applying them.
+        paused: Returns True in rounds that plan without applying.
+        clock: Clock of the loop, by default the plant's.
+        limit: Time after which the run is stopped (seconds).
+        to_the_limit: True: continue until the limit even if the load is done.
+        header: Description of the run for observers.
+        extensions: Further participants of each round, in order.
+        scaling: The user's rules for the number of hosts.
+        facts: Returns further figures for the ending; called when the plant is closed.
     """
 
     def __init__(
@@ -107,30 +124,32 @@ class Loop:
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
-        self._late: _Late | None = None
+        self._lateness: _Lateness | None = None
         self._faults: list[Fault] = []
-        self._lacked = Lacked()
+        self._missing = MissingMetrics()
         self._alarms = Alarms(self._clock.now)
         self._scaling = Scaling(scaling, self._header.started)
-        self._blind = 0
+        self._failed_observations = 0
         self._leases: Mapping[str, Lease] = {}
         self._failed_plans = 0
         self._logged = ""
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
-        self._journal = Journaling(Journal() if journal is None else journal, self._alarms, self._clock.now)
+        self._journal = JournalWriter(Journal() if journal is None else journal, self._alarms, self._clock.now)
 
     def stop(self, reason: str = "stopped on request") -> None:
-        """End the run within a monitoring period; safe in a signal handler and from another thread."""
+        """End the run within a monitoring period. Safe in a signal handler and from another thread."""
         self._stopped = reason
 
     def run(self) -> Ending:
-        """Run to the end, close the plant, and return how it ended.
+        """Run to the end, close the plant, and return the ending.
 
-        What runs does not end because its controller cannot see, plan or write: the plan then stays as it is, an alarm
-        stands, and the next round tries again. An ElastreamError of `plant.finished`, as a query has failed, ends the run
-        as failed with that sentence as its reason, an interrupt from the keyboard ends it as stopped. An exception of the
-        clock is a bug: observers receive a failed ending, and the exception is raised.
+        If observing, planning or writing fails, the plan stays, an alarm is active, and the next round tries again. An
+        ElastreamError of `plant.finished`, such as a failed query, ends the run as failed. An interrupt from the keyboard
+        ends it as stopped.
+
+        Raises:
+            Exception: A bug, such as an exception of the clock, after observers have received a failed ending.
         """
         status, reason = "failed", ""
         bug: Exception | None = None
@@ -171,7 +190,7 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 due = self._clock.now() >= plan_at
-                self._hold_round(observation, plans=(due or self._urgent(observation)) and not over)
+                self._run_round(observation, plans=(due or self._urgent(observation)) and not over)
                 if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
@@ -184,19 +203,19 @@ class Loop:
             return "finished", ""
         return "stopped", self._stopped or f"{LIMITED} {self._limit:g} s was reached"
 
-    def _hold_round(self, observation: Observation, plans: bool) -> None:
-        """Conclude what is under way, and plan; a fault of either freezes the plan until the next round."""
+    def _run_round(self, observation: Observation, plans: bool) -> None:
+        """Conclude actions in progress, and plan. A fault of either freezes the plan until the next round."""
         try:
             self._follow(observation)
             if plans:
                 self._plan(observation)
         except Exception as error:
-            said = f"the controller failed, what runs goes on as planned last: {in_one_line(error)}"
-            self._fault(ROUND, said, error)
-            self._alarms.sound(ROUND, said, error)
+            message = f"the controller failed, what runs goes on as planned last: {in_one_line(error)}"
+            self._fault(ROUND_ALARM, message, error)
+            self._alarms.sound(ROUND_ALARM, message, error)
         else:
             if plans:
-                self._alarms.clear(ROUND)
+                self._alarms.clear(ROUND_ALARM)
 
     @property
     def _finished(self) -> bool:
@@ -206,44 +225,45 @@ class Loop:
         return any(extension.urgent(observation) for extension in self._extensions)
 
     def _next(self, due: float, every: float, what: str) -> float:
-        """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
+        """Return the first future multiple of `every` after `due`; missed ones are skipped and noted."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - ROUNDING))
         if ahead > 1:
             self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
-        """Return what the plant observes under rules and extensions; None if the plant fails to observe."""
+        """Return the observation under rules and extensions; None if the plant cannot be observed."""
         try:
             observation = self._plant.observe()
         except Exception as error:
-            self._blind += 1
-            said = in_one_line(error)
-            self._fault("plant", f"observation failed: {said}", error)
-            if self._blind == BLIND_LIMIT:
-                said = f"{BLIND_LIMIT} observations in a row failed, what runs goes on as planned last: {said}"
-                self._alarms.sound(BLIND, said, error)
-            if self._blind >= BLIND_LIMIT:
+            self._failed_observations += 1
+            message = in_one_line(error)
+            self._fault("plant", f"observation failed: {message}", error)
+            if self._failed_observations == FAILED_OBSERVATIONS_LIMIT:
+                failures = f"{FAILED_OBSERVATIONS_LIMIT} observations in a row failed"
+                message = f"{failures}, what runs goes on as planned last: {message}"
+                self._alarms.sound(OBSERVATION_ALARM, message, error)
+            if self._failed_observations >= FAILED_OBSERVATIONS_LIMIT:
                 unseen = self._unseen()
                 self._emit(lambda each: each.observed(unseen))
             return None
-        if self._blind:
-            self._blind = 0
-            self._alarms.clear(BLIND)
+        if self._failed_observations:
+            self._failed_observations = 0
+            self._alarms.clear(OBSERVATION_ALARM)
         observation = self._scaling.bounded(observation)
         for extension in self._extensions:
             observation = extension.observed(observation, self._alarms)
-        if standing := self._alarms.standing:
-            observation = replace(observation, alarms=(*observation.alarms, *standing))
+        if active := self._alarms.active:
+            observation = replace(observation, alarms=(*observation.alarms, *active))
         self._emit(lambda each: each.observed(observation))
         return observation
 
     def _unseen(self) -> Observation:
-        """Return what observers see while the plant cannot be observed: the newest leases, and the alarms."""
+        """Return an observation with the newest leases and alarms, for observers of a plant that cannot be observed."""
         context = self._plant.context
         nothing = Frame(tuple(context.graph.by_name))
         return Observation(
-            self._clock.now(), context, nothing, leases=self._leases, alarms=self._alarms.standing, next_host=1
+            self._clock.now(), context, nothing, leases=self._leases, alarms=self._alarms.active, next_host=1
         )
 
     def _follow(self, observation: Observation) -> None:
@@ -270,7 +290,7 @@ class Loop:
         self._leases = observation.leases
 
     def _lost(self, observation: Observation) -> dict[str, str]:
-        """That a host which was on its way or at work is lost, and why, without what its log says of it; by host."""
+        """Return a sentence for each host that was lost, by host, without the details of its log."""
         gone = self._leases.keys() - observation.leases.keys()
         gone = {host for host in gone if self._leases[host].state is not HostState.REQUESTED}
         lost = (each for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST) if gone else ()
@@ -278,34 +298,33 @@ class Loop:
             each.host: ": ".join(filter(None, (f"host {each.host} was lost", each.note.split("; ")[0]))) for each in lost
         }
 
-    def _left_late(self, observation: Observation, plan: Plan) -> str:
-        """That ever more records are late, and the policy has neither done nor said anything about it for LEFT seconds.
+    def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
+        """Return a remark if lateness grows for LATENESS_GRACE_S and the policy neither acts nor explains, or "".
 
-        Even the fewest that waited in a while are then more than in the one before, as what waits rises and falls with
-        batches.
+        The backlog rises and falls with batches, so the least backlog of two successive windows is compared.
         """
-        late, waits, now = unanswered(observation, plan), observation.backlog, observation.time
+        late, waits, now = lateness_remark(observation, plan), observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):
-            self._late = None
+            self._lateness = None
             return ""
-        seen = self._late or _Late(now, waits)
-        longest = max([seen.longest, *(batch.seconds for batch in observation.batches)])
-        seen = replace(seen, fewest=min(seen.fewest, waits), longest=longest)
-        if now - seen.since >= max(LEFT / 2, 2 * longest):
-            seen = _Late(now, waits, longest, seen.fewest, grows=seen.fewest > seen.before)
-        self._late = seen
-        return f"{late}: {self._policy.name} proposes nothing" if seen.grows else ""
+        window = self._lateness or _Lateness(now, waits)
+        longest = max([window.longest, *(batch.seconds for batch in observation.batches)])
+        window = replace(window, fewest=min(window.fewest, waits), longest=longest)
+        if now - window.since >= max(LATENESS_GRACE_S / 2, 2 * longest):
+            window = _Lateness(now, waits, longest, window.fewest, grows=window.fewest > window.before)
+        self._lateness = window
+        return f"{late}: {self._policy.name} proposes nothing" if window.grows else ""
 
     def _patience(self, action: Action) -> float:
-        return max(PATIENCE, 3 * action.start_time(self._plant.context))
+        return max(ACTION_TIMEOUT_S, 3 * action.start_time(self._plant.context))
 
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
         began = self._clock.now()
-        plan = self._ask(observation)
+        plan = self._plan_of_policy(observation)
         took = self._clock.now() - began
-        left = self._left_late(observation, plan)
-        limited = "" if self._failed_plans else bound(observation, plan) or left
+        left = self._unanswered_lateness(observation, plan)
+        limited = "" if self._failed_plans else bound_remark(observation, plan) or left
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         for extension in self._extensions:
@@ -319,7 +338,7 @@ class Loop:
         mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
         if mode:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
-        outcomes = self._carry_out([p for p in decided if not p.refused])
+        outcomes = self._apply_all([p for p in decided if not p.refused])
         self._scaling.done(outcomes, observation, self._clock.now())
         self._drop_left_over(decided)
         self._round += 1
@@ -334,7 +353,7 @@ class Loop:
             seconds=took,
             note="; ".join(filter(None, [*self._notes, *plan.remarks, limited, *map(str, observation.implausible)])),
             faults=tuple(self._faults),
-            unknown=self._lacked.after(plan.unknown, observation.time),
+            unknown=self._missing.after(plan.unknown, observation.time),
             guards=observation.guards,
             hosts=self._scaling.recommended,
             mode=mode,
@@ -344,18 +363,18 @@ class Loop:
         self._last = decision
         self._emit(lambda each: each.decided(decision))
 
-    def _ask(self, observation: Observation) -> Plan:
-        """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
+    def _plan_of_policy(self, observation: Observation) -> Plan:
+        """Return the policy's plan. If the policy fails, return an empty plan and leave its memory."""
         source = f"policy {self._policy.name}"
         try:
-            plan = checked(self._policy.plan(observation, self._memory))
+            plan = check_plan(self._policy.plan(observation, self._memory))
         except Exception as error:
             self._failed_plans += 1
             self._fault(source, f"{source} failed, none of its actions was tried: {in_one_line(error)}", error)
-            if self._failed_plans >= ALARMING:
+            if self._failed_plans >= FAILED_PLANS_LIMIT:
                 self._notes.append(f"{source} failed {self._failed_plans} times in a row; no new actions")
                 # The same text while the alarm is active: metrics have a series for each text.
-                self._alarms.sound(source, f"{source} failed {ALARMING} times in a row; no new actions", error)
+                self._alarms.sound(source, f"{source} failed {FAILED_PLANS_LIMIT} times in a row; no new actions", error)
             return Plan()
         if self._failed_plans:
             self._failed_plans = 0
@@ -363,23 +382,23 @@ class Loop:
         self._memory = plan.memory
         return plan
 
-    def _carry_out(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
-        """Do all in this order, all switches together where the first of them stands: they are one composition."""
+    def _apply_all(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        """Apply all in this order, with all switches together at the first one: they are one composition."""
         switches = [each for each in granted if isinstance(each.action, Switch)]
         outcomes: list[Outcome] = []
         for proposal in granted:
             if not isinstance(proposal.action, Switch):
-                outcomes += self._try([proposal])
+                outcomes += self._apply([proposal])
             elif proposal is switches[0]:
-                outcomes += self._try(switches)
+                outcomes += self._apply(switches)
         return tuple(outcomes)
 
-    def _try(self, proposals: Sequence[Proposal]) -> list[Outcome]:
-        """Journal one action, or all switches of a plan; apply; journal what came of each."""
+    def _apply(self, proposals: Sequence[Proposal]) -> list[Outcome]:
+        """Journal one action, or all switches of a plan; apply; journal the outcomes."""
         actions = [proposal.action for proposal in proposals]
         entries = self._journal.begin(proposals)
         if not entries:
-            return [Outcome(action, Status.FAILED, UNWRITTEN) for action in actions]
+            return [Outcome(action, Status.FAILED, UNWRITTEN_REASON) for action in actions]
         try:
             switches = [action for action in actions if isinstance(action, Switch)]
             outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
@@ -387,15 +406,15 @@ class Loop:
                 raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}")
         except Exception as error:
             outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
-            said = f"{' and '.join(each.describe() for each in actions)} raised {in_one_line(error)}"
-            self._fault("plant", said, error, noted=False)
+            message = f"{' and '.join(each.describe() for each in actions)} raised {in_one_line(error)}"
+            self._fault("plant", message, error, noted=False)
         now = self._clock.now()
         for entry, outcome in zip(entries, outcomes, strict=True):
-            self._tell(entry, outcome, now)
+            self._conclude(entry, outcome, now)
         return outcomes
 
-    def _tell(self, entry: Entry, outcome: Outcome, now: float) -> None:
-        """Journal what came of an action. One that was accepted is under way, in place of earlier ones on its subject."""
+    def _conclude(self, entry: Entry, outcome: Outcome, now: float) -> None:
+        """Journal an outcome. An accepted action replaces earlier ones in progress on its subject."""
         action = outcome.action
         entry = self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
         if outcome.succeeded:
@@ -413,12 +432,12 @@ class Loop:
             self._backoff.succeeded(outcome.action)
 
     def _drop_left_over(self, decided: Sequence[Proposal]) -> None:
-        """Drop an earlier controller's actions that were refused; they are proposed once, in the first round."""
+        """Drop an earlier controller's actions that were refused; they are proposed in the first round only."""
         reasons = {proposal.action: proposal.refused for proposal in decided}
         self._journal.drop_left_over(lambda action: reasons[action])
 
     def _complete(self, observation: Observation) -> None:
-        """Complete the last decision with its actual effect."""
+        """Complete the last decision with its actual figures."""
         if self._last is not None and observation.time > self._last.time:
             now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
@@ -427,18 +446,18 @@ class Loop:
             self._last = None
 
     def _figures(self, observation: Observation) -> dict[str, float]:
-        """The figures for a decision record, found once: one observation completes a round and begins the next."""
+        """Return the figures for a decision record; one observation completes a round and begins the next."""
         if self._figured is None or self._figured[0] is not observation:
             self._figured = observation, seen(observation)
         return self._figured[1]
 
-    def _fault(self, source: str, said: str, error: BaseException, *, noted: bool = True) -> None:
-        """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""
-        log.error("%s", said, exc_info=error if said != self._logged else None)
-        self._logged = said
-        self._faults.append(Fault.of(source, said, error))
+    def _fault(self, source: str, message: str, error: BaseException, *, noted: bool = True) -> None:
+        """Log an exception, with its traceback unless it repeats the last, and add it to the decision record."""
+        log.error("%s", message, exc_info=error if message != self._logged else None)
+        self._logged = message
+        self._faults.append(Fault.of(source, message, error))
         if noted:
-            self._notes.append(said)
+            self._notes.append(message)
 
     def _emit(self, event: Callable[[Observer], None]) -> None:
         for observer in tuple(self._observers):
@@ -447,7 +466,7 @@ class Loop:
             except Exception as error:
                 self._observers.remove(observer)
                 name = type(observer).__name__
-                said = f"{name} failed and receives no more events: {in_one_line(error)}"
-                self._notes.append(said)
-                self._faults.append(Fault.of(f"observer {name}", said, error))
-                self._alarms.sound(f"observer {name}", said, error)  # logs it
+                message = f"{name} failed and receives no more events: {in_one_line(error)}"
+                self._notes.append(message)
+                self._faults.append(Fault.of(f"observer {name}", message, error))
+                self._alarms.sound(f"observer {name}", message, error)  # logs it

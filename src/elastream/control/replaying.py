@@ -1,12 +1,12 @@
-"""Guards of a recorded run again: evaluated anew from its signals, or at work in a simulation of it."""
+"""Guards of a recorded run again: evaluated from its signals, or in a simulation of it."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from elastream.control.extension import LoopExtension
-from elastream.control.guarding import Guarding
-from elastream.core.guarding import Standing
+from elastream.control.guarding import GuardExtension
+from elastream.core.guarding import GuardDecision
 from elastream.dataflow.signals import Signal, SignalReading, Signals
 from elastream.errors import ElastreamError
 from elastream.guards.document import parse_guards
@@ -18,15 +18,15 @@ from elastream.recording.recorder import Recording
 
 def standings_again(
     recording: Recording, versions: Sequence[GuardVersion], about: Subject
-) -> Iterator[tuple[float, Mapping[str, Standing]]]:
-    """Time and standings of each observation of a recorded run, evaluated anew from its signals and its versions."""
-    given = {version.number: version for version in versions}
+) -> Iterator[tuple[float, Mapping[str, GuardDecision]]]:
+    """Yield the time and the guards' decisions of each observation of a recorded run, evaluated anew."""
+    by_number = {version.number: version for version in versions}
     evaluator: Evaluator | None = None
     last = 0
     for time, number, signals in recording.signal_rounds():
         for each in range(last + 1, number + 1):  # those between two rounds were in force, too, and hand their memory on
             try:
-                version = given[each]
+                version = by_number[each]
                 document = parse_guards(version.text, Path(version.file), about)
                 evaluator = Evaluator(document.elements, document.signals, evaluator)
             except (KeyError, ElastreamError):
@@ -41,15 +41,20 @@ def standings_again(
 def guarding_again(
     recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
 ) -> tuple[LoopExtension, ...]:
-    """The guards of a recorded run for a simulation of it, at time `now()`, whose time 0 is `origin` of the recording.
+    """Return the guards of a recorded run for a simulation of it; empty for a run without guards.
 
-    Versions come into force when they did; signals of the dataflow and external ones are read as they were then, and those
-    of the system follow from what is simulated. Empty for a run without guards.
+    Versions, domain signals and external signals are those of the recording at the same time. System signals are simulated.
+
+    Args:
+        recording: The recorded run.
+        versions: Its versions of the guards.
+        now: Returns the time of the simulation (seconds).
+        origin: Time of the recording at time 0 of the simulation (seconds).
     """
     if not recording.series.guards:
         return ()
     about = Subject.recorded(recording.header)
-    return (Guarding(_Versions(recording, versions, now, origin), _Signals(recording, about, now, origin), about),)
+    return (GuardExtension(_Versions(recording, versions, now, origin), _Signals(recording, about, now, origin), about),)
 
 
 class _Versions(GuardLog):
@@ -59,21 +64,23 @@ class _Versions(GuardLog):
         self, recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
     ) -> None:
         super().__init__()
-        given = {version.number: version for version in versions}
+        by_number = {version.number: version for version in versions}
         times = recording.series.times
-        self._coming = [(times[at] - origin, given[number]) for at, number in recording.series.guards if number in given]
+        self._coming = [
+            (times[at] - origin, by_number[number]) for at, number in recording.series.guards if number in by_number
+        ]
         self._now = now
 
     def newer(self) -> list[GuardVersion | str]:
-        """Those that came into force since the last call."""
-        found: list[GuardVersion | str] = []
+        """Return the versions that came into force since the last call."""
+        versions: list[GuardVersion | str] = []
         while self._coming and self._coming[0][0] <= self._now():
-            found.append(self._coming.pop(0)[1])
-        return found
+            versions.append(self._coming.pop(0)[1])
+        return versions
 
 
 class _Signals:
-    """Recorded signals, other than those of the system, as they were at the same time."""
+    """Recorded signals at the same time, except system signals."""
 
     def __init__(self, recording: Recording, about: Subject, now: Callable[[], float], origin: float) -> None:
         system = {signal.name for signal in system_signals(about)} - about.signals.keys()
@@ -85,16 +92,16 @@ class _Signals:
         ]
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """All are there."""
+        """Do nothing: all are recorded."""
 
     def newest(self) -> Signals:
-        """The readings of the last observation by now."""
+        """Return the readings of the last observation by now."""
         number = bisect_right(self._times, self._now())
         if not number:
             return {}
         return {
-            name: SignalReading(each.value, each.taken - self._origin) for name, each in self._rounds[number - 1].items()
+            name: SignalReading(each.value, each.time - self._origin) for name, each in self._rounds[number - 1].items()
         }
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

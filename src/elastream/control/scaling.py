@@ -1,6 +1,6 @@
-"""Applies the rules for the number of hosts (`core.scaling`) to what any policy proposes, and keeps what they remember.
+"""Application of the rules for the number of hosts (`core.scaling`) to the proposals of any policy.
 
-`Scaling` follows a run from round to round; `ScalingLimits` is what it comes to in one round, and only says why not.
+`Scaling` follows a run from round to round; `ScalingLimits` are the rules in one round.
 """
 
 import math
@@ -20,10 +20,7 @@ from elastream.units import ROUNDING, format_duration
 
 
 def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingRules:
-    """`rules`, with a window of `seconds` for scaling down where the cloud has one and nobody chose another.
-
-    For policies with a window of their own that was left as it is; others get no rule that nobody set.
-    """
+    """Return `rules` with the cloud's window of `seconds` for scaling down, unless the user or the policy chose one."""
     if not seconds > 0 or rules.stabilization_down is not None or not policy.default_window:
         return rules
     return replace(rules, stabilization_down=seconds)
@@ -31,13 +28,19 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """What the rules come to in one planning round.
+    """The rules in one planning round.
 
-    there: hosts that take tasks or are on their way up. base: hosts that work. recommended: hosts that the policy wants,
-    NaN where it does not say. lowest, highest: of what was recommended within the windows up and down. held: hosts there
-    when the excluded period began, by `excluded`. since: seconds since hosts were last taken away. waiting: seconds that
-    what waits takes at the rate of processing, NaN where unknown. first: whether it is a run's first round, which
-    deploys.
+    Attributes:
+        there: Hosts that take tasks or are starting.
+        recommended: Hosts that the policy recommends; NaN if unknown.
+        lowest: Lowest recommendation within the window for scaling up.
+        highest: Highest recommendation within the window for scaling down.
+        excluded: Expression of the current excluded period; empty outside of one.
+        held: Hosts at the start of the excluded period.
+        since: Time since hosts were last removed (seconds).
+        waiting: Time to process the backlog at the current rate (seconds); NaN if unknown.
+        first: True in the first round of a run, which deploys.
+        money: Account of the budget, if there is one.
     """
 
     rules: ScalingRules = NO_RULES
@@ -48,14 +51,14 @@ class ScalingLimits:
     lowest: float = math.inf
     highest: float = 0.0
     excluded: str = ""
-    held: int = 0
+    frozen_hosts: int = 0
     since: float = math.inf
     waiting: float = math.nan
     first: bool = False
-    money: "Money | None" = None
+    money: "BudgetAccount | None" = None
 
     def refusal(self, action: Action, observation: Observation, granted: Sequence[Action]) -> str:
-        """Why `action` may not join those `granted` in this round, beginning with the rule's name; empty if it may."""
+        """Return why `action` may not join those `granted` in this round, beginning with the rule's name, or ""."""
         if not self.rules.set:
             return ""
         if isinstance(action, SetParallelism):
@@ -74,12 +77,12 @@ class ScalingLimits:
         self, action: LeaseHost, observation: Observation, adding: int, going: int, granted: Sequence[Action]
     ) -> str:
         rules, after = self.rules, self.there + adding - going
-        if self.money is not None and (said := self.money.refusal(action, observation, granted)):
-            return f"budget: {said}"
+        if self.money is not None and (reason := self.money.refusal(action, observation, granted)):
+            return f"budget: {reason}"
         if after < observation.context.min_hosts:
             return ""
         if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
-            return "" if after < self.held else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
+            return "" if after < self.frozen_hosts else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
         if self.first:
             return ""
         if after >= self.lowest:
@@ -122,16 +125,18 @@ def _part(factor: float, hosts: int) -> int:
 
 
 def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:
-    """Whether `action` takes a host away that works or is on its way up; a draining one was taken away before."""
+    """Return True if `action` removes a host that works or is starting; a draining one is already removed."""
     lease = observation.leases.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
     return lease is not None and lease.state in (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING)
 
 
 @dataclass(slots=True)
 class Scaling:
-    """The rules of one run. epoch: seconds since 1970 at its time 0.
+    """The rules of one run.
 
-    recommended: hosts that the policy wanted in the last round; NaN before there was one.
+    Attributes:
+        epoch: Seconds since 1970 at time 0 of the run.
+        recommended: Hosts that the policy recommended in the last round; NaN before the first.
     """
 
     rules: ScalingRules = NO_RULES
@@ -140,18 +145,18 @@ class Scaling:
     _wished: list[tuple[float, float]] = field(default_factory=list)
     _low: bool = False
     _down: float = -math.inf
-    _held: int = -1
+    _frozen_hosts: int = -1
     _contexts: tuple[Context, Context] | None = None
-    _money: "Money | None" = None
+    _money: "BudgetAccount | None" = None
 
     def __post_init__(self) -> None:
         if (terms := self.rules.budget_terms) is not None:
-            self._money = Money(*terms)
+            self._money = BudgetAccount(*terms)
 
     def bounded(self, observation: Observation) -> Observation:
-        """`observation` under the rules: policies see them, and the bounds on hosts as they come to."""
+        """Return `observation` with the rules and the resulting bounds on hosts."""
         if self._money is not None:
-            self._money.saw(observation.time, observation.leases.values())
+            self._money.record(observation.time, observation.leases.values())
         if not self.rules.set:
             return observation
         context = observation.context
@@ -165,12 +170,12 @@ class Scaling:
     def limits(
         self, actions: Iterable[Action], recommended: float | None, observation: Observation, first: bool = False
     ) -> ScalingLimits:
-        """What the rules come to in a round in which a policy wants `recommended` hosts; None: as its `actions` say."""
+        """Return the limits of a round. `recommended`: hosts that the policy recommends; None: derived from `actions`."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
-        wanted = self._follow(tuple(actions), recommended, observation, there, first)
+        recommendation = self._follow(tuple(actions), recommended, observation, there, first)
         excluded = rules.excluded(self.epoch + now) if rules.excluded_periods else ""
-        self._held = (there if self._held < 0 else self._held) if excluded else -1
+        self._frozen_hosts = (there if self._frozen_hosts < 0 else self._frozen_hosts) if excluded else -1
         lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf
         highest = max(self._within(rules.stabilization_down, now)) if rules.stabilization_down else 0.0
         return ScalingLimits(
@@ -178,11 +183,11 @@ class Scaling:
             there,
             len(observation.working),
             len(observation.draining),
-            wanted,
+            recommendation,
             lowest,
             highest,
             excluded,
-            self._held,
+            self._frozen_hosts,
             now - self._down,
             _waiting(observation),
             first,
@@ -190,7 +195,7 @@ class Scaling:
         )
 
     def done(self, outcomes: Iterable[Outcome], observation: Observation, now: float) -> None:
-        """Remember what was done in a round."""
+        """Record the outcomes of a round."""
         for outcome in outcomes:
             if not outcome.succeeded:
                 continue
@@ -198,16 +203,15 @@ class Scaling:
                 self._down = now
             if isinstance(outcome.action, LeaseHost) and self._money is not None:
                 kind = observation.context.host_types[outcome.action.type]
-                self._money.saw(now, [Lease(outcome.action.host, kind, now)], all_of_them=False)
+                self._money.record(now, [Lease(outcome.action.host, kind, now)], complete=False)
 
     def _follow(
-        self, actions: Sequence[Action], said: float | None, observation: Observation, there: int, first: bool
+        self, actions: Sequence[Action], hosts: float | None, observation: Observation, there: int, first: bool
     ) -> float:
-        """Hosts that the policy wants now, as far as it is known; remembered for the windows.
+        """Return and record the number of hosts that the policy recommends.
 
-        A policy that says nothing of it wants those there, and what it leases. One that takes hosts away wants fewer, how
-        many is unknown, and goes on to do so until it leases again: many take them one by one, as what is paid of each
-        ends.
+        A policy without a number recommends the present hosts and those it leases. One that removes hosts recommends an
+        unknown smaller number until it leases again: many remove hosts one by one, as their paid time ends.
         """
         now = observation.time
         more = sum(isinstance(each, LeaseHost | CancelDrain) for each in actions)
@@ -215,23 +219,23 @@ class Scaling:
         self.recommended = float(there + more - fewer)
         if first or not self._wished:
             self._wished.append((now, float(there)))
-        if said is not None and not math.isnan(said):
-            self.recommended = said
-            wish = float(math.ceil(said - ROUNDING))
+        if hosts is not None and not math.isnan(hosts):
+            self.recommended = hosts
+            wish = float(math.ceil(hosts - ROUNDING))
         else:
             self._low = bool(fewer) and not more if more or fewer else self._low
             wish = 0.0 if self._low else self.recommended
         self._wished.append((now, wish))
         longest = max(self.rules.stabilization_up or 0.0, self.rules.stabilization_down or 0.0)
         self._wished = [each for each in self._wished if each[0] >= now - longest]
-        return math.nan if self._low and said is None else self.recommended
+        return math.nan if self._low and hosts is None else self.recommended
 
     def _within(self, window: float, now: float) -> list[float]:
         return [wish for at, wish in self._wished if at >= now - window]
 
 
 def _waiting(observation: Observation) -> float:
-    """Seconds that what waits takes at the rate at which sources are processed; NaN where unknown."""
+    """Return the time to process the backlog at the current rate of the sources (seconds); NaN if unknown."""
     waits = known_sum(observation.operators.column(Metric.BACKLOG))
     sources = [source.name for source in observation.context.graph.sources]
     rate = known_sum([observation.operators.value(name, Metric.PROCESSED_RATE) for name in sources])
@@ -240,20 +244,23 @@ def _waiting(observation: Observation) -> float:
     return waits / rate if rate > 0 else math.inf if rate == 0 else math.nan
 
 
-class Money:
-    """What the leases of a run cost in each period of its budget: `amount` for every `period` seconds since its time 0.
+class BudgetAccount:
+    """Account of a budget: cost of the leases of a run in each period of `period` seconds, at most `amount`.
 
-    A billing time unit is charged to the period in which it begins. A host is leased only where this period and every later
-    one stay within the budget though all hosts that there are stay.
+    A billing time unit is charged to the period in which it begins. A host may be leased if this period and every later one
+    stay within the budget with all present hosts.
     """
 
     def __init__(self, amount: float, period: float) -> None:
         self._amount, self._period = amount, period
         self._leases: dict[tuple[str, float], Lease] = {}
-        self._seen = 0.0
+        self._updated = 0.0
 
-    def saw(self, now: float, leases: Iterable[Lease], *, all_of_them: bool = True) -> None:
-        """Take note of the leases at `now`. What is leased no more is charged until then."""
+    def record(self, now: float, leases: Iterable[Lease], *, complete: bool = True) -> None:
+        """Record the leases at `now`; absent ones are charged until then.
+
+        `complete`: False if other leases exist.
+        """
         begun = {lease.host: key for key, lease in self._leases.items() if lease.until is None}
         there = set()
         for lease in leases:
@@ -262,7 +269,7 @@ class Money:
             # Asked for here before the plant wrote it down: one lease, from the earlier moment on.
             since = min(lease.since, self._leases[key].since) if key in self._leases else lease.since
             self._leases[key] = replace(lease, since=since)
-        if not all_of_them:
+        if not complete:
             return
         for host, key in begun.items():
             if host not in there:
@@ -271,26 +278,26 @@ class Money:
         self._leases = {
             key: lease for key, lease in self._leases.items() if lease.until is None or lease.paid_until(now) >= start
         }
-        self._seen = now
+        self._updated = now
 
     def spent(self, now: float) -> float:
-        """Money for the billing time units that have begun in the period of `now`."""
+        """Return the money for the billing time units that have begun in the period of `now`."""
         return self._between(self._leases.values(), self._start(now), now)
 
     def refusal(self, action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
-        """Why the budget does not allow `action` beside those granted; empty if it does."""
+        """Return why the budget forbids `action` besides those granted, or ""."""
         now, types = observation.time, observation.context.host_types
-        asked = [each for each in granted if isinstance(each, LeaseHost)]
-        new = [Lease(each.host, types[each.type], now) for each in (*asked, action) if each.type in types]
-        kept = [lease for lease in self._leases.values() if lease.until is None] + new
+        requests = [each for each in granted if isinstance(each, LeaseHost)]
+        new = [Lease(each.host, types[each.type], now) for each in (*requests, action) if each.type in types]
+        leased = [lease for lease in self._leases.values() if lease.until is None] + new
         start = self._start(now)
         # A unit that begins at the very end is the next period's.
         here = self._between([*self._leases.values(), *new], start, start + self._period - ROUNDING * self._period)
-        later = math.fsum(each.type.price * math.ceil(self._period / each.type.billing.unit - ROUNDING) for each in kept)
+        later = math.fsum(each.type.price * math.ceil(self._period / each.type.billing.unit - ROUNDING) for each in leased)
         per = {3600.0: "hour", 86400.0: "day"}.get(self._period, format_duration(self._period))
         if max(here, later) <= self._amount * (1 + ROUNDING):
             return ""
-        hosts, when = counted(len(kept), "host"), "this" if here >= later else "a whole"
+        hosts, when = counted(len(leased), "host"), "this" if here >= later else "a whole"
         return f"{hosts} would cost {money(max(here, later))} in {when} {per}, and {money(self._amount)} may be spent"
 
     def _start(self, now: float) -> float:
@@ -298,7 +305,7 @@ class Money:
 
     @staticmethod
     def _between(leases: Iterable[Lease], begin: float, end: float) -> float:
-        """Money for units that begin at `begin` or later, and before `end`."""
+        """Return the money for units that begin at `begin` or later, and before `end`."""
         total = []
         for lease in leases:
             before = 0.0 if lease.since >= begin else _paid(lease, begin)

@@ -1,10 +1,9 @@
 """The closed set of actions that a policy can request from a plant, each with its rules.
 
-Every action is absolute ("three instances", not "one more") and therefore idempotent, so that a restarted controller may
-replay its journal. `why` is for readers and is ignored in comparisons.
+Actions are absolute ("three instances", not "one more") and therefore idempotent, so a restarted controller may replay its
+journal. Comparisons ignore `why`, the reason for people.
 
-A new action is one class here, an entry of `KINDS`, and a handler in each plant (`ActionTable`). Arbitration, journal,
-loop, reports and logs ask the class.
+A new action is one class here, an entry of `KINDS`, and a handler in each plant (`ActionTable`).
 """
 
 import math
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, Observation
@@ -24,13 +23,13 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import Layout
 from elastream.errors import InputError
 
+# A thing that actions change, such as ("host", "h1").
 Key: TypeAlias = tuple[Hashable, ...]
-"""A thing that actions concern, such as `("host", "h1")`."""
 A = TypeVar("A", bound="Action")
 
 
 class Effect(Enum):
-    """The kind of change that an action makes, as people group them."""
+    """Kind of change, for people."""
 
     HOST_ADDED = "host added"
     HOST_REMOVED = "host removed"
@@ -43,18 +42,22 @@ class Status(StrEnum):
     """Result of applying an action."""
 
     DONE = "done"
-    """In effect now, possibly already before."""
+    """In effect now, possibly before as well."""
     ACCEPTED = "accepted"
     """In progress; a later observation shows its completion."""
     REFUSED = "refused"
-    """Not tried: not possible in the current state."""
+    """Not tried: impossible in the current state."""
     FAILED = "failed"
-    """Tried without success; nothing was left half-done."""
+    """Tried without success; nothing is half-done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of an action; reason: one sentence unless it was simply done."""
+    """Result of an action.
+
+    Attributes:
+        reason: One sentence, unless the action is simply done.
+    """
 
     action: "Action"
     status: Status
@@ -62,18 +65,18 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the action is done or in progress."""
+        """True if the action is done or in progress."""
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
 class Action(ABC):
-    """An action and its rules. A subclass overrides the rules whose defaults do not fit.
+    """An action and its rules. Subclasses override rules whose defaults do not fit.
 
     Attributes:
-        effect: The kind of change.
+        effect: Kind of change.
         follows: Names of actions on the same subject that may precede this one in a plan.
-        relieves: Whether the action can shorten the time that late records wait.
-        awaits_hosts: Whether hosts of `onto` may still be on their way up.
+        relieves: True if the action can shorten the wait of late records.
+        awaits_hosts: True if hosts of `onto` may still be starting.
     """
 
     __slots__ = ()
@@ -85,11 +88,11 @@ class Action(ABC):
     @property
     @abstractmethod
     def why(self) -> str:
-        """The reason, for readers."""
+        """Reason, for people."""
 
     @property
     def kind(self) -> str:
-        """The name of the action's class."""
+        """Name of the action's class."""
         return type(self).__name__
 
     @property
@@ -117,31 +120,31 @@ class Action(ABC):
 
     @property
     def failure_key(self) -> Hashable:
-        """Key under which failures are counted for the back-off."""
+        """Key under which the back-off counts failures."""
         return self
 
     def claims(self) -> Iterable[Key]:
-        """Return the keys under which later actions find this one, beside its subject and its hosts."""
+        """Return keys under which later actions find this one, besides its subject and hosts."""
         return ()
 
     def contradicts(self) -> Iterable[Key]:
-        """Return keys of earlier actions that this one contradicts, beside its subject."""
+        """Return keys of earlier actions that this one contradicts, besides its subject."""
         return ()
 
     def unsupported(self, context: Context) -> str:
-        """Return why no plant can do the action in `context`; an empty string if one can."""
+        """Return why no plant can do the action in `context`, or ""."""
         return ""
 
     def missing(self, observation: Observation) -> str:
-        """Return which host of the action is not leased; an empty string if none is missing."""
+        """Return which host of the action is not leased, or ""."""
         return ""
 
-    def forbidden(self, standings: Mapping[str, Standing]) -> str:
-        """Return why guards forbid the action; an empty string if they do not."""
+    def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
+        """Return why guards forbid the action, or "". `standings` are the guards' decisions by element."""
         return ""
 
     def already_in_force(self, observation: Observation) -> str:
-        """Return why the action would change nothing in the observed state; an empty string if it would."""
+        """Return why the action would change nothing in the observed state, or ""."""
         return ""
 
     def awaits_batch(self, observation: Observation) -> bool:
@@ -149,15 +152,15 @@ class Action(ABC):
         return False
 
     def start_time(self, context: Context) -> float:
-        """Return the time that the action is expected to take, in seconds; 0 if nothing is known about it."""
+        """Return the expected duration of the action (seconds); 0 if unknown."""
         return 0.0
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE if an accepted action is in force, FAILED if it cannot be any more, None while it is under way.
+        """Return DONE if an accepted action is in force, FAILED if it no longer can be, and None while it is in progress.
 
         Args:
             observation: The current observation.
-            before: Leases of the last observation. They tell a host that never came from one that was lost.
+            before: Leases of the last observation. They distinguish a host that never came from a lost one.
         """
         if self.in_force(observation):
             return Outcome(self, Status.DONE)
@@ -177,18 +180,18 @@ def _lost(host: str, last: Lease | None) -> str:
 
 
 class Switch(Action):
-    """An action that chooses among the variants of a dataflow."""
+    """Action that selects among the variants of a dataflow. All switches of a plan take effect as one composition."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def element(self) -> str:
-        """The operator or choice, as guards name it."""
+        """The operator or choice, by its name in guards."""
 
     @abstractmethod
     def refusal(self, graph: Graph) -> str:
-        """Return why `graph` has nothing to choose; an empty string if it has. Key tables are the plant's to check."""
+        """Return why `graph` has nothing to select, or "". Key tables are checked by the plant."""
 
     @abstractmethod
     def part_of(self, composition: Composition) -> bool:
@@ -196,24 +199,24 @@ class Switch(Action):
 
     @abstractmethod
     def onto_composition(self, composition: Composition) -> Composition:
-        """Return `composition` with the switch, its version unchanged."""
+        """Return `composition` with the switch and an unchanged version."""
 
     @abstractmethod
     def segment(self, layout: Layout) -> str:
-        """Return the query in which the switch shows: it runs the operator, or emits to the choice."""
+        """Return the query that shows the switch: it runs the operator, or feeds the choice."""
 
     def unsupported(self, context: Context) -> str:
-        """Return why the dataflow has nothing to choose; an empty string if it has."""
+        """Return why the dataflow has nothing to select, or ""."""
         return self.refusal(context.graph)
 
     def already_in_force(self, observation: Observation) -> str:
-        """Return a sentence if the composition that is wanted has the switch."""
+        """Return a sentence if the requested composition has the switch, or ""."""
         return "it runs so already" if self.part_of(observation.composition) else ""
 
     def in_force(self, observation: Observation) -> bool:
-        """Return True if the last committed batch of its query ran under the switch.
+        """Return True if the last committed batch of the query ran under the switch.
 
-        A plant that does not report what is in effect switches at once: there the composition that is wanted counts.
+        A plant that does not report compositions in effect switches at once.
         """
         if not observation.effective:
             return self.part_of(observation.composition)
@@ -224,17 +227,17 @@ class Switch(Action):
         return composition is not None and self.part_of(composition)
 
     def awaits_batch(self, observation: Observation) -> bool:
-        """Return True while the switch is wanted: an idle query has no batch, and that is no failure."""
+        """Return True while the switch is requested: an idle query has no batch, and that is no failure."""
         return self.part_of(observation.composition)
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE once a batch was committed under the switch; None until then."""
+        """Return DONE once a batch was committed under the switch, and None until then."""
         return Outcome(self, Status.DONE) if observation.effective and self.in_force(observation) else None
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchAlternate(Switch):
-    """Execute another alternate of an operator from the next batch on."""
+    """Run another alternate of an operator from the next batch on."""
 
     operator: str
     alternate: str
@@ -268,13 +271,17 @@ class SwitchAlternate(Switch):
     def segment(self, layout: Layout) -> str:
         return layout.stage_of[self.operator].segment
 
-    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+    def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         return standings[self.operator].refusal(self.alternate) if self.operator in standings else ""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdge(Switch):
-    """Select the edge to `target` in the choice named `choice`."""
+    """Send the records of a choice to another branch from the next batch on.
+
+    Attributes:
+        target: Operator at the branch.
+    """
 
     choice: str
     target: str
@@ -308,7 +315,7 @@ class SwitchEdge(Switch):
     def segment(self, layout: Layout) -> str:
         return next(layout.stage_of[edge.source].segment for edge in layout.graph.edges if edge.choice == self.choice)
 
-    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+    def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         return standings[self.choice].refusal(self.target) if self.choice in standings else ""
 
     def already_in_force(self, observation: Observation) -> str:
@@ -317,7 +324,11 @@ class SwitchEdge(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SetKeyTable(Switch):
-    """Choose the alternate of `operator` for each key by version `table` of its key table; 0: one for all keys."""
+    """Select the alternate of an operator for each key by a key table.
+
+    Attributes:
+        table: Version of its key table. 0: one alternate for all keys.
+    """
 
     operator: str
     table: int
@@ -354,7 +365,7 @@ class SetKeyTable(Switch):
     def segment(self, layout: Layout) -> str:
         return layout.stage_of[self.operator].segment
 
-    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+    def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
         standing = standings.get(self.operator)
         return "" if standing is None or standing.allowed else standing.why
 
@@ -364,11 +375,12 @@ class SetKeyTable(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SetParallelism(Action):
-    """Run `operator` (or the stage it leads) with `instances` instances.
+    """Run an operator, or the stage that it leads, with a number of instances.
 
     Attributes:
-        on: Hosts for added instances, in order; the plant chooses for the others.
-        without: Instances to remove; of the others the plant removes those with the highest index.
+        instances: Number of instances, at least 1.
+        on: Hosts for added instances, in order. The plant places the others.
+        without: Instances to remove. The plant removes others from the highest index down.
     """
 
     awaits_hosts: ClassVar[bool] = True
@@ -415,10 +427,12 @@ class SetParallelism(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetTokens(Action):
-    """Have the keys of `operator` belong to hosts as a ring of these `tokens` says: (host, token in [0, 1)) each.
+    """Assign the keys of an operator to hosts by a ring of tokens (`elastream.core.ring`).
 
-    Hosts that it does not name hold none of its state partitions; the state of what changes hands moves with it, as one
-    version of the plan. See `elastream.core.ring`.
+    Other hosts then hold none of its state partitions. State moves with its keys, as one version of the plan.
+
+    Attributes:
+        tokens: Pairs of a host and its token in [0, 1).
     """
 
     effect: ClassVar[Effect] = Effect.TASKS_MOVED
@@ -449,11 +463,7 @@ class SetTokens(Action):
         return self.refusal(context.partitions)
 
     def refusal(self, partitions: Mapping[str, int]) -> str:
-        """Return why no plant can do it, whatever its hosts; an empty string if one can.
-
-        Args:
-            partitions: State partitions by operator, as in a context.
-        """
+        """Return why no plant can do it with any hosts, or "". `partitions`: state partitions by operator."""
         if self.operator not in partitions:
             return f"{self.operator!r} has no state partitions that a ring of hosts could divide"
         if twice := sorted({host for host in self.onto if self.onto.count(host) > 1}):
@@ -474,7 +484,7 @@ class SetTokens(Action):
 
 @dataclass(frozen=True, slots=True)
 class MoveTask(Action):
-    """Run `task` on `host` from the next batch on; its state moves with it."""
+    """Run a task on another host from the next batch on. Its state moves along."""
 
     effect: ClassVar[Effect] = Effect.TASKS_MOVED
     relieves: ClassVar[bool] = False
@@ -519,17 +529,16 @@ class MoveTask(Action):
 
 @dataclass(frozen=True, slots=True)
 class HostAction(Action):
-    """An action on the lease of one host."""
+    """Action on the lease of one host."""
 
     host: str
 
     @property
     def subject(self) -> Key:
-        """The host."""
         return ("host", self.host)
 
     def missing(self, observation: Observation) -> str:
-        """Return a sentence if the host is not leased."""
+        """Return a sentence if the host is not leased, or ""."""
         return "" if self.host in observation.leases else f"host {self.host} is not leased"
 
     def state(self, observation: Observation) -> HostState | None:
@@ -538,14 +547,18 @@ class HostAction(Action):
         return None if lease is None else lease.state
 
     def unless(self, observation: Observation, expected: HostState) -> str:
-        """Return a sentence if the host is in another state than `expected`."""
+        """Return a sentence if the host is in another state than `expected`, or ""."""
         state = self.state(observation)
         return "" if state is expected else f"host {self.host} is {state}, not {expected}"
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost(HostAction):
-    """Lease a host of `type` in `region` under the name `host`; no effect if that name is already leased."""
+    """Lease a host. No effect if a host of that name is leased.
+
+    Attributes:
+        type: Name of its host type.
+    """
 
     effect: ClassVar[Effect] = Effect.HOST_ADDED
 
@@ -582,7 +595,7 @@ class LeaseHost(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class RenewHost(HostAction):
-    """Keep `host` for another billing time unit. Leases continue without it; it records the decision."""
+    """Record the decision to keep a host for another billing time unit. Leases continue without it."""
 
     effect: ClassVar[Effect] = Effect.HOST_KEPT
     follows: ClassVar[frozenset[str]] = frozenset({"CancelDrain"})
@@ -603,7 +616,7 @@ class RenewHost(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class DrainHost(HostAction):
-    """Place no new tasks on `host`, and move its tasks to other hosts."""
+    """Place no new tasks on a host, and move its tasks to other hosts."""
 
     effect: ClassVar[Effect] = Effect.HOST_REMOVED
 
@@ -624,7 +637,7 @@ class DrainHost(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class CancelDrain(HostAction):
-    """Return a draining `host` to service."""
+    """Return a draining host to service."""
 
     effect: ClassVar[Effect] = Effect.HOST_KEPT
     follows: ClassVar[frozenset[str]] = frozenset({"RenewHost"})
@@ -647,7 +660,7 @@ class CancelDrain(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHost(HostAction):
-    """End the lease of `host`. Refused while no other host has room for its tasks."""
+    """End the lease of a host. Refused while no other host has room for its tasks."""
 
     effect: ClassVar[Effect] = Effect.HOST_REMOVED
     follows: ClassVar[frozenset[str]] = frozenset({"DrainHost"})
@@ -681,7 +694,7 @@ KINDS: Mapping[str, type[Action]] = {
 
 
 class ActionTable:
-    """The actions that a plant can do, each with its handler."""
+    """Actions that a plant can do, each with its handler."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Callable[[Any], Outcome]] = {}
@@ -697,7 +710,7 @@ class ActionTable:
         self._handlers[kind.__name__] = handler
 
     def answer(self, kind: type[A], handler: Callable[[A], tuple[Status, str]]) -> None:
-        """Let `handler` do actions of `kind`; it returns the status and the reason of the outcome."""
+        """Let `handler` do actions of `kind`; it returns the status and reason of the outcome."""
         self.on(kind, lambda action: Outcome(action, *handler(action)))
 
     def refuse(self, kind: type[Action], why: str) -> None:
@@ -706,7 +719,7 @@ class ActionTable:
         self._refused[kind.__name__] = why
 
     def apply(self, action: Action) -> Outcome:
-        """Do `action`; refuse it if it has no handler."""
+        """Do `action`, or refuse it if it has no handler."""
         if (handler := self._handlers.get(action.kind)) is not None:
             return handler(action)
         return Outcome(action, Status.REFUSED, self._refused.get(action.kind, f"this plant has no {action.kind}"))
@@ -729,7 +742,7 @@ def _is_task(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The form of fields of one type: a test of values, its words for people, and the reader of JSON."""
+    """Test, description and JSON reader of the values of a field."""
 
     fits: Callable[[Any], bool]
     expected: str
@@ -761,9 +774,9 @@ _FIELDS: Mapping[type[Action], Mapping[str, _Form]] = {
 
 
 def malformed(value: object) -> str:
-    """Return why `value` is no well-formed action; an empty string if it is one.
+    """Return why `value` is not a well-formed action, or "".
 
-    An action with a text for a number, or a list for a tuple, would fail much later, in the journal or inside the plant.
+    A malformed one, such as a list for a tuple, would fail much later, in the journal or the plant.
     """
     if type(value) not in _FIELDS:
         return ", which is no action"
@@ -775,12 +788,12 @@ def malformed(value: object) -> str:
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """Return the action as a JSON-ready dict; `from_json` is its inverse."""
+    """Return the action as a JSON-ready dict, for `from_json`."""
     return {"action": action.kind, **asdict(action)}  # type: ignore[call-overload]
 
 
 def from_json(data: Mapping[str, Any]) -> Action:
-    """Read an action written by `to_json`. Raises ValueError for an unknown kind."""
+    """Return the action of a dict from `to_json`. Raises ValueError for an unknown kind."""
     values = dict(data)
     name = values.pop("action", None)
     if name not in KINDS:

@@ -1,7 +1,6 @@
-"""Faults that do not end a run but that a person must see: a thread that died, a policy that keeps failing.
+"""Alarms: faults that do not end a run but need attention, such as a dead thread or a failing policy.
 
-An alarm is active from `sound` until `clear`; every observation has the active ones, so the live view, the metrics, the
-recording and `elastream explain` show them.
+An alarm is active from `sound` until `clear`. Observations carry the active alarms.
 """
 
 import logging
@@ -15,17 +14,21 @@ from elastream.errors import in_one_line
 
 log = logging.getLogger(__name__)
 
-PAUSES = (0.1, 1.0, 10.0, 60.0)
-"""Seconds before a thread that died begins again, for each of its deaths in a row: most faults pass."""
-CALM = 120.0
-"""Seconds without a death after which a thread counts as well again: twice the longest pause."""
+# Pauses before a failed thread restarts (seconds), by its number of failures in a row.
+RESTART_PAUSES_S = (0.1, 1.0, 10.0, 60.0)
+# Time without a failure after which a thread counts as healthy (seconds): twice the longest pause.
+HEALTHY_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A standing fault. source: the part that is at fault, unique among standing alarms. said: one sentence.
+    """An active fault.
 
-    since: seconds of the run. traceback: of the exception behind it, empty where there is none.
+    Attributes:
+        source: Faulty part, unique among active alarms.
+        said: The fault, in one sentence.
+        since: Start (seconds of the run).
+        traceback: Traceback of the exception; empty without one.
     """
 
     source: str
@@ -35,42 +38,46 @@ class Alarm:
 
 
 class Alarms:
-    """Standing alarms by source. Thread-safe. clock: seconds of the run."""
+    """Active alarms by source. Thread-safe. `clock` returns seconds of the run."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._standing: dict[str, Alarm] = {}
+        self._active: dict[str, Alarm] = {}
 
     @property
-    def standing(self) -> tuple[Alarm, ...]:
-        """Alarms that stand, the oldest first."""
+    def active(self) -> tuple[Alarm, ...]:
+        """Active alarms, the oldest first."""
         with self._lock:
-            return tuple(self._standing.values())
+            return tuple(self._active.values())
 
     def sound(self, source: str, said: str, error: BaseException | None = None) -> None:
-        """Let an alarm of `source` stand; a repeated one keeps its time. `error` is logged with its traceback."""
+        """Activate the alarm of `source`. A repeated one keeps its time; `error` is logged with its traceback."""
         trace = "".join(traceback.format_exception(error)) if error is not None else ""
         with self._lock:
-            before = self._standing.get(source)
+            before = self._active.get(source)
             since = self._clock() if before is None else before.since
-            self._standing[source] = Alarm(source, said, since, trace)
+            self._active[source] = Alarm(source, said, since, trace)
         if before is None or before.said != said:
             log.error("%s", said, exc_info=error)
 
     def clear(self, source: str) -> None:
-        """Let the alarm of `source` stand no longer; nothing where there is none."""
+        """End the alarm of `source`, if there is one."""
         with self._lock:
-            cleared = self._standing.pop(source, None)
+            cleared = self._active.pop(source, None)
         if cleared is not None:
             log.warning("%s recovered (was: %s)", source, cleared.said)
 
 
 class AlarmedThread(threading.Thread):
-    """A daemon thread that does not pass away unnoticed: an exception sounds an alarm under its name, and it begins again.
+    """Daemon thread that raises an alarm under its name when it fails, and restarts.
 
-    It does so after each of `pauses`; the alarm is cleared once it has gone on for `calm` seconds. One that dies once more,
-    without such a time in between, stays dead, and its alarm stands. target: can be called again after it has raised.
+    Args:
+        alarms: Alarms of the run.
+        name: Name of the thread, and source of its alarm.
+        target: The work; it must be callable again after it has raised.
+        pauses: Pauses before restarts (seconds), by failures in a row. After more failures the thread stays dead.
+        healthy_after: Time without a failure after which the alarm is cleared (seconds).
     """
 
     def __init__(
@@ -79,36 +86,36 @@ class AlarmedThread(threading.Thread):
         name: str,
         target: Callable[[], None],
         *,
-        pauses: Sequence[float] = PAUSES,
-        calm: float = CALM,
+        pauses: Sequence[float] = RESTART_PAUSES_S,
+        healthy_after: float = HEALTHY_AFTER_S,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._alarms, self._work = alarms, target
-        self._pauses, self._calm = pauses, calm
+        self._pauses, self._healthy_after = pauses, healthy_after
 
     def run(self) -> None:
         """Run the target to its end, or until it fails once too often."""
-        deaths = 0
+        failures = 0
         while True:
-            well = threading.Timer(self._calm, self._alarms.clear, [self.name])
-            well.daemon = True
-            if deaths:
-                well.start()
+            recovery = threading.Timer(self._healthy_after, self._alarms.clear, [self.name])
+            recovery.daemon = True
+            if failures:
+                recovery.start()
             began = time.monotonic()
             try:
                 self._work()
             except Exception as error:
-                well.cancel()
-                deaths = 1 if time.monotonic() - began > self._calm else deaths + 1
-                said = f"thread {self.name} died: {in_one_line(error)}"
-                if deaths > len(self._pauses):
-                    self._alarms.sound(self.name, f"{said}; it is not started again", error)
+                recovery.cancel()
+                failures = 1 if time.monotonic() - began > self._healthy_after else failures + 1
+                message = f"thread {self.name} died: {in_one_line(error)}"
+                if failures > len(self._pauses):
+                    self._alarms.sound(self.name, f"{message}; it is not started again", error)
                     return
-                self._alarms.sound(self.name, said, error)
-                time.sleep(self._pauses[deaths - 1])
+                self._alarms.sound(self.name, message, error)
+                time.sleep(self._pauses[failures - 1])
             except BaseException as error:
                 self._alarms.sound(self.name, f"thread {self.name} died: {in_one_line(error)}", error)
                 return
             else:
-                well.cancel()
+                recovery.cancel()
                 return

@@ -1,7 +1,7 @@
-"""How compositions follow one another: all switches of a plan make one new version, and how strictly records keep to one.
+"""Succession of compositions: all switches of a plan make one new version.
 
-Both plants compose by these functions. When a version comes into force is the plant's business, and shows in
-`Observation.effective`. Consistency and update latency: thesis, p. 50.
+Both plants use these functions. `Observation.effective` shows when a version comes into force. Consistency and update
+latency: thesis, p. 50.
 """
 
 import math
@@ -15,26 +15,29 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import Layout
 from elastream.errors import DataflowError, InputError
 
+# Key of the setting in a document.
 AT = ("consistency",)
-"""Where a document or a program says it."""
 
 
 class Consistency(StrEnum):
-    """What a record that is on its way through several queries meets when the composition changes."""
+    """Composition of a record on its way through several queries while the composition changes."""
 
     BATCH = "batch"
-    """Each query takes the new version with its next batch: no batch mixes two, a record may meet both on its way."""
+    """Each query switches with its next batch. No batch mixes versions; a record may meet both on its way."""
     WAVE = "wave"
-    """A record keeps the version that it entered under, through all queries: those behind a durable edge change when the
-    first records of the new version reach them."""
+    """A record keeps its first version through all queries.
+
+    A query after a durable edge switches with the first records of the
+    new version.
+    """
     DRAIN = "drain"
-    """Sources wait until all records have been processed, then every query takes the new version, then they go on."""
+    """Sources pause until all records are processed. Then every query switches, and sources resume."""
     REWIRED = "rewired"
-    """Every operator changes at once, whatever is under way (simulation only: Spark never mixes two in a batch)."""
+    """Every operator switches at once (simulation only: on Spark no batch mixes versions)."""
 
 
 def consistency_of(name: str, *, simulated: bool = False) -> Consistency:
-    """The mode called `name`. Raises InputError that names the modes there are."""
+    """Return the mode called `name`. Raises InputError, with the valid names, for another."""
     modes = [mode for mode in Consistency if simulated or mode is not Consistency.REWIRED]
     if name not in modes:
         raise InputError(f"consistency {name!r} is none of {', '.join(modes)}", AT)
@@ -42,7 +45,7 @@ def consistency_of(name: str, *, simulated: bool = False) -> Consistency:
 
 
 def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
-    """Return `now` after all of `switches`, one version on; `now` itself if nothing differs."""
+    """Return the next version of `now` with all of `switches`; `now` itself if nothing differs."""
     after = now
     for switch in switches:
         after = switch.onto_composition(after)
@@ -50,23 +53,23 @@ def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Operators that process records in another way: by another alternate or key table, or choosing another branch."""
-    found = {
+    """Return the operators whose alternate, key table or selected branch differs."""
+    changed = {
         operator.name
         for operator in graph.operators
         if before.alternates.get(operator.name) != after.alternates.get(operator.name)
         or before.tables.get(operator.name, 0) != after.tables.get(operator.name, 0)
     }
-    found |= {
+    changed |= {
         edge.source
         for edge in graph.edges
         if edge.choice is not None and before.choices.get(edge.choice) != after.choices.get(edge.choice)
     }
-    return frozenset(found)
+    return frozenset(changed)
 
 
-def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
-    """Raise DataflowError where Spark cannot keep to `consistency` with this dataflow. One query keeps to each of them."""
+def check_consistency(layout: Layout, consistency: Consistency) -> None:
+    """Raise DataflowError if Spark cannot run this dataflow with `consistency`. A single query supports every mode."""
     graph = layout.graph
     if consistency is Consistency.REWIRED:
         raise DataflowError("consistency 'rewired' is simulated only: on Spark no micro-batch mixes two compositions", AT)
@@ -88,13 +91,13 @@ def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
                 AT,
             )
     if consistency is Consistency.WAVE:
-        _refuse_mute(layout)
+        _check_merges(layout)
 
 
-def _refuse_mute(layout: Layout) -> None:
-    """Refuse a query that waits for what nobody can tell it: that no record of an older version comes over an edge.
+def _check_merges(layout: Layout) -> None:
+    """Reject a merge that would wait for the version of an edge that cannot announce it.
 
-    A source that Spark reads itself has no batch without records, so that nothing behind it hears of a version meanwhile.
+    A foreign source has no batch without records, so queries after it do not learn of a new version meanwhile.
     """
     graph, tells = layout.graph, dict[str, bool]()
     for segment in layout.segments:
@@ -113,12 +116,13 @@ def _refuse_mute(layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change of the composition while records are under way (update latency and consistency: thesis, p. 50).
+    """Change of the composition while records are under way.
 
-    version: the new one. requested: seconds on the clock of the run. in_force: when the last query with a changed element
-    committed a batch under it; NaN while one has not. until: when the last batch was committed that ran in one of them
-    under an older version; NaN if there was none. mixed: records that passed one changed element under an older version and
-    another one under this or a later one.
+    Attributes:
+        requested: Time of the request (seconds of the run).
+        in_force: Time at which the last affected query committed a batch under it; NaN before.
+        until: Time of the last commit under an older version in these queries; NaN if there was none.
+        mixed: Records that passed one changed element under an older version and another under this or a later one.
     """
 
     version: int
@@ -129,19 +133,16 @@ class Update:
 
     @property
     def latency(self) -> float:
-        """Seconds from the request until nothing ran under an older version any more; NaN while that is not known."""
+        """Time from the request to the end of older versions (seconds); NaN while unknown."""
         if math.isnan(self.in_force):
             return math.nan
         return 0.0 if math.isnan(self.until) else max(0.0, self.until - self.requested)
 
 
 def update_figures(updates: Sequence[Update]) -> Mapping[str, float]:
-    """What the updates of a run came to, for its ending: their number, latencies of those in force, records mixed.
-
-    Nothing where there were none.
-    """
+    """Return the figures of a run's updates for its ending: number, latencies and mixed records; empty without updates."""
     if not updates:
         return {}
-    known = sorted(update.latency for update in updates if not math.isnan(update.latency))
-    latencies = {"update latency": known[len(known) // 2], "longest update": known[-1]} if known else {}
-    return {"updates": len(updates), **latencies, "mixed records": sum(update.mixed for update in updates)}
+    latencies = sorted(update.latency for update in updates if not math.isnan(update.latency))
+    times = {"update latency": latencies[len(latencies) // 2], "longest update": latencies[-1]} if latencies else {}
+    return {"updates": len(updates), **times, "mixed records": sum(update.mixed for update in updates)}

@@ -1,4 +1,4 @@
-"""The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
+"""Record of one planning round: figures, proposals, refusals, outcomes, predictions and, later, their actual values."""
 
 import math
 import re
@@ -13,18 +13,18 @@ from elastream.core.metrics import Metric, Rows
 from elastream.core.wording import gist
 from elastream.units import format_duration
 
-STANDING = 3
-"""Rounds in a row after which an unknown metric is shown to people: one or two rounds are normal after a change."""
+# Unknown metrics are shown after this many rounds in a row; one or two are normal after a change.
+SHOWN_AFTER_ROUNDS = 3
 
-STARTING = 30.0
-"""Seconds of a run in which none is shown: its first micro-batch, of which all is to be learned, takes some of them."""
-MINUTES = 120.0
-"""Seconds from which on it is written in minutes for how long a metric has been unknown."""
+# Unknown metrics are not shown in the first seconds of a run: its first micro-batch takes some of them.
+START_GRACE_S = 30.0
+# Durations of unknown metrics are written in minutes from here on (seconds).
+MINUTES_FROM_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An action, who proposed it, and what arbitration said; `refused` is the reason, empty where it was granted."""
+    """An action, its proposer, and the reason of its refusal; empty if it was granted."""
 
     action: Action
     by: str
@@ -33,7 +33,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that raised and that the run survived. source: what raised. said: one sentence."""
+    """An exception that the run survived.
+
+    Attributes:
+        source: Part that raised.
+        said: The fault, in one sentence.
+    """
 
     source: str
     said: str
@@ -41,23 +46,26 @@ class Fault:
 
     @classmethod
     def of(cls, source: str, said: str, error: BaseException) -> "Fault":
-        """The fault with the traceback of `error`."""
+        """Return the fault with the traceback of `error`."""
         return cls(source, said, "".join(traceback.format_exception(error)))
 
     @property
     def place(self) -> str:
-        """Where it was raised, `" (mine.py, line 5)"`; empty where that is not known."""
+        """Location of the exception, `" (mine.py, line 5)"`; empty if unknown."""
         places = re.findall(r'^  File "(.+)", line (\d+), in', self.traceback, re.MULTILINE)
         return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A metric that a policy needs, unknown in the observation that it planned for, so that a part of it did nothing.
+    """An unknown metric that kept a policy from a part of its decision.
 
-    rows, row: what kind of thing it is a metric of, and its name; empty: of each of them, or of the application.
-    consequence: what the policy could not do. seconds, rounds: for how long, and in how many rounds in a row, as the loop
-    counts them.
+    Attributes:
+        rows: Kind of row.
+        row: Name of the row. Empty: each row, or the application.
+        consequence: Effect on the policy, such as "cannot size".
+        seconds: Time for which it has been unknown, as counted by the loop.
+        rounds: Rounds in a row in which it has been unknown.
     """
 
     metric: Metric
@@ -69,18 +77,18 @@ class Unknown:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "Unknown":
-        """As it was written."""
+        """Return the value from its JSON fields."""
         return cls(**{**fields, "metric": Metric(fields["metric"]), "rows": Rows(fields["rows"])})
 
     @property
     def key(self) -> tuple[Metric, Rows, str, str]:
-        """What is unknown and what follows, without for how long."""
+        """Identity of the gap, without its duration."""
         return self.metric, self.rows, self.row, self.consequence
 
     @property
-    def standing(self) -> bool:
-        """Whether it has been lacking for long enough that people are shown it."""
-        return self.rounds >= STANDING
+    def lasting(self) -> bool:
+        """True if it has lasted long enough to be shown."""
+        return self.rounds >= SHOWN_AFTER_ROUNDS
 
     def __str__(self) -> str:
         name = self.metric.value.replace("_", " ")
@@ -90,7 +98,7 @@ class Unknown:
             of = repr(self.row) if self.rows is Rows.OPERATOR else f"{self.rows} {self.row!r}"
         else:
             of = f"every {self.rows}"
-        lasting = f"{self.seconds:.0f} s" if self.seconds < MINUTES else format_duration(self.seconds)
+        lasting = f"{self.seconds:.0f} s" if self.seconds < MINUTES_FROM_S else format_duration(self.seconds)
         return f"{self.consequence}: {name} of {of} unknown" + (f" for {lasting}" if self.seconds else "")
 
 
@@ -98,12 +106,21 @@ class Unknown:
 class Decision:
     """One planning round.
 
-    seen: the few numbers that the decision rests on, by name; NaN where unknown. predicted, actual: the same kind of
-    numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
-    saying: why nothing was done, what went wrong, what the policy remarks. faults: what raised since the last round.
-    unknown: metrics that the policy lacked, each with for how long. guards: version of the guards in force, 0 without.
-    hosts: how many the policy wanted, NaN where that is unknown. mode: "observe only" or "paused", else
-    empty.
+    Attributes:
+        round: Number, from 1.
+        time: Time of the observation (seconds of the run).
+        seen: Figures behind the decision, by name; NaN where unknown.
+        proposals: Proposed actions, with refusals.
+        outcomes: Outcomes of the granted ones.
+        predicted: Figures that the policy expects at the next round.
+        actual: Figures at the next round.
+        seconds: Duration of planning.
+        note: Remarks: reasons for doing nothing, problems, the policy's remarks.
+        faults: Exceptions since the last round.
+        unknown: Metrics that the policy lacked.
+        guards: Version of the guards in force; 0 without guards.
+        hosts: Number of hosts that the policy recommends; NaN if unknown.
+        mode: "observe only", "paused" or empty.
     """
 
     round: int
@@ -123,41 +140,40 @@ class Decision:
     mode: str = ""
 
     @property
-    def standing(self) -> tuple[Unknown, ...]:
-        """Metrics that the policy has lacked for so many rounds that people are shown it, once the run has begun."""
-        return tuple(each for each in self.unknown if each.standing and self.time >= STARTING)
+    def lasting(self) -> tuple[Unknown, ...]:
+        """Unknown metrics that are shown to people."""
+        return tuple(each for each in self.unknown if each.lasting and self.time >= START_GRACE_S)
 
     @property
     def done(self) -> tuple[Outcome, ...]:
-        """Outcomes of actions that took effect or are under way."""
+        """Outcomes of actions that took effect or are in progress."""
         return tuple(outcome for outcome in self.outcomes if outcome.succeeded)
 
     @property
-    def said(self) -> str:
-        """The note, and which metrics the policy has lacked for rounds."""
-        return "; ".join(filter(None, [self.note, *map(str, self.standing)]))
+    def remarks(self) -> str:
+        """The note and the unknown metrics, as text."""
+        return "; ".join(filter(None, [self.note, *map(str, self.lasting)]))
 
     @property
     def repeats(self) -> tuple[Hashable, ...]:
-        """What is said, one by one, without figures and for how long a metric has been unknown: alike in rounds that say it
-        again."""
+        """Keys of all remarks without figures and durations, equal in rounds that repeat them."""
         noted = (gist(each) for each in self.note.split("; ") if each)
-        return (*noted, *(each.key for each in self.standing))
+        return (*noted, *(each.key for each in self.lasting))
 
     def with_actual(self, actual: Mapping[str, float]) -> "Decision":
-        """The record with what really happened."""
+        """Return the record with the actual figures."""
         return replace(self, actual=dict(actual))
 
     def headline(self) -> str:
-        """What was done and why, on one line; empty where nothing was."""
+        """Return the actions and their reasons on one line, or the remarks if there was no action."""
         parts = []
         for outcome in self.outcomes:
             text = outcome.action.describe() + (f" ({outcome.action.why})" if outcome.action.why else "")
             parts.append(text if outcome.succeeded else f"{text}: {outcome.status}, {outcome.reason}")
-        return "; ".join(parts) or self.said
+        return "; ".join(parts) or self.remarks
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready; NaN becomes null."""
+        """Return the record JSON-ready; NaN becomes null."""
 
         def clean(values: Mapping[str, float]) -> dict[str, float | None]:
             return {name: (None if value != value else value) for name, value in values.items()}
@@ -184,9 +200,9 @@ class Decision:
 
 
 def longest_lacked(decisions: Iterable[Decision], before: Iterable[Unknown] = ()) -> tuple[Unknown, ...]:
-    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did; `before`: others."""
+    """Return each metric that was unknown for rounds in a row, at its longest; `before` has earlier ones."""
     longest: dict[Hashable, Unknown] = {each.key: each for each in before}
-    for each in (each for decision in decisions for each in decision.standing):
+    for each in (each for decision in decisions for each in decision.lasting):
         if each.key not in longest or longest[each.key].seconds < each.seconds:
             longest[each.key] = each
     return tuple(longest.values())

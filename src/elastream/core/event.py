@@ -1,4 +1,4 @@
-"""Events of a run by fixed reasons, as Kubernetes and Flink's autoscaler have them."""
+"""Events of a run by fixed reasons, as in Kubernetes and Flink's autoscaler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Why there is an event. Their names are fixed: alerts and searches rest on them."""
+    """Reason of an event. Names are stable, because alerts and searches rely on them."""
 
     SCALED_UP = "ScaledUp"
     """Hosts were leased, or a drain was cancelled."""
     SCALED_DOWN = "ScaledDown"
-    """Hosts are given back."""
+    """Hosts are being released."""
     SCALING_LIMITED = "ScalingLimited"
-    """One of the user's rules refused hosts to come or to go; the message begins with the rule's name."""
+    """A rule of the user refused hosts to come or go; the message begins with its name."""
     SCALING_VETOED = "ScalingVetoed"
-    """Hosts should have come or gone, and something else refused it: the plant, a batch that hangs, an earlier failure."""
+    """Something else refused hosts to come or go: the plant, a hanging batch, an earlier failure."""
     INEFFECTIVE_SCALING = "IneffectiveScaling"
-    """Hosts that came brought less than half of what they promised."""
+    """New hosts brought less than half of the expected improvement."""
     METRICS_MISSING = "MetricsMissing"
-    """The policy has lacked a metric for rounds, and leaves something undone for it."""
+    """The policy has lacked a metric for rounds, and skips a part of its decision."""
     HOST_LOST = "HostLost"
     """A host failed, or was requested and never came."""
     HOST_REFUSED = "HostRefused"
@@ -29,19 +29,19 @@ class Reason(StrEnum):
     SWITCHED = "Switched"
     """Alternates, branches or key tables changed."""
     ALARM_RAISED = "AlarmRaised"
-    """A fault stands that a person must see."""
+    """A fault needs attention."""
     ALARM_CLEARED = "AlarmCleared"
-    """It stands no longer."""
+    """The fault is over."""
     FAULT = "Fault"
-    """Something raised, and the run goes on."""
+    """Something raised an exception, and the run goes on."""
     PAUSED = "Paused"
-    """The controller was paused: it plans, and applies nothing."""
+    """The controller was paused: it plans but applies nothing."""
     UNPAUSED = "Unpaused"
-    """It applies again what it plans."""
+    """The controller applies its plans again."""
     RUN_STARTED = "RunStarted"
     """A run, or Autopilot, began."""
     RUN_ENDED = "RunEnded"
-    """It ended."""
+    """A run, or Autopilot, ended."""
 
 
 WARNINGS = frozenset(
@@ -55,22 +55,25 @@ WARNINGS = frozenset(
         Reason.FAULT,
     }
 )
+# Refusals by these rules are warnings: the hosts are needed. Refusals by other rules are their purpose.
 WARNING_RULES = frozenset({"max_hosts", "budget"})
-"""Rules whose refusals are warnings: what they keep away is needed. Those of other rules are what the rules are for."""
 
 
 def types_of(reason: Reason) -> tuple[str, ...]:
-    """The types that events of `reason` may have, the usual one first."""
+    """Return the possible types of events of `reason`, the usual one first."""
     usual = "Warning" if reason in WARNINGS else "Normal"
     return (usual, "Warning") if reason is Reason.SCALING_LIMITED else (usual,)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Something that happened at `time`, seconds of the run.
+    """An event of a run.
 
-    about: a host, a rule or a source; may be empty. count: how often it happened since `since`, also
-    unsent.
+    Attributes:
+        time: Time (seconds of the run).
+        about: A host, rule or source; may be empty.
+        count: Occurrences since `since`, unsent ones included.
+        since: Time of the first occurrence counted (seconds of the run).
     """
 
     time: float
@@ -87,7 +90,7 @@ class RunEvent:
         return "Warning" if limited else types_of(self.reason)[0]
 
     def to_json(self, epoch: float = 0.0) -> Mapping[str, Any]:
-        """JSON-ready. epoch: seconds since 1970 at time 0 of the run."""
+        """Return the event JSON-ready. `epoch`: seconds since 1970 at time 0 of the run."""
         return {
             "timestamp": datetime.fromtimestamp(epoch + self.time, UTC).isoformat(timespec="milliseconds"),
             "type": self.type,

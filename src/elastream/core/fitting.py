@@ -1,6 +1,6 @@
-"""What no number of hosts can give: an operator that fits no host type, a duration shorter than one record's own work.
+"""Checks, before a run starts, of demands that no number of hosts can meet.
 
-Known from the dataflow and the host types alone, so that it is said before anything starts.
+They need the dataflow and the host types alone.
 """
 
 import math
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elastream.core.action import KINDS
 from elastream.core.hosts import HostType
-from elastream.core.metrics import of_application
 from elastream.core.observation import Context
-from elastream.core.plant import Policy, refuse_unsupported
+from elastream.core.plant import Policy, check_supported
+from elastream.core.promises import of_application
 from elastream.core.scaling import ScalingRules
 from elastream.core.wording import counted, money
 from elastream.dataflow.checks import fail
@@ -21,15 +21,15 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.units import ROUNDING, format_duration
 
-WHOLE = 1.0
-"""Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
+# Cores of one thread. A chained task takes a slot, which on a host below one core is the whole host.
+THREAD_CORES = 1.0
+# State partitions per slot of the largest fleet, so that new hosts find partitions to take.
 PARTITIONS_PER_SLOT = 2
-"""State partitions per slot of the largest fleet: hosts that come find partitions to take."""
-BATCH_OVERHEAD = 0.05
-"""Seconds a micro-batch and stage, at least. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
+# Least duration of a micro-batch per stage (seconds). Measured: an Arrow stage on Spark 4.3.0, two shared cores, 49 ms.
+STAGE_OVERHEAD_S = 0.05
 
 
-def refuse_unworkable(
+def check_feasible(
     layout: Layout,
     types: Sequence[HostType],
     policy: Policy | None,
@@ -37,22 +37,29 @@ def refuse_unworkable(
     target_latency: float | None,
     max_hosts: int,
     scalable: frozenset[str],
-    apart: bool = False,
+    unchained: bool = False,
 ) -> None:
-    """Raise ElastreamError for what can never work: an operator, a service level, or the policy on this dataflow.
+    """Raise ElastreamError if an operator, a service level or the policy can never work.
 
-    types: empty where they are not known yet. scalable: operators whose parallelism the plant can change.
+    Args:
+        layout: The dataflow in stages.
+        types: Host types; empty if they are not known yet.
+        policy: The policy; None without one.
+        target_latency: Target (seconds), or None.
+        max_hosts: Largest number of hosts.
+        scalable: Operators whose parallelism the plant can change.
+        unchained: True if instances reserve their cores (simulation only).
     """
     check_signal_names(layout.graph)
     if types:
-        refuse_misfit(layout.graph, types, apart=apart)
-    refuse_unreachable(layout, types, target_latency)
+        check_host_types(layout.graph, types, unchained=unchained)
+    check_service_levels(layout, types, target_latency)
     kinds = {each.name: each for each in types}
-    refuse_unsupported(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
+    check_supported(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
 
 
 def check_signal_names(graph: Graph) -> None:
-    """Raise DataflowError if a signal has the name of a metric of the application, which guards read by that name."""
+    """Raise DataflowError if a signal has the name of a metric of the application: guards read both by name."""
     for sink in graph.sinks:
         if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
             fail(
@@ -64,11 +71,13 @@ def check_signal_names(graph: Graph) -> None:
             )
 
 
-def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
-    """Raise InputError for copies of state that cannot be kept: more than other hosts, or no state to copy.
+def check_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
+    """Raise InputError if standby replicas of state cannot be placed, or there is no state.
 
     Args:
-        layout: None if it is not known yet, as of queries that come and go.
+        replicas: Replicas of each state partition.
+        max_hosts: Largest number of hosts.
+        layout: The dataflow; None if it is not known yet.
     """
     where = ("replicas",)
     if replicas >= max_hosts:
@@ -85,10 +94,14 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
         )
 
 
-def refuse_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType], min_hosts: int = 1) -> None:
-    """Raise InputError for rules that no number of hosts between `min_hosts` and `max_hosts` of the cloud keeps.
+def check_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType], min_hosts: int = 1) -> None:
+    """Raise InputError if no number of hosts between `min_hosts` and `max_hosts` meets the rules.
 
-    types: host types, the first that of the first hosts; empty where they are not known.
+    Args:
+        rules: The user's rules.
+        max_hosts: Largest number of hosts.
+        types: Host types; the first hosts have the first type. Empty if unknown.
+        min_hosts: Smallest number of hosts of the cloud.
     """
     if rules.min_hosts is not None and rules.min_hosts > max_hosts:
         raise InputError(
@@ -109,16 +122,20 @@ def refuse_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType],
 
 
 def doubts(replicas: int, types: Iterable[HostType], partitions: int | None, max_hosts: int) -> tuple[str, ...]:
-    """What a run is warned of, a sentence each: copies and state partitions that do less than they seem to.
+    """Return warnings about standby replicas and state partitions that have less effect than intended.
 
-    partitions: state partitions of each keyed operator; None where there is none, or they are as many as is the default.
+    Args:
+        replicas: Replicas of each state partition.
+        types: Host types.
+        partitions: State partitions of each keyed operator; None without any, or for the default.
+        max_hosts: Largest number of hosts.
     """
     few = "" if partitions is None else _few_partitions(partitions, max_hosts)
     return tuple(filter(None, (_few_zones(replicas, types), few)))
 
 
 def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
-    """What `replicas` copies cannot outlast where hosts are in too few fault zones; one sentence, empty where they can."""
+    """Return a warning if a fault zone's failure can take state and all its replicas, or ""."""
     zones = sorted({each.zone for each in types})
     if not replicas or not zones or len(zones) > replicas:
         return ""
@@ -129,7 +146,7 @@ def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
 
 
 def _few_partitions(partitions: int, max_hosts: int) -> str:
-    """What is idle where state is in fewer partitions than there may be hosts; one sentence, empty where it is not."""
+    """Return a warning if there are fewer state partitions than hosts, or ""."""
     if partitions >= max_hosts:
         return ""
     return (
@@ -138,34 +155,38 @@ def _few_partitions(partitions: int, max_hosts: int) -> str:
     )
 
 
-def refuse_misfit(graph: Graph, types: Iterable[HostType], *, apart: bool = False) -> None:
-    """Raise CloudError for an operator of which no host of `types` can hold an instance.
+def check_host_types(graph: Graph, types: Iterable[HostType], *, unchained: bool = False) -> None:
+    """Raise CloudError if no host type can hold an instance of some operator.
 
-    apart: instances reserve their cores (simulation only); else an instance is a task, and up to one core fits any host.
+    Args:
+        graph: The dataflow.
+        types: Host types.
+        unchained: True if instances reserve their cores (simulation only). Otherwise an instance is a task, and up to one
+            core fits any host.
     """
-    known = tuple(types)
+    offered = tuple(types)
     for operator in graph.operators:
         if operator.kind in (Kind.SOURCE, Kind.SINK):
             continue
-        need = operator.cores if apart or operator.cores > WHOLE else 0.0
-        if any(need <= each.cores and operator.memory <= each.memory for each in known):
+        need = operator.cores if unchained or operator.cores > THREAD_CORES else 0.0
+        if any(need <= each.cores and operator.memory <= each.memory for each in offered):
             continue
-        roomy = max(known, key=lambda each: each.cores, default=None)
+        roomy = max(offered, key=lambda each: each.cores, default=None)
         field = "cores" if roomy is None or need > roomy.cores else "memory"
-        have = ", ".join(f"{each.name}: {each.cores:g} cores, {each.memory:g} MB" for each in known) or "there is none"
+        have = ", ".join(f"{each.name}: {each.cores:g} cores, {each.memory:g} MB" for each in offered) or "there is none"
         needs = _cores(operator.cores) if field == "cores" else f"{operator.memory:g} MB"
-        fused = ", or simulate it --fused, where the tasks of a host share its cores as on Spark" if apart else ""
+        chained = ", or simulate it --fused, where the tasks of a host share its cores as on Spark" if unchained else ""
         raise CloudError(
             f"operator {operator.name!r} needs {needs} for an instance, and no host type has as much ({have}): declare "
-            f"less `{field}` for it, or a larger host type{fused}",
+            f"less `{field}` for it, or a larger host type{chained}",
             ("operators", operator.name, field),
         )
 
 
-def refuse_unreachable(layout: Layout, types: Iterable[HostType], target_latency: float | None) -> None:
-    """Raise DataflowError for a service level that no number of hosts of `types` can meet.
+def check_service_levels(layout: Layout, types: Iterable[HostType], target_latency: float | None) -> None:
+    """Raise DataflowError for a service level that no number of hosts can meet.
 
-    It is one that a record misses though it waits for nothing: by the costs that operators declare, on the fastest host.
+    A record misses it without any wait, at the declared costs on the fastest host.
     """
     graph, speed = layout.graph, max((each.speed for each in types), default=1.0)
     for operator in graph.operators:
@@ -184,7 +205,7 @@ def refuse_unreachable(layout: Layout, types: Iterable[HostType], target_latency
     for source in graph.sources:
         segment = layout.stage_of[source.name].segment
         stages = sum(stage.segment == segment for stage in layout.stages)
-        overhead = 0.0 if layout.apart else BATCH_OVERHEAD * stages
+        overhead = 0.0 if layout.unchained else STAGE_OVERHEAD_S * stages
         least = paths[source.name] / speed + overhead
         if least > target_latency:
             batch = f", in micro-batches of {format_duration(overhead)} at least," if overhead else ""
@@ -200,12 +221,12 @@ def _cores(cores: float) -> str:
 
 
 def _least(operator: Operator) -> float:
-    """Core-seconds that a record takes at least: those of the cheapest alternate, 0 where none is declared."""
+    """Return the core-seconds per record of the cheapest alternate; 0 if none declares a cost."""
     return min((alternate.cost or 0.0 for alternate in operator.alternates), default=0.0)
 
 
 def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
-    """Least work that follows for every record of `name` in its query; 0 where some records end there."""
+    """Return the least work after `name` for every one of its records, within its query."""
     operator = graph.operator(name)
     if any(alternate.selectivity is not None and alternate.selectivity < 1 for alternate in operator.alternates):
         return 0.0
@@ -216,7 +237,6 @@ def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
 
 
 def _some(edge: Edge) -> bool:
-    """Whether only some of the records travel over `edge`."""
     return edge.choice is not None or edge.delivery is Delivery.ROUND_ROBIN
 
 
@@ -224,6 +244,8 @@ def state_partitions_of(types: Sequence[HostType], max_hosts: int, a_host: int |
     """Return the default number of state partitions on at most `max_hosts` hosts.
 
     Args:
+        types: Host types.
+        max_hosts: Largest number of hosts.
         a_host: Partitions that a policy wants on each host (`Policy.partitions_a_host`).
     """
     each = a_host or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)

@@ -1,7 +1,7 @@
-"""Models leased hosts: types, prices, billing time units, and the life cycle of a lease.
+"""Leased hosts: types, prices, billing time units, and the life cycle of a lease.
 
-A lease is paid in whole billing time units (BTU) from its request on. The states of a host form one table, `TRANSITIONS`;
-only `Lease.to` sets a state.
+A lease is paid in whole billing time units (BTU) from its request on. `TRANSITIONS` has the states of a host; only
+`Lease.to` sets one.
 """
 
 import math
@@ -13,15 +13,19 @@ from enum import StrEnum
 from elastream.errors import CloudError
 from elastream.units import ROUNDING, bytes_per_second, duration, memory
 
-MOST_CORES, MOST_MEMORY = 100_000, 1_000_000_000
-"""Of a host, the latter in megabytes: what is more is a slip of the pen that only a cluster would stumble over."""
+# More is a typing mistake that would otherwise show only on a cluster (memory in MB).
+MAX_CORES, MAX_MEMORY_MB = 100_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """Billing rule: leased time is paid in whole units of `unit` seconds, at least `minimum` seconds.
+    """Billing rule: time is paid in whole units.
 
-    VISP's BTU of ten minutes is `Billing(600)`; today's clouds bill by the second with a minimum: `Billing(1, 60)`.
+    VISP's BTU of ten minutes is `Billing(600)`; clouds that bill by the second have `Billing(1, 60)`.
+
+    Attributes:
+        unit: Billing time unit (seconds).
+        minimum: Least time paid (seconds).
     """
 
     unit: float = 3600.0
@@ -34,21 +38,30 @@ class Billing:
             raise CloudError(f"a minimum billing time of {self.minimum:g} s: it must not be negative")
 
     def units(self, seconds: float) -> int:
-        """Whole units paid for a lease that lasts `seconds`; a lease costs one unit from its first moment."""
+        """Return the units paid for a lease of `seconds`, at least one."""
         # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.
         return max(1, math.ceil(max(seconds, self.minimum) / self.unit - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """A type of host that can be leased.
+    """Type of host that can be leased.
 
-    cores: number of cores, may be fractional; speed: of one core relative to the standard core (thesis: pi); memory:
-    megabytes; bandwidth: bytes/s of its link, None without a limit; price: money per billing time unit; slots: operator
-    instances it can hold (E2DF's C_n), by default its cores rounded up; region: its location; start, stop: seconds from
-    lease to ready and from release to gone, as expected (planning) or simulated; zone: its fault zone, whose hosts may fail
-    together (a rack, an availability zone), by default its region. Text with a unit is taken, too: `start="20s"`,
-    `memory="8 GB"`, `bandwidth="1 gbit"`. Raises CloudError for invalid values, ElastreamError for a unit that is none.
+    Attributes:
+        cores: Number of cores; may be fractional.
+        memory: Memory (MB, or text such as "8 GB").
+        speed: Speed of a core relative to the standard core (thesis: pi).
+        bandwidth: Bandwidth of its link (bytes/s, or text such as "1 gbit"). None: unlimited.
+        price: Money per billing time unit.
+        billing: Billing rule.
+        slots: Operator instances it holds (E2DF's C_n). 0: its cores rounded up.
+        start: Time from lease to ready, expected or simulated (seconds, or text such as "20s").
+        stop: Time from release to gone (seconds, or text).
+        zone: Fault zone, whose hosts may fail together: a rack, an availability zone. Empty: the region.
+
+    Raises:
+        CloudError: A value is invalid.
+        ElastreamError: A text has an unknown unit.
     """
 
     name: str
@@ -68,12 +81,19 @@ class HostType:
         for name, read in (("start", duration), ("stop", duration), ("memory", memory), ("bandwidth", bytes_per_second)):
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, read(value))
+        self._check()
+        if self.slots == 0:
+            object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
+        if not self.zone:
+            object.__setattr__(self, "zone", self.region)
+
+    def _check(self) -> None:
         if not self.cores > 0:
             raise CloudError(f"host type {self.name!r} has no core (cores: {self.cores:g}); it must be above 0")
-        if self.cores > MOST_CORES:
-            raise CloudError(f"host type {self.name!r} has {self.cores:g} cores; no host has more than {MOST_CORES:,}")
-        if self.memory > MOST_MEMORY:
-            raise CloudError(f"host type {self.name!r} has {self.memory:g} MB; no host has more than {MOST_MEMORY:,} MB")
+        if self.cores > MAX_CORES:
+            raise CloudError(f"host type {self.name!r} has {self.cores:g} cores; no host has more than {MAX_CORES:,}")
+        if self.memory > MAX_MEMORY_MB:
+            raise CloudError(f"host type {self.name!r} has {self.memory:g} MB; no host has more than {MAX_MEMORY_MB:,} MB")
         if self.price < 0:
             raise CloudError(f"host type {self.name!r} has a negative price ({self.price:g}); it must be 0 or more")
         if not self.memory > 0:
@@ -82,21 +102,17 @@ class HostType:
             raise CloudError(f"host type {self.name!r} has a core speed of {self.speed:g}; it must be above 0")
         if self.slots < 0:
             raise CloudError(f"host type {self.name!r} has a negative number of slots ({self.slots})")
-        if self.slots == 0:
-            object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
-        if not self.zone:
-            object.__setattr__(self, "zone", self.region)
 
     @property
     def slot(self) -> float:
-        """Cores of speed 1 that each of `width` tasks has."""
+        """Cores of speed 1 for each of `width` tasks."""
         return self.cores * self.speed / self.width
 
     @property
     def width(self) -> int:
-        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+        """Number of concurrent tasks that use the host fully: its slots, at most its cores rounded up.
 
-        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
+        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per host.
         """
         return max(1, min(self.slots, math.ceil(self.cores - ROUNDING)))
 
@@ -104,11 +120,14 @@ class HostType:
 def by_zones(
     types: Iterable[HostType], count: int, kind: HostType | None = None, *, copies: int = 0, there: Iterable[str] = ()
 ) -> tuple[HostType, ...]:
-    """`count` times `kind`, by default the first of `types`, or those that differ from it in name and zone only: each time
-    the one of whose zone there are fewest.
+    """Return types for `count` hosts, balanced over fault zones.
 
-    copies: of state, that other hosts are to keep; where there are any, types may differ in their region, too. there: zones
-    of the hosts that there are.
+    Args:
+        types: Host types.
+        count: Number of hosts.
+        kind: Type to vary, by default the first. Variants differ in name and zone only.
+        copies: Standby replicas of state. With any, variants may differ in region, too.
+        there: Zones of present hosts.
     """
     types = tuple(types)
     first = types[0] if kind is None else kind
@@ -117,18 +136,18 @@ def by_zones(
         region = first.region if copies else each.region
         if replace(each, name=first.name, zone=first.zone, region=region) == first:
             zones.setdefault(each.zone, each)
-    hosts, found = Counter(there), []
+    hosts, chosen = Counter(there), []
     for _ in range(count):
-        found.append(zones[min(zones, key=lambda zone: hosts[zone])])
-        hosts[found[-1].zone] += 1
-    return tuple(found)
+        chosen.append(zones[min(zones, key=lambda zone: hosts[zone])])
+        hosts[chosen[-1].zone] += 1
+    return tuple(chosen)
 
 
 class HostState(StrEnum):
     """State of a leased host."""
 
     REQUESTED = "requested"
-    """Requested and paid from now on; not accepted by the provider yet."""
+    """Requested and paid from now on; not yet accepted by the provider."""
     STARTING = "starting"
     """Accepted by the provider; the machine boots."""
     RUNNING = "running"
@@ -176,16 +195,19 @@ TRANSITIONS: Mapping[HostState, Set[HostState]] = {
 
 
 class LifecycleError(RuntimeError):
-    """A transition that a table of transitions does not have; the message holds the history."""
+    """Transition that a table of transitions lacks. The message holds the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Lease of one host from its request on: type, state, history and cost.
+    """Lease of one host from its request on. Times are seconds of the run.
 
-    Times are seconds on the clock of the run. history: (time, state), oldest first. until: when it was released or lost.
-    refused: whether its request was refused for now, for the reason in `note`.
-    note: why it waits, is recalled or was lost, as its provider says; empty where there is nothing to say.
+    Attributes:
+        since: Time of the request.
+        history: Pairs of time and state, oldest first.
+        until: Time of release or loss; None before.
+        note: The provider's reason why it waits, is recalled or was lost; may be empty.
+        refused: True if the provider refuses the request for now.
     """
 
     host: str
@@ -202,9 +224,9 @@ class Lease:
             object.__setattr__(self, "history", ((self.since, self.state),))
 
     def to(self, state: HostState, at: float) -> "Lease":
-        """The lease with its host in `state` from time `at`; itself if already in that state.
+        """Return the lease with its host in `state` from time `at`; itself if the state is unchanged.
 
-        Raises LifecycleError for a transition that `TRANSITIONS` does not contain.
+        Raises LifecycleError for a transition that `TRANSITIONS` lacks.
         """
         if state is self.state:
             return self
@@ -221,49 +243,51 @@ class Lease:
 
     @property
     def there(self) -> bool:
-        """Whether the provider has accepted the host and has not released or lost it."""
+        """True if the provider has accepted the host and has not released or lost it."""
         return self.active and self.state is not HostState.REQUESTED
 
     @property
     def active(self) -> bool:
-        """Whether the lease is still paid for."""
+        """True while the lease is paid."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:
-        """When the host was first RUNNING, or None."""
+        """Return the time at which the host was first RUNNING, or None."""
         return next((time for time, state in self.history if state is HostState.RUNNING), None)
 
     def seconds(self, now: float) -> float:
-        """Seconds leased up to `now`."""
+        """Return the time leased by `now` (seconds)."""
         return max(0.0, (self.until if self.until is not None else now) - self.since)
 
     def units(self, now: float) -> int:
-        """Whole billing time units paid by `now`."""
+        """Return the billing time units paid by `now`."""
         return self.type.billing.units(self.seconds(now))
 
     def cost(self, now: float) -> float:
-        """Cost of the lease up to `now`."""
+        """Return the cost by `now`."""
         return self.units(now) * self.type.price
 
     def paid_until(self, now: float) -> float:
-        """End of the last unit paid by `now`."""
+        """Return the end of the last unit paid by `now`."""
         return self.since + self.units(now) * self.type.billing.unit
 
     def remaining(self, now: float) -> float:
-        """Seconds already paid and not yet used at `now` (VISP's h_BTU*)."""
+        """Return the time paid and not yet used at `now` (seconds; VISP's h_BTU*)."""
         return max(0.0, self.paid_until(now) - now)
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:
-    """Cost of all `leases` up to `now`: the sum of their costs."""
+    """Return the cost of all `leases` by `now`."""
     return math.fsum(lease.cost(now) for lease in leases)
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What leases came to that ended so long ago that they are not kept one by one.
+class EndedLeases:
+    """Totals of leases that ended long ago and are no longer listed.
 
-    leases: how many; released, lost: how they ended. seconds: for which they were held. cost: theirs.
+    Attributes:
+        released: Number that ended with a release.
+        lost: Number that ended with a loss.
     """
 
     leases: int = 0
@@ -272,10 +296,10 @@ class Past:
     seconds: float = 0.0
     cost: float = 0.0
 
-    def plus(self, lease: Lease) -> "Past":
-        """With one that has ended."""
+    def plus(self, lease: Lease) -> "EndedLeases":
+        """Return the totals with an ended lease."""
         assert lease.until is not None
-        return Past(
+        return EndedLeases(
             self.leases + 1,
             self.released + (lease.state is HostState.RELEASED),
             self.lost + (lease.state is HostState.LOST),
@@ -285,29 +309,36 @@ class Past:
 
     @property
     def facts(self) -> dict[str, float]:
-        """Its figures for the ending of a run; nothing where no lease was forgotten."""
-        return {f"{EARLIER} {name}": float(getattr(self, name)) for name in FIGURES} if self.leases else {}
+        """Figures for the ending of a run; empty without leases."""
+        return {f"{FACT_PREFIX} {name}": float(getattr(self, name)) for name in FACTS} if self.leases else {}
 
     @classmethod
-    def of(cls, facts: Mapping[str, object]) -> "Past":
-        """What `facts` gave."""
-        known = (facts.get(f"{EARLIER} {name}") for name in FIGURES)
-        leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in known)
+    def of(cls, facts: Mapping[str, object]) -> "EndedLeases":
+        """Return the totals from the figures of `facts`."""
+        figures = (facts.get(f"{FACT_PREFIX} {name}") for name in FACTS)
+        leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in figures)
         return cls(int(leases), int(released), int(lost), seconds, cost)
 
 
-EARLIER = "leases not kept:"
-FIGURES = ("leases", "released", "lost", "seconds", "cost")
+FACT_PREFIX = "leases not kept:"
+FACTS = ("leases", "released", "lost", "seconds", "cost")
 
 
-HOUR = 3600.0
+HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """Money for a core-hour and for a gigabyte-hour (10^9 bytes), in `currency`; billed as `billing` says, by the second.
+    """Prices of cores and memory.
 
-    currency: for people, such as `"EUR"`. Raises CloudError for prices that are negative or no numbers.
+    Attributes:
+        core_hour: Money per core-hour.
+        gb_hour: Money per gigabyte-hour (10^9 bytes).
+        currency: Currency for people, such as `"EUR"`.
+        billing: Billing rule, by the second by default.
+
+    Raises:
+        CloudError: A price is negative or not a number.
     """
 
     core_hour: float
@@ -322,6 +353,6 @@ class PriceList:
                 raise CloudError(f"{name} is {value!r}; it is a price, 0 or more", ("prices", name))
 
     def of(self, kind: HostType) -> HostType:
-        """`kind` at the price of its cores and memory, billed as the list says."""
+        """Return `kind` at the list's prices and billing."""
         hourly = kind.cores * self.core_hour + kind.memory / 1000 * self.gb_hour
-        return replace(kind, price=hourly * self.billing.unit / HOUR, billing=self.billing)
+        return replace(kind, price=hourly * self.billing.unit / HOUR_S, billing=self.billing)

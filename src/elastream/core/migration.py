@@ -1,8 +1,7 @@
-"""Models the life cycle of a task's migration, from the plan that requests it until the task runs on the new host.
+"""Life cycle of a task's migration, from the plan that requests it until the task runs on its new host.
 
-The old host keeps the task until the new one has loaded its state (N-Storm, section 3.3, lazy task killing: there the old
-task outlives the start of the new one by a fixed delay, here the switch waits for the event). The states form one table,
-`TRANSITIONS`; only `Migration.to` sets a state.
+The old host keeps the task until the new one has loaded its state (cf. lazy task killing of N-Storm, section 3.3, which
+waits for a fixed delay). `TRANSITIONS` has the states; only `Migration.to` sets one.
 """
 
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ class MigrationState(StrEnum):
     """State of a migration."""
 
     WANTED = "wanted"
-    """Requested by a plan; the task still runs on the old host and Spark is not informed."""
+    """Requested by a plan; the task runs on the old host and Spark is not informed."""
     WARMING = "warming"
-    """The new host's executor loads the task's state; the old one still runs the task."""
+    """The new host's executor loads the state; the old host runs the task."""
     WARM = "warm"
     """The new executor has loaded the state of a recent batch; the switch waits for the end of a batch."""
     FLIPPED = "flipped"
@@ -27,9 +26,10 @@ class MigrationState(StrEnum):
     LANDED = "landed"
     """A batch planned after the flip ran the task on the new host."""
     DROPPED = "dropped"
-    """Abandoned; the task stays on its host, or a newer migration replaces this one."""
+    """Abandoned: the task stays on its host, or a newer migration replaces this one."""
 
 
+# State -> {next state: condition of the transition}.
 TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
     MigrationState.WANTED: {
         MigrationState.WARMING: "it was selected: few at a time, the greatest benefit first",
@@ -57,15 +57,18 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
     MigrationState.LANDED: {},
     MigrationState.DROPPED: {},
 }
-"""State -> {next state: condition of the transition}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Migration of a task to `host`, requested at `since` (seconds on the caller's clock).
+    """Migration of a task to a host.
 
-    why: the request's reason. benefit: priority of the migration, any unit, higher first. flips: reports of the new
-    location to Spark. history: (time, state), oldest first.
+    Attributes:
+        since: Time of the request (seconds on the caller's clock).
+        why: Reason of the request.
+        benefit: Priority in any unit, higher first.
+        flips: Number of reports of the new location to Spark.
+        history: Pairs of time and state, oldest first.
     """
 
     task: TaskId
@@ -83,11 +86,14 @@ class Migration:
 
     @property
     def under_way(self) -> bool:
-        """Whether the migration has neither landed nor been dropped."""
+        """True if the migration has neither landed nor been dropped."""
         return bool(TRANSITIONS[self.state])
 
     def to(self, state: MigrationState, at: float) -> "Migration":
-        """The migration in `state` from time `at`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
+        """Return the migration in `state` from time `at`.
+
+        Raises LifecycleError for a transition that `TRANSITIONS` lacks.
+        """
         if state not in TRANSITIONS[self.state]:
             past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
             raise LifecycleError(

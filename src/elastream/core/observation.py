@@ -1,8 +1,7 @@
-"""What a plant observed: per metric a value or *unknown*, and its age.
+"""Observations of a plant: per metric a value or *unknown*, and its age.
 
-Columns of numpy arrays, because policies must plan over tens of thousands of tasks in well under a second. Unknown is
-NaN in a column and None in a `Reading`; it is never zero. Comparisons with NaN are false, so that a policy that does not
-check for unknown does nothing rather than something wrong.
+Columns are numpy arrays, because policies plan over tens of thousands of tasks. Unknown is NaN in a column and None in a
+`Reading`, never zero. Comparisons with NaN are false, so a policy that does not check for unknown does nothing.
 """
 
 import math
@@ -15,7 +14,7 @@ import numpy as np
 
 from elastream.core.alarm import Alarm
 from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TaskFrame, known_sum
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.latency import Basis
 from elastream.core.leases import Cores, Leases
@@ -28,21 +27,27 @@ from elastream.dataflow.operators import Alternate, Operator
 from elastream.dataflow.signals import Signals
 from elastream.dataflow.stages import Layout, Unit
 
-MOST_SECONDS, MOST_RECORDS = Metric.DURATION.quantity.most, Metric.BACKLOG.quantity.most
-MOST_EXCHANGED = Metric.TRAFFIC.quantity.most
-"""The most that micro-batches and exchanges can be; what is more is unknown, as in frames."""
+MAX_SECONDS, MAX_RECORDS = Metric.DURATION.quantity.most, Metric.BACKLOG.quantity.most
+# Larger values are implausible and count as unknown, as in frames.
+MAX_EXCHANGED = Metric.TRAFFIC.quantity.most
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Bytes/s that tasks send each other, as measured: a sparse matrix, one entry a pair that exchanges anything.
+    """Measured traffic between tasks: a sparse matrix, one entry per pair that exchanges data.
 
-    source, target: rows of `Observation.tasks`, int64; -1 is a sender or receiver without a host of its own, such as
-    a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
-    age: seconds since it was taken. known: False where nothing was measured, or it is older than OLD; then the entries are
-    empty, while a pair that is missing from a known exchange sends nothing. Unknown is never zero: check `known` first.
+    Columns have one length and are read-only. Check `known` first: unknown is never zero, but a pair that is absent from a
+    known exchange sends nothing.
 
-    Raises ValueError for columns of different lengths, entries without `known`, and rates that are NaN or negative.
+    Attributes:
+        source: Rows of `Observation.tasks`, int64; -1 for a sender without a host of its own, such as a floating source.
+        target: Rows of the receivers, as in `source`.
+        rate: Mean of the last monitoring period (bytes/s, float64).
+        known: False if nothing was measured, or the measurement is older than OLD. Entries are then empty.
+        age: Age of the measurement (seconds).
+
+    Raises:
+        ValueError: Columns differ in length, an unknown exchange has entries, or a rate is NaN or negative.
     """
 
     source: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -56,7 +61,7 @@ class Exchange:
             column = np.asarray(getattr(self, name), dtype=kind).view()
             column.flags.writeable = False
             object.__setattr__(self, name, column[:0] if self.age > OLD else column)
-        if self.rate.size and float(np.fmax.reduce(self.rate)) > MOST_EXCHANGED:
+        if self.rate.size and float(np.fmax.reduce(self.rate)) > MAX_EXCHANGED:
             for name in ("source", "target", "rate"):
                 object.__setattr__(self, name, getattr(self, name)[:0])
             object.__setattr__(self, "known", False)
@@ -75,9 +80,11 @@ class Exchange:
         return self.rate.size
 
     def over_links(self, place: Integers, places: int) -> Floats:
-        """Bytes/s that each of `places` exchanges with others, both directions; shape (places,), NaN if unknown.
+        """Return the traffic of each location with others, both directions (bytes/s); NaN if unknown.
 
-        place: as in `split`. What comes from or goes to a task that is placed nowhere counts at the other end.
+        Args:
+            place: Location of each task, as in `split`. Traffic with a task of no location counts at the other end.
+            places: Number of locations.
         """
         if not self.known:
             return np.full(places, np.nan)
@@ -90,9 +97,10 @@ class Exchange:
         return over
 
     def split(self, place: Integers) -> tuple[float, float]:
-        """(bytes/s within one place, bytes/s between two) of the pairs that are both placed; NaN where unknown.
+        """Return the traffic within one location and between two (bytes/s), of pairs that are both placed; NaN if unknown.
 
-        place: by row of a task, the number of the place that it is in, -1 for none; `tasks.host` for hosts.
+        Args:
+            place: Number of the location of each task, -1 for none; `tasks.host` for hosts.
         """
         if not self.known:
             return math.nan, math.nan
@@ -103,20 +111,23 @@ class Exchange:
         return float(self.rate[same].sum()), float(self.rate[placed & (begin != end)].sum())
 
 
+# Exchange of a plant that does not measure traffic between tasks.
 UNMEASURED = Exchange(known=False)
-"""The exchange of a plant that does not measure which task sends how much to which."""
 
 
 @dataclass(frozen=True, eq=False)
 class Standby:
-    """Copies of tasks' state that other hosts keep: one entry a copy.
+    """Standby replicas of tasks' state on other hosts: one entry per replica. Columns have one length and are read-only.
 
-    task: rows of `Observation.tasks`. host: rows of `.hosts`, of the host that keeps the copy. lag: checkpoints of the task
-    (on Spark: committed batches) that the copy has not taken in yet, NaN where unknown. megabytes: memory that it takes,
-    NaN where unknown. All of one length, read-only. known: False where copies are kept and nobody says which; without
-    copies it is known and empty. why: one sentence where fewer copies are kept than wanted, or none can be.
+    Attributes:
+        host: Rows of `Observation.hosts`, of the host with the replica.
+        lag: Checkpoints (on Spark: committed batches) that the replica lacks; NaN if unknown.
+        megabytes: Memory of the replica (MB); NaN if unknown.
+        known: False if replicas exist but their locations are unknown. Without replicas it is known and empty.
+        why: Sentence if fewer replicas exist than requested.
 
-    Raises ValueError for columns of different lengths.
+    Raises:
+        ValueError: Columns differ in length.
     """
 
     task: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -138,17 +149,22 @@ class Standby:
         return self.task.size
 
 
-NO_COPIES = Standby()
-"""Of a plant that keeps no copies."""
+# Of a plant without standby replicas.
+NO_STANDBY = Standby()
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a batch runs under: the alternate of each operator, the target of each choice, the parallelism of each stage.
+    """Alternates, branches and parallelism under which a batch runs.
 
-    `version` grows with every change; a batch has exactly one composition, and a replayed batch the same one again.
-    tables: version of the key table by which an operator's alternate is chosen for each key; without one, or with 0, all
-    keys run the alternate of `alternates`.
+    A batch has exactly one composition, and a replayed batch has the same.
+
+    Attributes:
+        version: Grows with every change.
+        alternates: Alternate by operator.
+        choices: Target by choice.
+        parallelism: Number of tasks by stage.
+        tables: Version of the key table by operator. Absent or 0: the alternate of `alternates` for all keys.
     """
 
     version: int = 0
@@ -159,7 +175,7 @@ class Composition:
 
     @classmethod
     def default(cls, graph: Graph, parallelism: Mapping[str, int] | None = None) -> "Composition":
-        """First alternate of every operator, first target of every choice."""
+        """Return the first alternate of every operator and the first target of every choice."""
         return cls(
             0,
             {o.name: o.alternates[0].name for o in graph.operators if o.alternates},
@@ -168,23 +184,28 @@ class Composition:
         )
 
     def alternate(self, operator: Operator) -> Alternate:
-        """The alternate of `operator` that runs: its first where nothing is said."""
+        """Return the running alternate of `operator`, by default its first."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
     def running(self, element: str) -> str | None:
-        """The alternate of the operator, or the branch of the choice, called `element`; None where nothing is said."""
+        """Return the alternate of the operator, or the branch of the choice, called `element`; None if absent."""
         return self.alternates.get(element, self.choices.get(element))
 
 
 @dataclass(frozen=True)
 class Context:
-    """The dataflow, what can be leased, and what is wanted; another value where queries come and go.
+    """The dataflow, the hosts that can be leased, and the goals.
 
-    host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
-    capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism
-    `SetParallelism` can change; on Spark that of a stateful stage is fixed and its load follows `MoveTask` instead.
-    partitions: state partitions by operator whose keys `SetTokens` can divide among hosts. replicas: copies of each state
-    partition that other hosts are to keep up to date (the thesis' r). scaling: the user's rules for the number of hosts.
+    Attributes:
+        target_latency: Target latency (seconds), or None.
+        max_hosts: Most hosts leased at once.
+        min_hosts: Fewest hosts leased at once.
+        capabilities: Names of actions that the plant can do (`"SetParallelism"`).
+        scalable: Operators whose parallelism `SetParallelism` can change. On Spark a stateful stage has a fixed number of
+            tasks, and its load moves with `MoveTask`.
+        partitions: State partitions by operator whose keys `SetTokens` can divide among hosts.
+        replicas: Standby replicas of each state partition (the thesis' r).
+        scaling: The user's rules for the number of hosts.
     """
 
     layout: Layout
@@ -205,25 +226,29 @@ class Context:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """What scales together, in topological order."""
+        """Operators that scale together, in topological order."""
         return self.layout.units(self.scalable)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The operators as they were at an earlier time."""
+    """Frame of operators at an earlier time."""
 
     time: float
     operators: Frame
 
 
 class MicroBatch(NamedTuple):
-    """A batch of a segment that was committed.
+    """Committed batch of a segment.
 
-    start: seconds on the clock of the run. seconds: from there to its commit. records: taken from the source. oldest,
-    newest: seconds from being due to the commit, of its first record and its last; NaN where it is not known when they
-    were due. number: of the batch in its segment. version: of the composition that it ran under. Both NaN where the plant
-    does not tell.
+    Attributes:
+        start: Start (seconds of the run).
+        seconds: Time from the start to the commit (seconds).
+        records: Records from the source.
+        oldest: Latency of its first record (seconds); NaN if due times are unknown.
+        newest: Latency of its last record (seconds); NaN if due times are unknown.
+        number: Number of the batch in its segment; NaN if unknown.
+        version: Version of its composition; NaN if unknown.
     """
 
     segment: str
@@ -237,28 +262,40 @@ class MicroBatch(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When it was committed."""
+        """Time of the commit."""
         return self.start + self.seconds
 
 
 @dataclass(frozen=True)
 class Observation:
-    """All that a policy is given.
+    """Input of a policy: measured values, leases and goals at one time.
 
-    time: seconds on the clock of the run. application: one row, the dataflow's name. operators: a row per operator.
-    hosts: a row per active lease, in the order of `leases`. tasks: a row per placed task. links: a row per pair of hosts,
-    `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
-    operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
-    never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
-    what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people,
-    not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
-    composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
-    alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
-    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
-    version of the guards in force, 0 without. rings: by operator, the ring by which its state partitions are placed, of
-    hosts that are left; an operator without `SetTokens` is left out. moving: tasks whose state has not come yet to the host
-    that they are placed on: they run elsewhere until then. standby: copies of state. stalled: by query, seconds
-    for which a batch has been under way that takes unusually long: what its tasks take is not known until they end.
+    Attributes:
+        time: Time of the observation (seconds of the run).
+        context: The dataflow, host types and goals.
+        operators: A row per operator.
+        application: One row, named after the dataflow.
+        hosts: A row per active lease, in the order of `leases`.
+        tasks: A row per placed task.
+        links: A row per pair of hosts, `"h1>h2"`.
+        leases: Active leases by host.
+        composition: The requested composition.
+        images: Operators whose image a host has cached, by host.
+        history: Frames of operators at earlier monitoring times, oldest first.
+        next_host: Number of the next unused host name.
+        batches: Batches committed since the last observation.
+        exchange: Traffic between tasks.
+        alarms: Active alarms, the oldest first; for people, not for policies.
+        latency_basis: Start of the application's latency, by source; empty while unknown.
+        effective: Composition of each query's last committed batch; queries without a batch are absent.
+        alternates: A row per alternate that has run, `"operator.alternate"`.
+        signals: Newest reading of each signal.
+        standings: Guards' decision by dynamic element; elements without guards are absent.
+        guards: Version of the guards in force; 0 without guards.
+        stalled: Time for which an unusually long batch has been running, by query (seconds). Its metrics follow at its end.
+        rings: Ring by operator placed by `SetTokens`, with present hosts only.
+        standby: Standby replicas of state.
+        moving: Tasks whose state has not reached their host. They run elsewhere until then.
     """
 
     time: float
@@ -280,21 +317,21 @@ class Observation:
     effective: Mapping[str, Composition] = field(default_factory=dict)
     alternates: Frame = field(default_factory=Frame)
     signals: Signals = field(default_factory=dict)
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, GuardDecision] = field(default_factory=dict)
     guards: int = 0
     stalled: Mapping[str, float] = field(default_factory=dict)
     rings: Mapping[str, Ring] = field(default_factory=dict)
-    standby: Standby = NO_COPIES
+    standby: Standby = NO_STANDBY
     moving: frozenset[TaskId] = frozenset()
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):
             object.__setattr__(self, "leases", Leases(self.leases))
-        if any(map(_absurd, self.batches)):
-            object.__setattr__(self, "batches", [each for each in self.batches if not _absurd(each)])
+        if any(map(_is_implausible, self.batches)):
+            object.__setattr__(self, "batches", [each for each in self.batches if not _is_implausible(each)])
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
-        """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
+        """Return the times and values of an operator's metric, oldest first, at most the `last` ones."""
         samples = [*self.history, Sample(self.time, self.operators)]
         if last is not None:
             samples = samples[-last:]
@@ -305,12 +342,12 @@ class Observation:
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
-        """Values that cannot be and were taken as unknown, as far as they were met."""
+        """Impossible values that count as unknown, as far as they were read."""
         return tuple(each for frame in self.frames.values() for each in frame.implausible)
 
     @property
     def frames(self) -> Mapping[Rows, Frame]:
-        """Its frames by what a row of them describes."""
+        """Frames by kind of row."""
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
@@ -321,12 +358,12 @@ class Observation:
         }
 
     def overall(self, metric: Metric) -> float:
-        """A metric of the whole dataflow; NaN if unknown."""
+        """Return a metric of the application; NaN if unknown."""
         ids = self.application.ids
         return self.application.value(ids[0], metric) if ids else math.nan
 
     def latency(self, metric: Metric = Metric.LATENCY_P99) -> Reading:
-        """The application's latency."""
+        """Return the application's latency."""
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
@@ -337,7 +374,7 @@ class Observation:
 
     @property
     def late(self) -> bool:
-        """Whether records wait, and the last ones that were processed took longer than the target latency."""
+        """True if records wait and the last ones took longer than the target latency."""
         target, latency = self.context.target_latency, self.latency().value
         return target is not None and latency is not None and latency > target and self.backlog > 0
 
@@ -348,30 +385,30 @@ class Observation:
 
     @cached_property
     def cores(self) -> Cores:
-        """What the cores of the leased hosts come to, at measured speeds where these are known, else at nominal ones."""
+        """Capacity of the leased hosts, at measured speeds where known, otherwise at nominal speeds."""
         leases, measured = self._leased, self.hosts.column(Metric.SPEED)
         if self.hosts.ids == leases.hosts and bool((np.isnan(measured) | (measured == leases.speeds)).all()):
             return leases.nominal
-        known, rows = measured.tolist(), self.hosts.rows
-        found = {}
+        values, rows = measured.tolist(), self.hosts.rows
+        speeds = {}
         for host, lease in leases.items():
-            speed = known[rows[host]] if host in rows else math.nan
-            found[host] = speed if speed == speed else lease.type.speed
-        return Cores(leases, found)
+            speed = values[rows[host]] if host in rows else math.nan
+            speeds[host] = speed if speed == speed else lease.type.speed
+        return Cores(leases, speeds)
 
     @property
     def capacities(self) -> Mapping[str, float]:
-        """Capacity of each leased host in cores of speed 1: its cores times its speed."""
+        """Capacity of each leased host (cores of speed 1)."""
         return self.cores.each
 
     @property
     def speeds(self) -> Mapping[str, float]:
-        """Speed of the cores of each leased host: measured if known, else nominal."""
+        """Core speed of each leased host: measured if known, otherwise nominal."""
         return self.cores.speeds
 
     @property
     def mean_speed(self) -> float:
-        """Speed of the usable hosts' cores on average (`Cores.mean_speed`)."""
+        """Mean core speed of the usable hosts (`Cores.mean_speed`)."""
         return self.cores.mean_speed
 
     @property
@@ -381,17 +418,17 @@ class Observation:
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Hosts that run tasks: a draining one still runs those that are not placed."""
+        """Hosts that run tasks. A draining host still runs tasks without a placement."""
         return self._leased.working
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Hosts that were requested, and that their provider has not begun to start."""
+        """Requested hosts that the provider has not begun to start."""
         return tuple(name for name in self.coming if self.leases[name].state is HostState.REQUESTED)
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Hosts leased and not ready yet."""
+        """Hosts leased but not ready yet."""
         return self._leased.coming
 
     @property
@@ -401,34 +438,32 @@ class Observation:
 
     @property
     def usable_cores(self) -> tuple[float, float]:
-        """Cores that the usable hosts have together, whatever their speed, and that the smallest has."""
+        """Cores of all usable hosts, regardless of speed, and of the smallest one."""
         return self._leased.usable_cores
 
     @property
     def came(self) -> tuple[float, ...]:
-        """When each usable host came into its present state."""
+        """Time at which each usable host reached its present state."""
         return self._leased.came
 
     @property
     def since_change(self) -> float:
-        """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+        """Time since a host came, or a drain began or was cancelled (seconds); inf if never."""
         return self.time - self._leased.changed
 
     def follows(self, operator: str, ring: Ring) -> bool:
-        """Whether every state partition of `operator` is placed on the host that owns it by `ring`."""
+        """Return True if every state partition of `operator` is on the host that owns it by `ring`."""
         count, rows = self.context.partitions.get(operator, 0), self.hosts.rows
-        mine = self.tasks.operator == self.operators.rows.get(operator, -1)
+        placed = (self.tasks.operator == self.operators.rows.get(operator, -1)) & (self.tasks.index < count)
         at = np.full(count, -1, dtype=np.int64)
-        known = mine & (self.tasks.index < count)
-        at[self.tasks.index[known]] = self.tasks.host[known]
-        wanted = np.array([rows.get(node, -2) for node in ring.nodes])
-        return count > 0 and bool((at == wanted[ring.owners(np.arange(count) / count)]).all())
+        at[self.tasks.index[placed]] = self.tasks.host[placed]
+        owners = np.array([rows.get(node, -2) for node in ring.nodes])
+        return count > 0 and bool((at == owners[ring.owners(np.arange(count) / count)]).all())
 
     def host_name(self, offset: int = 0) -> str:
-        """A name that no host of this run has had; `offset` for the second, third, ... in one plan."""
+        """Return an unused host name; `offset` counts further names in one plan."""
         return f"h{self.next_host + offset}"
 
 
-def _absurd(batch: MicroBatch) -> bool:
-    """Whether a batch has a duration or size that cannot be: then nothing is known of it."""
-    return not (0 <= batch.seconds <= MOST_SECONDS and 0 <= batch.records <= MOST_RECORDS)
+def _is_implausible(batch: MicroBatch) -> bool:
+    return not (0 <= batch.seconds <= MAX_SECONDS and 0 <= batch.records <= MAX_RECORDS)

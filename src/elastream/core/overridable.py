@@ -1,4 +1,4 @@
-"""A default of a base class that a subclass may replace by a property, a class attribute or a dataclass field."""
+"""Defaults of a base class that a subclass may replace by a property, class attribute or dataclass field."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""The one seam: a Plant is observed and acted upon, a Policy plans, a Clock passes.
+"""The seams of control: `Plant` is observed and acted upon, `Policy` plans, `Clock` gives the time.
 
-Spark and the simulator both implement `Plant`; `tests/conformance` holds them to the same behaviour.
+Spark and the simulator implement `Plant`; `tests/conformance` checks both.
 """
 
 from abc import ABC, abstractmethod
@@ -18,94 +18,94 @@ from elastream.core.overridable import overridable
 from elastream.core.prospect import Prospect
 from elastream.errors import DataflowError, InputError
 
-FORMER = {"unfit": "unsupported_reason", "exchanges": "wants_traffic"}
-"""Optional members of policies by their former names."""
+# Members of policies by their former names.
+FORMER_NAMES = {"unfit": "unsupported_reason", "exchanges": "wants_traffic"}
 
 
 class Clock(Protocol):
     """Time as seconds since the run began."""
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         ...
 
     def sleep_until(self, time: float) -> None:
-        """Return at `time`, or at once where it has passed. On a simulated clock this is what makes time pass."""
+        """Return at `time`, or at once if it has passed. A simulated clock advances here."""
         ...
 
 
 class Plant(Protocol):
-    """A controlled system (control theory's word): a dataflow running on leased hosts.
+    """Controlled system: a dataflow on leased hosts.
 
-    The contract, held by the conformance tests: `apply` never raises for an action of the closed set - what cannot be
-    done is REFUSED or FAILED with a reason; applying the same action twice is applying it once; after DONE the next
-    observation shows it, after ACCEPTED a later one does; what was not measured is unknown, never zero; every host
-    that holds a task is leased and paid.
+    Contract, checked by the conformance tests: `apply` never raises for an action of the closed set, but refuses it or
+    fails with a reason. Applying an action twice equals applying it once. The next observation shows a DONE action, a later
+    one an ACCEPTED action. Unmeasured values are unknown, never zero. Every host with a task is leased and paid.
     """
 
     @property
     def context(self) -> Context:
-        """The dataflow, what can be leased, and what is wanted.
+        """The dataflow, the hosts that can be leased, and the goals.
 
-        Where it may change while a run lasts (queries come and go), a changed context is another value, and each
-        observation carries the one that it was made under.
+        If it changes during a run, because queries come and go, it is a new value, and observations carry the one they were
+        made under.
         """
         ...
 
     @property
     def clock(self) -> Clock:
-        """The time that its observations are stamped with."""
+        """Clock of its observations."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do: the load has ended and all of it is processed, or the run failed."""
+        """True if the load is processed to its end, or the run failed."""
         ...
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run in the order of their requests, ended ones included: what the bill is made from."""
+        """Every lease of the run in the order of requests, ended ones included: the basis of the bill."""
         ...
 
     def observe(self) -> Observation:
-        """What is known now. Changes nothing, and is cheap enough to call every second."""
+        """Return the current observation. Changes nothing, and is cheap enough for every second."""
         ...
 
     def apply(self, action: Action) -> Outcome:
-        """Do one action, or say why not."""
+        """Do one action, or return why not."""
         ...
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition, so that no batch sees a part of them; an outcome each.
+        """Do all possible `switches` as one new composition, so that no batch sees only some of them.
 
-        `apply` of a single one is the same as this with that one. An accepted switch is in force once a batch that ran
+        Returns an outcome for each. `apply` of a single switch is equivalent. An accepted switch is in force once a batch
         under it was committed.
         """
         ...
 
     def incidents(self) -> Sequence[str]:
-        """Return sentences about what happened since the last call and no observation shows; the next round records them.
+        """Return sentences about events since the last call that no observation shows.
 
-        An example is the loss of an executor whose host stays.
+        An example is a lost executor whose host stays.
         """
         ...
 
     def close(self) -> None:
-        """Stop everything and release every host; may be called twice."""
+        """Stop everything and release every host. May be called twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy answers.
+    """Result of a policy.
 
-    actions: in the order in which they should be done. memory: given back to the policy in its next round; any value, of
-    which the policy must not change a part later. predicted: values by name that the policy expects at the next round.
-    remarks: sentences for people that no action says. refused: what one part of the policy proposed and another refused,
-    each with `by` and `refused`; recorded and never acted on. unknown: metrics for want of which the policy did not decide
-    something, only those that are unknown in the observation that it was given: nothing is left undone silently.
-    hosts: how many the load needs now, parts of one included, whatever is paid or under way; None where the policy does not
-    say: then its actions do.
+    Attributes:
+        actions: Actions in the order in which to apply them.
+        memory: Value passed to the policy in its next round. The policy must not modify it later.
+        predicted: Figures that the policy expects at the next round, by name.
+        remarks: Sentences for people that no action expresses.
+        refused: Proposals of one part of the policy that another part refused; recorded, never applied.
+        unknown: Metrics, unknown in the observation, that kept the policy from a decision.
+        hosts: Hosts that the load needs now, as a fraction, regardless of leases. None: derived from the actions.
     """
 
     actions: tuple[Action, ...] = ()
@@ -118,35 +118,35 @@ class Plan:
 
 
 class Policy(ABC):
-    """A decision rule: an observation in, a plan out.
+    """Decision rule from an observation to a plan.
 
-    A policy holds settings only: the same observation and memory give the same plan. It has no clock, does no I/O, and
-    seeds its random numbers. One object may serve many runs at a time; it returns what it must remember of a run as the
-    plan's memory. `plan` is required; all other members have defaults.
+    A policy holds settings only: equal observations and memories give equal plans. It has no clock, does no I/O, and seeds
+    its random numbers. One object may serve several runs at a time; what it must remember of a run is the plan's memory.
+    Only `plan` is required.
     """
 
     __slots__ = ()
 
     @overridable
     def name(self) -> str:
-        """The name for people; by default that of the class."""
+        """Name for people, by default the class name."""
         return type(self).__name__
 
     @abstractmethod
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Return the plan for this observation.
+        """Return the plan for an observation.
 
         Args:
             observation: The current observation.
-            memory: Memory of this policy's last plan in the same run; None in the first round.
+            memory: Memory of this policy's last plan in the run; None in the first round.
         """
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why the policy cannot work in `context`, in one sentence, or None. Asked once, before a run."""
+        """Return why the policy cannot work in `context`, in one sentence, or None. Called once, before a run."""
         return None
 
     def prepared(self, prospect: Prospect) -> "Policy":
-        """Return the policy for a simulated run that is known in advance, such as with sizes or an oracle filled in.
+        """Return the policy for a simulated run, with sizes or an oracle filled in from `prospect`.
 
         Raises:
             InputError: The load cannot be summed up.
@@ -155,47 +155,47 @@ class Policy(ABC):
 
     @overridable
     def needs(self) -> Needs:
-        """Metrics without which the policy cannot decide. `elastream check` warns of those that a dataflow lacks."""
+        """Metrics without which the policy cannot decide. `elastream check` warns if a dataflow lacks them."""
         return frozenset()
 
     @overridable
     def wants_traffic(self) -> bool:
-        """Whether the policy reads how much tasks send each other. Measuring it costs a call per look and query."""
+        """True if the policy reads the traffic between tasks. Measuring it costs a call per observation and query."""
         return False
 
     @overridable
     def default_window(self) -> bool:
-        """Whether the time for which unneeded hosts are kept is nobody's choice, so that the cloud's takes its place."""
+        """True if the window for unneeded hosts was left at its default, so that the cloud's window applies."""
         return False
 
     @overridable
     def partitions_a_host(self) -> int | None:
-        """State partitions that the policy wants for each host; None: no wish."""
+        """Number of state partitions for each host; None: no preference."""
         return None
 
 
 class SupportsPlan(Protocol):
-    """An object that plans without being a `Policy`."""
+    """Object that plans without being a `Policy`."""
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """Name for people."""
         ...
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Return the plan for this observation."""
+        """Return the plan for an observation."""
         ...
 
 
 class PlainPolicy(Policy):
-    """A policy around an object that has `name` and `plan` and is no `Policy`. All other members have their defaults."""
+    """Policy around an object that has `name` and `plan` but is no `Policy`."""
 
     def __init__(self, own: SupportsPlan) -> None:
         self.own = own
 
     @property
     def name(self) -> str:
-        """The object's name."""
+        """Name of the object."""
         return self.own.name
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
@@ -203,25 +203,27 @@ class PlainPolicy(Policy):
         return self.own.plan(observation, memory)
 
 
-def as_policy(given: Policy | SupportsPlan) -> Policy:
-    """Return `given` as a policy. Every entrance calls it once, so that all behind it may use each member.
+def as_policy(planner: Policy | SupportsPlan) -> Policy:
+    """Return an object as a `Policy`. Every entry point calls it once.
 
     Raises:
-        InputError: `given` has optional members of `Policy` and is not derived from it: they would be ignored.
+        InputError: The object has optional members of `Policy` without being one; they would be ignored.
     """
-    if isinstance(given, Policy):
-        return given
-    names = {name: name for name in vars(Policy) if not name.startswith("_") and name not in ("name", "plan")} | FORMER
-    if ignored := [name for name in names if getattr_static(given, name, None) is not None]:
-        kind, former = type(given).__name__, ignored[0]
+    if isinstance(planner, Policy):
+        return planner
+    names = {
+        name: name for name in vars(Policy) if not name.startswith("_") and name not in ("name", "plan")
+    } | FORMER_NAMES
+    if ignored := [name for name in names if getattr_static(planner, name, None) is not None]:
+        kind, former = type(planner).__name__, ignored[0]
         raise InputError(
             f"{kind} has {former!r}: derive the class from elastream's Policy, where it is called {names[former]!r}",
             ("policy",),
         )
-    return PlainPolicy(given)
+    return PlainPolicy(planner)
 
 
-def refuse_unsupported(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with the policy's own words if it cannot work in `context`. Called once, before a run."""
+def check_supported(policy: Policy | None, context: Context) -> None:
+    """Raise DataflowError with the policy's reason if it cannot work in `context`. Called once, before a run."""
     if policy is not None and (reason := policy.unsupported_reason(context)):
         raise DataflowError(f"policy {policy.name}: {reason}", ("policy",))

@@ -1,6 +1,6 @@
-"""What a simulated run will be, known before it begins, for policies that take something from it: sizes, or an oracle.
+"""Prospect of a simulated run, for policies that prepare with its sizes or an oracle.
 
-Where several policies are compared, one object of each serves; what it takes from the load makes another value of it.
+A comparison shares policy objects between runs, so that preparing returns a new policy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,17 +11,21 @@ from elastream.core.hosts import HostType
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.stages import Layout
 
-Course = Callable[[str, Floats], Floats]
-"""Factors at times, seconds, on what is measured of the row called so: a host, or a link `"h1>h2"`; NaN where unknown."""
+# Factors over times (seconds) on the speed of a host or the bandwidth of a link "h1>h2"; NaN where unknown.
+Variation = Callable[[str, Floats], Floats]
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """The run to come.
+    """A simulated run before its start.
 
-    loads: by source. seconds: how long; None: as long as the loads. window: seconds over which a peak is a mean. costs:
-    (core-seconds per record, records out per record in) by operator in place of declared ones, None for what was not
-    measured. speeds, bandwidths: how those of hosts and links vary; None where they do not.
+    Attributes:
+        loads: Arrival pattern by source.
+        seconds: Length of the run; None: as long as the loads.
+        window: Window over which a peak is a mean (seconds).
+        costs: Core-seconds per record and selectivity by operator, in place of declared ones; None if not measured.
+        speeds: Variation of host speeds; None without.
+        bandwidths: Variation of link bandwidths; None without.
     """
 
     layout: Layout
@@ -30,5 +34,5 @@ class Prospect:
     seconds: float | None = None
     window: float | None = None
     costs: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    speeds: Course | None = None
-    bandwidths: Course | None = None
+    speeds: Variation | None = None
+    bandwidths: Variation | None = None

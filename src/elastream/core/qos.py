@@ -1,7 +1,7 @@
-"""The analytic model: rates, throughput, waiting times, value and profit of a plan by closed formulas.
+"""Analytic model: rates, throughput, waiting times, value and profit of a plan by closed formulas.
 
-Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
-Numbers of equations are those of Kumbhare's thesis (4.5, 4.6, 5.2). Time comes first: instants are the rows of arrays.
+Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Equation numbers
+are those of Kumbhare's thesis (4.5, 4.6, 5.2). Time comes first: instants are the rows of arrays.
 """
 
 import math
@@ -19,18 +19,17 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge
 from elastream.units import ROUNDING
 
+# Limits of no edge.
 UNLIMITED: Floats = np.zeros((0, 0))
-"""Limits of no edge."""
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
-    """Edges that carry records, by the operator that they leave, each with the part of its records that goes over it.
+    """Return the active edges by upstream operator, each with its share of the operator's records.
 
-    Duplicate and keyed edges carry all emitted records, round-robin edges share them, and in a choice only the selected
-    edge carries records.
+    Duplicate and keyed edges carry all records, round-robin edges share them, and a choice has one active edge.
     """
     chosen = composition.choices if composition else {}
-    found = {}
+    shares = {}
     for name, edges in graph.outputs.items():
         live = [
             edge
@@ -38,8 +37,8 @@ def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str
             if edge.choice is None or chosen.get(edge.choice, graph.choices[edge.choice][0]) == edge.target
         ]
         dealt = sum(edge.delivery is Delivery.ROUND_ROBIN for edge in live)
-        found[name] = [(edge, 1 / dealt if edge.delivery is Delivery.ROUND_ROBIN else 1.0) for edge in live]
-    return found
+        shares[name] = [(edge, 1 / dealt if edge.delivery is Delivery.ROUND_ROBIN else 1.0) for edge in live]
+    return shares
 
 
 def offered_rates(
@@ -48,9 +47,13 @@ def offered_rates(
     selectivity: Mapping[str, float],
     composition: Composition | None = None,
 ) -> dict[str, float]:
-    """Records/s that arrive at each operator if no queue holds records back.
+    """Return the arrival rate of each operator if no queue holds records back (records/s).
 
-    source_rates: by source. selectivity: records out per record in, by operator, default 1.
+    Args:
+        graph: The dataflow.
+        source_rates: Rate by source (records/s).
+        selectivity: Records out per record in, by operator; 1 by default.
+        composition: Selected branches; by default the first of each choice.
     """
     return rates_over(graph, live_edges(graph, composition), source_rates, selectivity)
 
@@ -61,7 +64,7 @@ def rates_over(
     source_rates: Mapping[str, float],
     selectivity: Mapping[str, float],
 ) -> dict[str, float]:
-    """The same over the edges `live`, for who asks several times under one composition."""
+    """Return `offered_rates` over the edges `live`."""
     arriving = {name: source_rates.get(name, 0.0) for name in graph.by_name}
     for name in graph.order:
         emitted = arriving[name] * selectivity.get(name, 1.0)
@@ -71,9 +74,9 @@ def rates_over(
 
 
 def outputs_of(graph: Graph) -> tuple[str, ...]:
-    """Operators that records leave by: sinks, but for those that write nothing and for signals, which are read here.
+    """Return the operators through which records leave: sinks, except signals and empty branches.
 
-    Without any of these all sinks; without a sink, those that send nothing on.
+    Without any, return all sinks; without sinks, the operators that feed none.
     """
     sinks = [each for each in graph.sinks if not graph.empty(each.name)]
     written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]
@@ -82,7 +85,7 @@ def outputs_of(graph: Graph) -> tuple[str, ...]:
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Probability that an arrival waits in M/M/c with `offered` = arrival rate x service time (Erlang's C formula)."""
+    """Return the probability that an arrival waits in M/M/c (Erlang C). `offered`: arrival rate x service time."""
     if offered >= servers:
         return 1.0
     term, total = 1.0, 1.0
@@ -100,10 +103,14 @@ def waiting_time(
     variation: Floats | float = 1.0,
     chance: float | None = None,
 ) -> float:
-    """Mean seconds in queue: M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen); inf at or above capacity.
+    """Return the mean time in queue (seconds): M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen); inf at capacity.
 
-    variation: squared coefficient of variation of the service time, plus that of interarrival times less 1. chance: that
-    an arrival waits, where it is known (`erlang_c`).
+    Args:
+        arrival_rate: Arrivals (records/s).
+        service_time: Service time (seconds).
+        servers: Number of servers.
+        variation: Squared coefficient of variation of service times, plus that of interarrival times, less 1.
+        chance: Probability of waiting, if known (`erlang_c`).
     """
     offered = arrival_rate * service_time
     if offered >= servers:
@@ -113,10 +120,12 @@ def waiting_time(
 
 
 class FlowNetwork:
-    """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
+    """Operators in topological order with their edges, in levels: a level's input comes from earlier levels.
 
-    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
-    sources, outputs: rows of operators. weights: part of what each operator (column) emits that reaches each (row).
+    Attributes:
+        edges: Rows of operators, int64, shape (edges, 2).
+        parts: Share of a record's emissions that goes over each edge.
+        weights: Share of each operator's emissions (column) that reaches each operator (row).
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -130,36 +139,41 @@ class FlowNetwork:
 
     @cached_property
     def incoming(self) -> tuple[Integers, Integers]:
-        """Where the edges into each operator begin in the second array, and these edges, by operator."""
+        """Start of each operator's in-edges in the second array, and the in-edges by operator."""
         targets = self.edges[:, 1]
         return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
 
     @cached_property
     def levels(self) -> tuple[Integers, ...]:
-        """Rows of the operators of each level, those that nothing leads to first."""
+        """Rows of the operators of each level; those without inputs first."""
         depth = [0] * self.operators
         for source, target in sorted(self.edges.tolist()):
             depth[target] = max(depth[target], depth[source] + 1)
         return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds back `inputs`; both of shape (operators,)."""
-        found, sent = np.array(inputs), np.zeros(self.operators)
+        """Return the arrival rates if nothing holds back `inputs` (records/s); both of shape (operators,)."""
+        arriving, sent = np.array(inputs), np.zeros(self.operators)
         for rows in self.levels:
-            found[rows] += self.weights[rows] @ sent
-            sent[rows] = found[rows] * selectivities[rows]
-        return found
+            arriving[rows] += self.weights[rows] @ sent
+            sent[rows] = arriving[rows] * selectivities[rows]
+        return arriving
 
 
 @dataclass(frozen=True)
 class Flows:
-    """What operators take and emit in each of T instants; arrays of shape (T, operators) but where said.
+    """Flows over T instants; arrays of shape (T, operators) unless stated.
 
-    arriving, processed, emitted: records/s that come in (4.6), are finished, and go out (4.4). relative: throughput of the
-    operator, of what came in and what waited. possible: records/s that would be finished in the instant if nothing limited
-    it, with all that waits anywhere when it begins; offered: the same without what waits. waiting: records in queue when
-    each instant begins, and after the last, shape (T + 1, operators). application: shape (T,), throughput of the
-    application (4.7), with what waited; fresh: of what came in alone.
+    Attributes:
+        arriving: Arrivals (records/s; 4.6).
+        processed: Completions (records/s).
+        emitted: Emissions (records/s; 4.4).
+        relative: Throughput of the operator relative to its arrivals and queue.
+        possible: Completions without any limit, with all queues at the start of the instant (records/s).
+        offered: As `possible`, without the queues.
+        waiting: Queued records at the start of each instant, and after the last; shape (T + 1, operators).
+        application: Throughput of the application, with queued records; shape (T,) (4.7).
+        fresh: As `application`, of new arrivals alone; shape (T,).
     """
 
     arriving: Floats
@@ -185,16 +199,22 @@ def flows(
     limits: Floats | None = None,
     shared: bool = False,
 ) -> Flows:
-    """Eqs. 4.4 to 4.7 over T instants of `seconds` each; what one leaves in queues, the next begins with.
+    """Return the flows of Eqs. 4.4 to 4.7 over T instants of `seconds` each, with queues carried over.
 
-    rates: records/s, shape (T, sources). costs: core-seconds per record. selectivities: records out per record in.
-    capacity: cores of speed 1, shape (operators,) or (T, operators). queues: records that wait at the start. limits:
-    records/s that the links of each edge let through, shape (T, edges). shared: all cores are given for each operator,
-    which has a part of them as large as its part of the work.
+    The throughput of the application is the mean over its outputs of completions relative to completions without any limit
+    ("for the current input data rate", Def. 5). Taken literally, 4.7 is 1 if an operator before the outputs holds
+    everything up. Outputs that nothing can reach do not count.
 
-    The throughput of the application is the mean over its outputs of what they finish over what they would with no limit
-    anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
-    where an operator before the outputs holds everything up. An output that nothing could reach does not count.
+    Args:
+        network: Operators and edges.
+        rates: Source rates (records/s), shape (T, sources).
+        costs: Core-seconds per record.
+        selectivities: Records out per record in.
+        capacity: Cores of speed 1, shape (operators,) or (T, operators).
+        queues: Queued records at the start.
+        seconds: Length of an instant.
+        limits: Limits of the links on each edge (records/s), shape (T, edges).
+        shared: True if each operator is given all cores and uses a share proportional to its work.
     """
     from elastream.core.throughput import run
 
@@ -222,16 +242,20 @@ def flows(
 def flow_limits(
     edges: Integers, instances: Floats | Integers, bandwidth: Floats, record_bytes: Floats, regions: Sequence[str]
 ) -> Floats:
-    """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
+    """Return the limits of the links on each edge (records/s; 4.5), shape (T, edges); inf without a limit.
 
-    instances: of each operator on each host, shape (hosts, operators). bandwidth: bytes/s from each host to each other,
-    shape (T, hosts, hosts). record_bytes: of a record that each operator emits. regions: of each host.
+    Records spread evenly over the instances of both sides. Records that stay on a host need no link. The others use the
+    links of all receiving hosts of a region at once ("available cumulative bandwidth between all instances"); a host has
+    one link, however many hosts send to it, as in the simulation.
 
-    Records spread evenly over the instances of either side. What stays on a host is handed over in memory. The rest has the
-    links of all hosts of a region that it comes to at once ("available cumulative bandwidth between all instances"): a
-    host's link is one, however many hosts send to it, as in the simulation.
+    Args:
+        edges: Rows of operators, shape (edges, 2).
+        instances: Instances of each operator on each host, shape (hosts, operators).
+        bandwidth: Bandwidth between hosts (bytes/s), shape (T, hosts, hosts).
+        record_bytes: Size of each operator's emitted records.
+        regions: Region of each host.
     """
-    found, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
+    limits, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
     for edge, (source, target) in enumerate(edges.tolist()):
         sends, takes = np.flatnonzero(instances[:, source]), np.flatnonzero(instances[:, target])
         size = float(record_bytes[source])
@@ -244,27 +268,28 @@ def flow_limits(
         wide = np.bincount(place[takes[receives]], minlength=place.max() + 1)[place[takes]]
         over = pairs / np.maximum(1, wide)
         per_byte = np.divide(
-            over, bandwidth[:, sends[:, None], takes], out=np.zeros((len(found), *over.shape)), where=over > 0
+            over, bandwidth[:, sends[:, None], takes], out=np.zeros((len(limits), *over.shape)), where=over > 0
         )
         each = size * per_byte.sum(axis=(1, 2))
-        np.divide(1.0, each, out=found[:, edge], where=each > 0)
-    return found
+        np.divide(1.0, each, out=limits[:, edge], where=each > 0)
+    return limits
 
 
 def application_value(values: Sequence[float], branches: Sequence[float] = ()) -> float:
-    """Normalised application value (4.3): the mean of the relative values of the alternates that run; 1 without any.
-
-    branches: relative values of the branches that run, which count as alternates do.
-    """
+    """Return the application value (4.3): the mean value of running alternates and branches; 1 without any."""
     every = [*values, *branches]
     return math.fsum(every) / len(every) if every else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """The line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
+    """Line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
 
-    lowest, highest: Gamma_min and Gamma_max. at_lowest, at_highest: C_max at these, in money.
+    Attributes:
+        lowest: Lowest value (Gamma_min).
+        highest: Highest value (Gamma_max).
+        at_lowest: Break-even cost (C_max) at the lowest value.
+        at_highest: Break-even cost at the highest value.
     """
 
     lowest: float
@@ -274,27 +299,31 @@ class BreakEven:
 
     @property
     def sigma(self) -> float:
-        """Value that is as good as a unit of money (4.9).
+        """Value equivalent to a unit of money (4.9).
 
-        Where all values are equal, 4.9 is 0 and money would not matter: then that of the line from no value for no money.
+        If all values are equal, 4.9 is 0 and money would not matter; the line then starts at no value for no money.
         """
         if self.highest > self.lowest:
             return (self.highest - self.lowest) / (self.at_highest - self.at_lowest)
         return (self.highest or 1.0) / self.at_highest
 
     def profit(self, value: float, cost: float) -> float:
-        """Profit of a mean value at a cost (4.8), 0 on the line: value - (sigma (cost - C_max) + Gamma_max).
+        """Return the profit of a mean value at a cost (4.8), 0 on the line: value - (sigma (cost - C_max) + Gamma_max).
 
-        Printed with `+ 1` outside of the parentheses, which breaks even nowhere on the line. Gamma_max is 1 in the thesis.
+        The thesis prints `+ 1` outside the parentheses, which breaks even nowhere on the line. Its Gamma_max is 1.
         """
         return value - (self.sigma * (cost - self.at_highest) + self.highest)
 
 
 def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
-    """Profit up to each of the times `ends`, seconds since the period of `period` seconds began (5.2, p. 103); shape (T,).
+    """Return the profit up to each time (5.2, p. 103), shape (T,). At the end of the period it is 4.8.
 
-    values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even
-    at a part of the costs as large as the part of the period that has passed. At its end this is 4.8.
+    Args:
+        line: Break-even line of a whole period; it shrinks with the elapsed share of the period.
+        period: Length of the period (seconds).
+        ends: Times since the start of the period (seconds).
+        values: Mean value of each instant that ends there.
+        costs: Money spent by then.
     """
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
@@ -303,15 +332,14 @@ def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: Array
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:
-    """Least mean relative throughput over consecutive intervals of `instants` (5.2: each is to reach the target); NaN
-    without any. The last interval may be shorter."""
-    found = np.asarray(throughput, dtype=np.float64)
-    if not found.size:
+    """Return the least mean relative throughput over consecutive intervals of `instants` (5.2); NaN without any."""
+    values = np.asarray(throughput, dtype=np.float64)
+    if not values.size:
         return math.nan
-    starts = np.arange(0, found.size, instants)
-    return float((np.add.reduceat(found, starts) / np.diff(np.append(starts, found.size))).min())
+    starts = np.arange(0, values.size, instants)
+    return float((np.add.reduceat(values, starts) / np.diff(np.append(starts, values.size))).min())
 
 
 def off_target(throughput: ArrayLike, target: float, tolerance: float) -> int:
-    """Number of instants whose relative throughput is off `target` by more than `tolerance` (stability chi, p. 111)."""
+    """Return the number of instants whose relative throughput is off `target` by more than `tolerance` (chi, p. 111)."""
     return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + ROUNDING).sum())

@@ -1,6 +1,6 @@
-"""Rules for how many hosts there may be and how fast that may change: those that people know from Flink and Kubernetes.
+"""The user's rules for the number of hosts and its rate of change, as in Flink and Kubernetes.
 
-They are the user's, not a policy's: arbitration applies them to whatever a policy proposes. All are off unless set.
+Arbitration applies them to the proposals of any policy. All rules are off unless set.
 """
 
 import math
@@ -22,22 +22,27 @@ FIELDS_OF_CRON = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRules:
-    """Rules for the number of hosts; None, or empty: off.
+    """Rules for the number of hosts. None or empty: off. Durations are seconds, or text such as `"5 min"`.
 
-    Durations are seconds, or text such as `"5 min"`.
+    Attributes:
+        stabilization_up: Window whose lowest recommendation counts for scaling up (HPA's stabilizationWindowSeconds).
+        stabilization_down: Window whose highest recommendation counts for scaling down.
+        scale_down_interval: Least time between scale-downs.
+        max_scale_up: Most hosts added at a time, as a multiple of the working ones, at least one (Flink's
+            scale-up.max-factor).
+        max_scale_down: Most hosts removed at a time, as a share of the working ones, at least one (scale-down.max-factor).
+        tolerance: Relative difference between recommendation and present hosts that is ignored (HPA's tolerance).
+        catch_up: Time within which the backlog is to be processed (Flink's catch-up.duration); no host goes while it takes
+            longer. 0: the default policy does not size for the backlog.
+        excluded_periods: Cron expressions of five fields. Nothing scales in a minute that one matches.
+        time_zone: Time zone of the expressions, such as `"Europe/Vienna"`. Empty: this machine's.
+        min_hosts: Fewest hosts, within the cloud's bounds.
+        max_hosts: Most hosts, within the cloud's bounds.
+        budget: Most money per time, such as `"12/h"` or `"200/d"`, for the billing time units that begin in an hour or day
+            of the run.
 
-    stabilization_up, stabilization_down: windows over which the lowest, or the highest, number of hosts recommended
-    counts (HPA's stabilizationWindowSeconds). scale_down_interval: least time from one scale-down to the next.
-    max_scale_up: most hosts that are added at a time, as a multiple of those that work (Flink's scale-up.max-factor), at
-    least one. max_scale_down: most that go at a time, as a part of those that work (scale-down.max-factor), at least one.
-    tolerance: part by which the recommendation may differ from the hosts there are without anything being done (HPA's).
-    catch_up: time in which what waits is to be processed (Flink's catch-up.duration): hosts do not go while it takes
-    longer; 0: the default policy does not size for what waits. excluded_periods: cron expressions of five fields; in a
-    minute that one of them matches nothing is scaled. time_zone: theirs, such as `"Europe/Vienna"`; empty: this
-    machine's. min_hosts, max_hosts: bounds, within the cloud's own. budget: most money per time, such as `"12/h"` or
-    `"200/d"`: the billing time units that begin in an hour, or a day, of the run never cost more.
-
-    Raises InputError, with the field, for what is out of range.
+    Raises:
+        InputError: A value is out of range.
     """
 
     stabilization_up: float | None = None
@@ -60,6 +65,12 @@ class ScalingRules:
                 object.__setattr__(self, name, self._checked(name, duration, value))
                 if getattr(self, name) == math.inf:
                     raise _wrong(name, f"{value} has no end; leave it out, or name a time")
+        self._check_factors()
+        self._check_counts()
+        self._check_periods()
+        self._check_budget()
+
+    def _check_factors(self) -> None:
         for name in FACTORS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, self._checked(name, float, value))
@@ -69,18 +80,23 @@ class ScalingRules:
             raise _wrong("max_scale_down", f"{self.max_scale_down:g} is no part above 0 and at most 1")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise _wrong("tolerance", f"{self.tolerance:g} is no part of 0 or more and below 1")
+
+    def _check_counts(self) -> None:
         for name in COUNTS:
             if (value := getattr(self, name)) is not None and not (type(value) is int and value >= 1):
                 raise _wrong(name, f"{value!r} is no whole number of hosts above 0")
         if self.min_hosts is not None and self.max_hosts is not None and self.min_hosts > self.max_hosts:
             raise _wrong("min_hosts", f"{self.min_hosts} is more than max_hosts, {self.max_hosts}")
-        self._check_periods()
-        if self.budget is not None:
-            if not isinstance(self.budget, str):
-                raise _wrong("budget", f"{self.budget!r} is no money per time; write it as '12/h' or '200/d'")
-            amount, per = self._checked("budget", price_of, self.budget)
-            if per is None or per < 60 or not amount > 0:
-                raise _wrong("budget", f"{self.budget!r} is no money per time; write it as '12/h' or '200/d'")
+
+    def _check_budget(self) -> None:
+        if self.budget is None:
+            return
+        message = f"{self.budget!r} is no money per time; write it as '12/h' or '200/d'"
+        if not isinstance(self.budget, str):
+            raise _wrong("budget", message)
+        amount, per = self._checked("budget", price_of, self.budget)
+        if per is None or per < 60 or not amount > 0:
+            raise _wrong("budget", message)
 
     def _checked(self, name: str, read: Any, value: Any) -> Any:
         try:
@@ -97,24 +113,26 @@ class ScalingRules:
                     raise CronSimError("it has not five fields")
                 CronSim(each, datetime.now())
             except CronSimError as error:
-                said = f"{each!r} is no cron expression ({error}): minute, hour, day of the month, month, day of the week"
-                raise _wrong("excluded_periods", said) from None
+                message = (
+                    f"{each!r} is no cron expression ({error}): minute, hour, day of the month, month, day of the week"
+                )
+                raise _wrong("excluded_periods", message) from None
         if self.time_zone:
             try:
                 object.__setattr__(self, "_zone", ZoneInfo(self.time_zone))
             except (ZoneInfoNotFoundError, ValueError, OSError):
-                said = f"there is no time zone {self.time_zone!r}; an example is 'Europe/Vienna'"
-                raise _wrong("time_zone", said) from None
+                message = f"there is no time zone {self.time_zone!r}; an example is 'Europe/Vienna'"
+                raise _wrong("time_zone", message) from None
 
     @property
     def set(self) -> Mapping[str, Any]:
-        """Those that are set, by name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return {name: value for name, value in found.items() if value not in (None, (), "")}
+        """Rules that are set, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        return {name: value for name, value in values.items() if value not in (None, (), "")}
 
     @property
     def budget_terms(self) -> tuple[float, float] | None:
-        """(money, seconds) of the budget; None without one."""
+        """Money and period (seconds) of the budget; None without one."""
         if self.budget is None:
             return None
         amount, per = price_of(self.budget)
@@ -122,7 +140,7 @@ class ScalingRules:
         return amount, per
 
     def excluded(self, epoch: float) -> str:
-        """The expression that excludes the minute of `epoch` (seconds since 1970) from scaling; empty where none does."""
+        """Return the expression that excludes the minute of `epoch` (seconds since 1970), or ""."""
         minute = datetime.fromtimestamp(epoch, self._zone).replace(second=0, microsecond=0)
         for each in self.excluded_periods:
             try:
@@ -132,12 +150,13 @@ class ScalingRules:
                 continue
         return ""
 
-    def given(self, pairs: Iterable[str]) -> "ScalingRules":
-        """This with `pairs`, each `KEY=VALUE` as a command takes it; an empty value takes a rule away.
+    def with_pairs(self, pairs: Iterable[str]) -> "ScalingRules":
+        """Return the rules with `pairs` of a command line, each `KEY=VALUE`; an empty value removes a rule.
 
-        Raises InputError for what is no rule.
+        Raises:
+            InputError: A pair is no rule.
         """
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         for pair in pairs:
             name, equals, value = (each.strip() for each in pair.partition("="))
             if not equals:
@@ -145,30 +164,30 @@ class ScalingRules:
             if name not in RULE_NAMES and name != "time_zone":
                 raise InputError(f"--scaling {pair}: there is no rule {name!r}; there are {', '.join(RULE_NAMES)}")
             if name == "excluded_periods":
-                found[name] = (*found.get(name, ()), *filter(None, [value]))
+                changes[name] = (*changes.get(name, ()), *filter(None, [value]))
             elif name in COUNTS and value:
-                found[name] = int(value) if value.isdecimal() else value
+                changes[name] = int(value) if value.isdecimal() else value
             else:
-                found[name] = value or ("" if name == "time_zone" else None)
+                changes[name] = value or ("" if name == "time_zone" else None)
         try:
-            return replace(self, **found)
+            return replace(self, **changes)
         except InputError as error:
             raise InputError(f"--scaling: {error}") from None
 
 
-def _wrong(name: str, said: str) -> InputError:
-    return InputError(f"{name}: {said}", ("scaling", name))
+def _wrong(name: str, message: str) -> InputError:
+    return InputError(f"{name}: {message}", ("scaling", name))
 
 
 DURATIONS = ("stabilization_up", "stabilization_down", "scale_down_interval", "catch_up")
 FACTORS = ("max_scale_up", "max_scale_down", "tolerance")
 COUNTS = ("min_hosts", "max_hosts")
+# A refusal by a rule begins with its name.
 RULE_NAMES = (*DURATIONS, *FACTORS, "excluded_periods", *COUNTS, "budget")
-"""Rules by name; a refusal by one of them begins with it."""
 NO_RULES = ScalingRules()
 
 
 def rule_of(refusal: str) -> str:
-    """The rule that a refusal of arbitration names; empty where it names none."""
+    """Return the rule that a refusal of arbitration names, or ""."""
     name, colon, _ = refusal.partition(": ")
     return name if colon and name in RULE_NAMES else ""

@@ -1,11 +1,11 @@
-"""The name of a task, which observations, actions and placements share."""
+"""Names of tasks, shared by observations, actions and placements."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """One instance of an operator: on Spark a state partition of its stage, in the simulator an operator instance."""
+    """Instance of an operator: on Spark a state partition of its stage, in the simulator an operator instance."""
 
     operator: str
     index: int

@@ -1,6 +1,6 @@
-"""The loop of Eqs. 4.4 to 4.7 over instants and operators, compiled: a step of a search costs microseconds.
+"""Compiled loop of Eqs. 4.4 to 4.7 over instants and operators.
 
-Apart from `elastream.core.qos`, which imports it on use: importing the compiler is slow.
+`elastream.core.qos` imports this module on use, because importing the compiler is slow.
 """
 
 import numpy as np
@@ -25,10 +25,10 @@ def run(
     limits: Floats,
     shared: bool,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
-    """The fields of `elastream.core.qos.Flows`, in their order.
+    """Return the fields of `elastream.core.qos.Flows`, in their order.
 
-    first, into: the edges into operator p are `into[first[p]:first[p + 1]]`. edges, parts, limits: by edge; no limits: of
-    shape (0, 0). inputs: records/s from outside, shape (T, operators).
+    The edges into operator p are `into[first[p]:first[p + 1]]`. `edges`, `parts` and `limits` are by edge; `limits` of
+    shape (0, 0) are none. `inputs` are records/s from outside, shape (T, operators).
     """
     instants, operators = inputs.shape
     arriving, possible, offered = inputs.copy(), inputs.copy(), inputs.copy()
@@ -72,7 +72,7 @@ def run(
 
 @njit(cache=True)
 def _mean(part: Floats, whole: Floats, rows: Integers) -> float:
-    """Mean over `rows` of `part` over `whole`, at most 1, where `whole` is above 0; 1 where none is."""
+    """Return the mean over `rows` of `part` / `whole`, at most 1, where `whole` is above 0; 1 without any."""
     total, count = 0.0, 0
     for row in rows:
         if whole[row] > 0:

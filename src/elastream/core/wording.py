@@ -1,6 +1,6 @@
-"""Observed quantities as people read them: with their unit, short, and a dash where nothing is known.
+"""Texts of observed quantities for people: short, with their unit, and a dash for unknown values.
 
-The live view, the report and the command line write the same value the same way, and none of them writes an unknown as 0.
+The live view, the report and the command line share them.
 """
 
 import math
@@ -20,7 +20,7 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 def amount(value: float | None) -> str:
-    """A plain number: `"39,810"`, `"0.38"`."""
+    """Return a plain number: `"39,810"`, `"0.38"`."""
     if not _known(value):
         return UNKNOWN
     if math.isinf(value):
@@ -31,7 +31,7 @@ def amount(value: float | None) -> str:
 
 
 def signal_text(value: SignalValue | None) -> str:
-    """A value of a signal: `"0.31"`, `"true"`, `"high"`."""
+    """Return a signal's value: `"0.31"`, `"true"`, `"high"`."""
     if value is None or value != value:
         return "unknown"
     if isinstance(value, bool):
@@ -40,32 +40,32 @@ def signal_text(value: SignalValue | None) -> str:
 
 
 def gist(sentence: str) -> str:
-    """A sentence without its figures: what two say that differ in nothing but how much of something there is."""
+    """Return a sentence without its figures, to compare sentences that differ in amounts only."""
     return re.sub(r"\b\d[\d.,]*[kM]?", "#", sentence)
 
 
 def hosts_text(hosts: float) -> str:
-    """A number of hosts: `"1 host"`, `"3 hosts"`."""
+    """Return a number of hosts: `"1 host"`, `"3 hosts"`."""
     return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
 
 
 def at_most(hosts: int) -> str:
-    """That no more than `hosts` may be leased, by the rule `max_hosts`: how a policy begins that needs more."""
+    """Return the sentence that `max_hosts` bounds the leases: the start of a policy's remark that needs more."""
     return f"max_hosts: at most {counted(hosts, 'host')} may be leased"
 
 
 def duration_text(seconds: float | None) -> str:
-    """A duration in the unit a person would choose."""
+    """Return a duration in a readable unit."""
     return format_duration(seconds) if _known(seconds) else UNKNOWN
 
 
 def rate_text(records_per_second: float | None) -> str:
-    """A rate, such as `"550/s"`."""
+    """Return a rate, such as `"550/s"`."""
     return format_rate(records_per_second) if _known(records_per_second) else UNKNOWN
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as percent; a share just below all of it is not rounded up to all of it."""
+    """Return a fraction as percent; a share just below 1 is not rounded up to 100 %."""
     if not _known(fraction):
         return UNKNOWN
     if 0.995 <= fraction < 1:
@@ -74,36 +74,36 @@ def percent(fraction: float | None) -> str:
 
 
 def percent_off(relative: float) -> str:
-    """A relative error as percent, with its sign."""
+    """Return a relative error as percent, with its sign."""
     return UNKNOWN if math.isnan(relative) else f"{relative:+.1%}"
 
 
 def money(value: float | None) -> str:
-    """An amount of money in the unit that prices are in: `"12.50"`, small ones with more digits."""
+    """Return an amount of money: `"12.50"`, with more digits for small ones."""
     if not _known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 
 def counted(number: float, one: str, many: str = "") -> str:
-    """A number of things: `"1 observation"`, `"1,200 observations"`; many: the plural where it is not `one` and an s."""
+    """Return a number of things: `"1 observation"`, `"1,200 observations"`. `many`: an irregular plural."""
     return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def clock(seconds: float) -> str:
-    """Time of a run as on a stopwatch: `"1:23"`, `"2:01:07"`."""
+    """Return a time of the run as on a stopwatch: `"1:23"`, `"2:01:07"`."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def memory_text(megabytes: float | None) -> str:
-    """An amount of memory: `"512 MB"`."""
+    """Return an amount of memory: `"512 MB"`."""
     return f"{amount(megabytes)} MB" if _known(megabytes) else UNKNOWN
 
 
 def bytes_text(bytes_per_second: float | None) -> str:
-    """A rate of bytes, in the unit a person would choose: `"12.5 MB/s"`."""
+    """Return a rate of bytes in a readable unit: `"12.5 MB/s"`."""
     if not _known(bytes_per_second):
         return UNKNOWN
     factor, unit = next((each for each in _BYTES if bytes_per_second >= each[0]), (1.0, "B/s"))
@@ -111,6 +111,7 @@ def bytes_text(bytes_per_second: float | None) -> str:
 
 
 _BYTES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+# Text of a value by its quantity.
 WRITERS: Mapping[Quantity, Callable[[float | None], str]] = {
     Quantity.RATE: rate_text,
     Quantity.RECORDS: amount,
@@ -123,14 +124,13 @@ WRITERS: Mapping[Quantity, Callable[[float | None], str]] = {
     Quantity.BYTE_RATE: bytes_text,
     Quantity.MONEY: money,
 }
-"""How a value of each kind is written."""
 
 
 def quantity(name: str, value: float | None) -> str:
-    """`value` as the metric or figure called `name` is written; a name that no table has is a plain number's."""
+    """Return the text of a metric or figure called `name`; an unknown name is a plain number's."""
     return WRITERS[quantity_of(name)](value)
 
 
 def quantities(values: Mapping[str, float]) -> str:
-    """Several quantities on one line: `"arrival rate 250/s, hosts 3"`."""
+    """Return several quantities on one line: `"arrival rate 250/s, hosts 3"`."""
     return ", ".join(f"{name.replace('_', ' ')} {quantity(name, value)}" for name, value in values.items())

@@ -370,7 +370,7 @@ def style_of(value: float, level: float | None) -> str:
 
 def worth_showing(decision: Decision) -> bool:
     """Whether a decision has outcomes, refusals, a note, or a metric that has been lacking for rounds."""
-    return acted(decision) or bool(decision.said)
+    return acted(decision) or bool(decision.remarks)
 
 
 def acted(decision: Decision) -> bool:
@@ -389,7 +389,7 @@ def summary_of(decision: Decision) -> str:
     else:
         done = [decision.headline()] if decision.outcomes else []
     refused = [f"{p.action.describe()}: refused, {p.refused}" for p in decision.proposals if p.refused]
-    return "; ".join(filter(None, [*done, *refused, decision.said])) or UNKNOWN
+    return "; ".join(filter(None, [*done, *refused, decision.remarks])) or UNKNOWN
 
 
 def alike(one: Decision, other: Decision) -> bool:

@@ -1,11 +1,11 @@
-"""The Python API to define a dataflow: `Dataflow`, and the streams between its operators.
+"""Python API to declare a dataflow: `Dataflow`, and the streams between its operators.
 
     flow = Dataflow("word_count")
     lines = flow.source(text_files("books/"), load=ramp("5/s", "550/s", over="60s").then_back())
     words = lines.flat_map(split_words, returns="word string", max_duration="50ms", cores=0.25)
     words.key_by("word").count().sink(parquet("out/"))
 
-Nothing is executed: `flow.graph` validates the dataflow and returns the immutable `Graph`.
+Declaring runs nothing: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,16 +29,22 @@ from elastream.errors import DataflowError
 from elastream.units import duration, memory
 
 Function = Callable[..., Any]
+# One function, functions by the name of the alternate, or alternates with values, costs and selectivities.
 Functions = Function | Sequence[Alternate] | Mapping[str, Function]
-"""One function; functions by the name of the alternate; or alternates with values, costs and selectivities."""
 
 
 class Needs(TypedDict, total=False):
-    """Service level and resource needs of an operator: keyword arguments of the methods that add one.
+    """Service level and resource needs of an operator, as keyword arguments.
 
-    select_by: columns of the key by which a key table may choose the alternate.
-    on_error: `"fail"`, `"skip"` or `"dead_letter"`: what becomes of a record on which a function raises
-    (`elastream.dataflow.operators.OnError`).
+    Attributes:
+        max_duration: Longest time from queueing at the operator to completion (seconds, or text such as "50ms").
+        cores: Cores of speed 1 that one instance needs.
+        memory: Memory that one instance needs (MB, or text such as "1 GB").
+        image: Data to fetch before the first instance on a host starts (MB, or text).
+        waits: True if the function mostly waits, for instance for a service. Calls then overlap on threads.
+        record_bytes: Size of an emitted record (bytes).
+        select_by: Columns of the key by which a key table chooses the alternate.
+        on_error: `"fail"`, `"skip"` or `"dead_letter"`: handling of a record on which a function raises.
     """
 
     max_duration: float | str
@@ -53,7 +59,7 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """An operator's output that later operators attach to, with the properties of the edges to be added."""
+    """Output of an operator, with the properties of the edges to be attached to it."""
 
     operator: str
     delivery: Delivery = Delivery.DUPLICATE
@@ -67,7 +73,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class Builder(Protocol[S_co]):
-    """A dataflow under construction, to which operators are added; each gives a stream of its output."""
+    """Front end that adds operators to a dataflow and returns a stream for each."""
 
     name: str
 
@@ -75,17 +81,21 @@ class Builder(Protocol[S_co]):
         """Add `operator` downstream of `taps`."""
         ...
 
-    def free_name(self, wanted: str) -> str:
-        """`wanted`, with a number appended if an operator has that name already."""
+    def free_name(self, name: str) -> str:
+        """Return `name`, with a number appended if an operator has that name."""
         ...
 
 
 def timeout(
     seconds: float | str, *, by: str = "", late: float | str = 0.0, emits: Callable[..., Any] | None = None
 ) -> Timeout:
-    """When the state of a key ends: `seconds` after its last record, by the clock or by the timestamps in column `by`.
+    """Return when the state of a key ends: some time after the key's last record.
 
-    late: seconds by which records may come late. emits: `(key, state) -> rows`, called once as the state ends.
+    Args:
+        seconds: Time after the last record (seconds, or text such as "5m").
+        by: Timestamp column that measures the time. Empty: the clock of the cluster.
+        late: Time by which records may be late (seconds, or text).
+        emits: `(key, state) -> rows`, called once as the state ends.
     """
     return Timeout(duration(seconds), by, duration(late), emits)
 
@@ -93,7 +103,7 @@ def timeout(
 def alternates_of(
     flow: Builder[Any], function: Functions, form: Form, name: str | None
 ) -> tuple[str, tuple[Alternate, ...]]:
-    """Name of the operator and its alternates, from one function, functions by name, or `Alternate` objects."""
+    """Return the operator's name and its alternates."""
     if isinstance(function, Mapping):
         chosen = name or flow.free_name(next(iter(function), form.value))
         return chosen, tuple(Alternate(label, each, form) for label, each in function.items())
@@ -106,7 +116,11 @@ def alternates_of(
 
 
 def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
-    """`columns` as they are kept; raises DataflowError where they are not SQL texts by the name of a column."""
+    """Return `columns` as a dict.
+
+    Raises:
+        DataflowError: `columns` is not SQL text by column name.
+    """
     texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
     if not (texts and columns):
         nested = isinstance(columns, Mapping) and any(isinstance(each, Mapping) for each in columns.values())
@@ -123,36 +137,35 @@ def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_of(needs: Needs) -> dict[str, Any]:
-    """Fields of an operator for its `needs`. Raises DataflowError for one that there is none of."""
+    """Return the fields of an `Operator` for `needs`. Raises DataflowError for an unknown one."""
     for name in needs:
         if name not in Needs.__annotations__:
             raise DataflowError(f"an operator has no {name!r}; {_where(name)}")
-    found: dict[str, Any] = dict(needs)
+    values: dict[str, Any] = dict(needs)
     if (longest := needs.get("max_duration")) is not None:
-        found["max_duration"] = duration(longest)
+        values["max_duration"] = duration(longest)
     for amount in ("memory", "image"):
-        if amount in found:
-            found[amount] = memory(found[amount])
-    if (columns := found.pop("select_by", None)) is not None:
-        found["selects"] = (columns,) if isinstance(columns, str) else tuple(columns)
+        if amount in values:
+            values[amount] = memory(values[amount])
+    if (columns := values.pop("select_by", None)) is not None:
+        values["selects"] = (columns,) if isinstance(columns, str) else tuple(columns)
     if "on_error" in needs:
-        found["on_error"] = _on_error(needs["on_error"])
-    return found
+        values["on_error"] = _on_error(needs["on_error"])
+    return values
 
 
 def _where(name: str) -> str:
-    """Where what operators do not take belongs."""
     if name in (each.name for each in fields(Alternate)):
         return f"it is an alternate's: [Alternate('...', function, {name}=...)]"
     return f"known: {', '.join(Needs.__annotations__)}"
 
 
-def _on_error(given: str) -> OnError:
+def _on_error(text: str) -> OnError:
     try:
-        return OnError(given)
+        return OnError(text)
     except ValueError:
-        known = ", ".join(repr(each.value) for each in OnError)
-        raise DataflowError(f"on_error is {given!r}; it is one of {known}") from None
+        choices = ", ".join(repr(each.value) for each in OnError)
+        raise DataflowError(f"on_error is {text!r}; it is one of {choices}") from None
 
 
 S = TypeVar("S")
@@ -172,7 +185,7 @@ class _Groups(Generic[S]):
     def count(
         self, *, name: str = "count", cost: float | None = None, selectivity: float | None = None, **needs: Unpack[Needs]
     ) -> S:
-        """Add a native Spark count of records per key, in a column `count`. cost, selectivity: as of an `Alternate`."""
+        """Add a native Spark count of records per key, in the column `count`. `cost` and `selectivity`: see `Alternate`."""
         return self.aggregate({"count": "count(*)"}, name=name, cost=cost, selectivity=selectivity, **needs)
 
     def aggregate(
@@ -184,10 +197,10 @@ class _Groups(Generic[S]):
         selectivity: float | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add native Spark aggregates, SQL text by name of the new column: `aggregate({"total": "sum(n)"})`.
+        """Add native Spark aggregates, SQL text by new column: `aggregate({"total": "sum(n)"})`.
 
-        In windows of time the rows have `window_start` and `window_end` behind the key. cost, selectivity: as of an
-        `Alternate`, which an aggregate is not.
+        In time windows the rows carry `window_start` and `window_end` after the key. `cost` and `selectivity`: see
+        `Alternate`.
         """
         chosen = self._flow.free_name(name)
         made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=cost, selectivity=selectivity)
@@ -199,7 +212,7 @@ class _Groups(Generic[S]):
 
 
 class KeyedStream(_Groups[S]):
-    """Records grouped by key, to which operators with state are attached."""
+    """Records grouped by key, to which stateful operators are attached."""
 
     def apply(
         self,
@@ -212,14 +225,19 @@ class KeyedStream(_Groups[S]):
         name: str | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add a function with state: `(key, rows, state) -> (rows, state)`, or several as alternates.
+        """Add a stateful function `(key, rows, state) -> (rows, state)`, or several as alternates.
 
-        key: a tuple. rows: a pandas DataFrame of this micro-batch's records of the key. state: a tuple in the schema
-        `state`, None at first. It returns a DataFrame in the schema `returns` and the new state.
+        The function gets the key as a tuple, the key's records of this micro-batch as a pandas DataFrame, and the state as
+        a tuple (None at first). It returns a DataFrame and the new state. Alternates share one state by default.
 
-        Alternates share one state, whichever runs; with `own_state`, or with a schema for each by name, each has its own,
-        which stays as it was left while another runs. timeout: how long after its last record the state of a key ends, or
-        `elastream.timeout(...)`; None: never.
+        Args:
+            function: The function, or functions by name of the alternate, or `Alternate` objects.
+            returns: Schema of the emitted rows, as Spark DDL.
+            state: Schema of the state, as Spark DDL, or one for each alternate by name.
+            own_state: Give each alternate a state of its own, which rests while another alternate runs.
+            timeout: Time after a key's last record at which its state ends, or `elastream.timeout(...)`. None: never.
+            name: Name of the operator.
+            **needs: Service level and resources; see `Needs`.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.STATE, name)
         schemas = {} if isinstance(state, str) else dict(state)
@@ -246,23 +264,23 @@ class WindowedGroups(_Groups[S]):
         name: str | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add a function `(key, rows) -> rows`, or several as alternates, called once for each complete window of a key.
+        """Add a function `(key, rows) -> rows`, or several as alternates, called once per complete window of a key.
 
-        rows: a pandas DataFrame of its records. It returns one in the schema `returns`. timeout: after how long without a
-        record of its key an incomplete window of count or landmark is emitted as it is; None: never.
+        It takes and returns a pandas DataFrame; `returns` is the schema of its rows. After `timeout` without a record of a
+        key, the key's incomplete count or landmark window is emitted; None: never.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.WINDOW, name)
         return self._keyed(chosen, alternates, needs, returns=returns, timeout=_timeout(timeout))
 
 
 class WindowedStream(Generic[S]):
-    """Records in windows, still to be grouped or joined: `stream.window(seconds="30s", by="time").group_by("customer")`."""
+    """Records in windows, to be grouped or joined: `stream.window(seconds="30s", by="time").group_by("customer")`."""
 
     def __init__(self, flow: Builder[S], taps: tuple[Tap, ...], window: Window) -> None:
         self._flow, self._taps, self._window = flow, taps, window
 
     def group_by(self, *columns: str) -> WindowedGroups[S]:
-        """Group the records of a window by key."""
+        """Group the records of each window by key."""
         return WindowedGroups(self._flow, self._taps, columns, self._window)
 
     def join(
@@ -276,29 +294,36 @@ class WindowedStream(Generic[S]):
         name: str | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Join with the stream `other`, window by window, on equal values in the columns `on`.
+        """Join with the stream `other`, window by window.
 
-        Without a function it emits every pair of a left and a right record: the columns `on`, then the left's, then the
-        right's. Else `(key, left, right) -> rows` of pandas DataFrames, or several as alternates, in the schema `returns`.
+        Args:
+            other: The right-hand stream.
+            on: Columns with equal values in both streams.
+            function: `(key, left, right) -> rows` of pandas DataFrames, or alternates. None: emit every pair of a left and
+                a right record, with the columns `on`, then the left's, then the right's.
+            returns: Schema of the rows that `function` emits, as Spark DDL.
+            timeout: Time without a record after which an incomplete count or landmark window is emitted. None: never.
+            name: Name of the operator.
+            **needs: Service level and resources; see `Needs`.
         """
         key = (on,) if isinstance(on, str) else tuple(on)
-        wanted = name or ("join" if function is None else None)
-        chosen, alternates = alternates_of(self._flow, Pairs(key) if function is None else function, Form.JOIN, wanted)
+        label = name or ("join" if function is None else None)
+        chosen, alternates = alternates_of(self._flow, Pairs(key) if function is None else function, Form.JOIN, label)
         taps = (*self._taps, *(replace(tap, port=1) for tap in other.taps))
         groups = _Groups(self._flow, taps, key, self._window)
         return groups._keyed(chosen, alternates, needs, returns=returns, timeout=_timeout(timeout))
 
 
-def _timeout(given: float | str | Timeout | None) -> Timeout | None:
-    return given if given is None or isinstance(given, Timeout) else Timeout(duration(given))
+def _timeout(value: float | str | Timeout | None) -> Timeout | None:
+    return value if value is None or isinstance(value, Timeout) else Timeout(duration(value))
 
 
-MOST_ROUNDS = 1000
-"""Rounds of a loop that is unrolled: each is operators of its own, and more than Spark plans in a minute."""
+# Each round is operators of its own; Spark needs about a minute to plan this many.
+MAX_UNROLLED_ROUNDS = 1000
 
 
 class Dataflow:
-    """A dataflow under construction. `graph` is the validated result; it raises DataflowError for an invalid dataflow."""
+    """A dataflow under construction. `graph` is the validated result."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -310,7 +335,11 @@ class Dataflow:
 
     @property
     def graph(self) -> Graph:
-        """The dataflow so far, validated. Raises DataflowError."""
+        """The dataflow so far, validated.
+
+        Raises:
+            DataflowError: The dataflow is invalid; the message names the fault.
+        """
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
         return Graph(self.name, tuple(self._operators), tuple(self._edges))
@@ -323,7 +352,7 @@ class Dataflow:
         name: str = "source",
         **needs: Unpack[Needs],
     ) -> "Stream":
-        """Add a source; with `load` its records arrive at that pattern. `reads=None`: for simulation only."""
+        """Add a source that reads `reads`; None: for simulation only. With a `load` its records arrive at that pattern."""
         if load is not None:
             if reads is not None and not isinstance(reads, Replayable):
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
@@ -346,27 +375,32 @@ class Dataflow:
         marked = set(names)
         self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
-    def free_name(self, wanted: str) -> str:
-        """`wanted`, with a number appended if an operator has that name already."""
-        taken = {operator.name for operator in self._operators}
-        if wanted not in taken:
-            return wanted
-        return next(name for n in range(2, len(taken) + 3) if (name := f"{wanted}_{n}") not in taken)
+    def free_name(self, name: str) -> str:
+        """Return `name`, with a number appended if an operator has that name."""
+        names = {operator.name for operator in self._operators}
+        if name not in names:
+            return name
+        return next(label for n in range(2, len(names) + 3) if (label := f"{name}_{n}") not in names)
 
 
 class Stream:
-    """The output records of one or more operators, to which further operators are attached."""
+    """Output records of one or more operators, to which further operators are attached.
+
+    Methods that add an operator take `returns`, the schema of its output as Spark DDL (`"word string, n long"`), `name`,
+    and service level and resources as in `Needs`. A `function` may be one function, functions by name of the alternate, or
+    a sequence of `Alternate` objects.
+    """
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
         self._flow = flow
         self.taps = taps
 
     def map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """Add an operator with one record in, one record out."""
+        """Add an operator that returns one record for each record."""
         return self._then(Form.MAP, function, returns, name, needs)
 
     def flat_map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """Add an operator with one record in, any number out (an iterable)."""
+        """Add an operator that returns an iterable of records for each record."""
         return self._then(Form.FLAT_MAP, function, returns, name, needs)
 
     def filter(self, function: Functions, *, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
@@ -382,21 +416,21 @@ class Stream:
         return self._then(Form.PANDAS, function, returns, name, needs)
 
     def map_stream(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """Add an operator that pulls: `Iterator[pyarrow.RecordBatch] -> Iterator[pyarrow.RecordBatch]`.
+        """Add an operator `Iterator[pyarrow.RecordBatch] -> Iterator[pyarrow.RecordBatch]`.
 
-        It is called once per task and micro-batch, with the records that come there; nothing of it lasts beyond.
+        Spark calls it once per task and micro-batch. It keeps no state between calls.
         """
         return self._then(Form.STREAM, function, returns, name, needs)
 
     def select(self, columns: Mapping[str, str], *, name: str = "select", returns: str = "") -> "Stream":
-        """Add native Spark column expressions, SQL text by name of the new column: `select({"word": "lower(value)"})`."""
+        """Add native Spark column expressions: `select({"word": "lower(value)"})`."""
         chosen = self._flow.free_name(name)
         selected = expressions_of(chosen, columns)
         operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, selected, Form.COLUMNS),), returns)
         return self._flow.add(operator, self.taps)
 
     def key_by(self, *columns: str) -> "KeyedStream[Stream]":
-        """Group records by key, for an operator with state."""
+        """Group records by key, for a stateful operator."""
         return KeyedStream(self._flow, self.taps, columns)
 
     def window(
@@ -409,11 +443,18 @@ class Stream:
         by: str = "",
         late: float | str = 0.0,
     ) -> "WindowedStream[Stream]":
-        """Group records in windows of each key; `group_by` or `join` follows, which names the key.
+        """Group records into windows per key; continue with `group_by` or `join`, which names the key.
 
-        One of: seconds, by the timestamps in the column `by`; count, so many records; landmark, up to a record where that
-        boolean column is true. every: a window begins every so many seconds or records; None: they do not overlap. late:
-        seconds by which records may come late. `elastream.dataflow.windows.Window` says when a window is complete.
+        Give exactly one of `seconds`, `count` and `landmark`. See `elastream.dataflow.windows.Window` for when a window is
+        complete.
+
+        Args:
+            seconds: Length of a time window (seconds, or text such as "30s").
+            count: Records in a count window.
+            landmark: Boolean column that is true on the last record of a window.
+            every: Distance between the starts of windows (seconds, text or records). None: windows do not overlap.
+            by: Timestamp column of a time window, or the column that orders the records of a key.
+            late: Time by which records of a time window may be late (seconds, or text).
         """
         if count is not None and isinstance(every, str):
             raise DataflowError(f"windows of {count} records begin every so many records, not every {every!r}")
@@ -422,23 +463,23 @@ class Stream:
         return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))
 
     def group_by(self, *columns: str) -> NoReturn:
-        """Refused: it is defined on windows."""
+        """Raise DataflowError: `group_by` needs a window."""
         raise DataflowError(
             f"dataflow {self._flow.name!r}: group_by needs a window, such as window(count=10).group_by(...): "
             "without one, key_by(...) groups records for functions with state and running aggregates"
         )
 
     def join(self, other: "Stream", on: str | Sequence[str], *_: object, **__: object) -> NoReturn:
-        """Refused: it is defined on windows."""
+        """Raise DataflowError: `join` needs a window."""
         raise DataflowError(
             f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
             "without one, every record would have to be kept for ever"
         )
 
     def zip(self, *others: "Stream", name: str = "zip", **needs: Unpack[Needs]) -> "Stream":
-        """Synchronised merge: the n-th record of this stream and of each other, as one record with the columns of all.
+        """Merge the n-th records of this stream and of each other into one record with all columns.
 
-        All streams must be `sequential`: else no record is the n-th.
+        All streams must be `sequential`, so that their records have an order.
         """
         chosen = self._flow.free_name(name)
         taps = tuple(replace(tap, port=n) for n, each in enumerate((self, *others)) for tap in each.taps)
@@ -446,49 +487,56 @@ class Stream:
         return self._flow.add(operator, taps, Delivery.KEYED)
 
     def sequential(self) -> "Stream":
-        """Keep the order of records: the operators that this stream comes from, and their stage, run in one task."""
+        """Keep the order of records: run the operators of this stream, and their stage, in one task."""
         self._flow.keep_order(tap.operator for tap in self.taps)
         return self
 
     def unrolled(self, step: "Callable[[Stream, int], Stream]", times: int) -> "Stream":
-        """A bounded loop: `step(stream, round)` attaches the operators of one round, rounds count from 1 to `times`.
+        """Return the stream after `times` rounds of a bounded loop; a dataflow has no cycles.
 
-        Cycles are refused: every round is operators of its own. A superstep of a bulk synchronous program is a round whose
-        last operator is keyed.
+        To write a superstep of a bulk synchronous program, end each round with a keyed operator.
+
+        Args:
+            step: `step(stream, round)` attaches the operators of one round and returns its output. Rounds count from 1.
+            times: Number of rounds.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")
-        if times > MOST_ROUNDS:
-            raise DataflowError(f"dataflow {self._flow.name!r}: a loop of {times:,} rounds; {MOST_ROUNDS:,} are the most")
+        if times > MAX_UNROLLED_ROUNDS:
+            raise DataflowError(
+                f"dataflow {self._flow.name!r}: a loop of {times:,} rounds; {MAX_UNROLLED_ROUNDS:,} are the most"
+            )
         stream = self
         for number in range(1, times + 1):
             stream = step(stream, number)
         return stream
 
     def merge(self, *others: "Stream") -> "Stream":
-        """Fan-in: merge streams, which must have the same columns."""
+        """Merge streams with equal columns into one (fan-in)."""
         return Stream(self._flow, self.taps + tuple(tap for other in others for tap in other.taps))
 
     def deal(self) -> "Stream":
-        """Fan-out by round-robin: the attached operators share the records instead of each getting all."""
+        """Distribute records over the attached operators in turn, instead of sending every record to each."""
         return self._tapped(delivery=Delivery.ROUND_ROBIN)
 
     def durable(self, kind: str = "parquet") -> "Stream":
-        """Cut here: a durable channel (`"parquet"` or `"kafka"`); the operators after it run as a separate query."""
+        """Insert a durable channel (`"parquet"` or `"kafka"`). The operators after it run as a separate query."""
         return self._tapped(durable=kind)
 
     def choice(self, name: str, *, value: float = 1.0) -> "Stream":
-        """Dynamic edges: the composition selects one of the operators attached to this stream, its branches.
+        """Make the attached operators branches of a choice, of which the composition selects one.
 
-        value: of the branches attached to what this returns, relative to the best, in [0, 1].
+        Args:
+            name: Name of the choice.
+            value: Value of the branches attached to the returned stream, relative to the best branch, in [0, 1].
         """
         return self._tapped(choice=name, value=value)
 
     def nothing(self, *, name: str | None = None) -> None:
-        """An empty branch of a choice: while it is selected, the sub-dataflows of the other branches sleep."""
+        """Attach an empty branch to a choice. While it is selected, the other branches get no records."""
         choices = {tap.choice for tap in self.taps if tap.choice is not None}
-        wanted = name or f"nothing({', '.join(sorted(choices))})"
-        self._flow.add(Operator(self._flow.free_name(wanted), Kind.SINK, writes=Nothing(), cores=0.0), self.taps)
+        label = name or f"nothing({', '.join(sorted(choices))})"
+        self._flow.add(Operator(self._flow.free_name(label), Kind.SINK, writes=Nothing(), cores=0.0), self.taps)
 
     def signal(
         self,
@@ -498,17 +546,20 @@ class Stream:
         stale: float | str | None = None,
         trace: Callable[[float], SignalValue | None] | None = None,
     ) -> None:
-        """A diagnostic branch: the signal `name`, for guards, is `aggregate` of the records of a micro-batch.
+        """Attach a diagnostic branch that reduces each micro-batch to a value for guards.
 
-        aggregate: `count()`, or `sum`, `mean`, `min`, `max`, `any` or `all` of a column: `"mean(error)"`. stale: seconds
-        after which a value counts as unknown. trace: its value by seconds since the start, where it is simulated.
+        Args:
+            name: Name of the signal.
+            aggregate: `count()`, or `sum`, `mean`, `min`, `max`, `any` or `all` of a column, such as `"mean(error)"`.
+            stale: Age at which a value counts as unknown (seconds, or text).
+            trace: Value by seconds since the start, for simulated runs.
         """
         with_stale = {} if stale is None else {"stale": duration(stale)}
         writes = domain_signal(name, aggregate, trace=trace, **with_stale)
         self._flow.add(Operator(self._flow.free_name(f"signal({name})"), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
     def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
-        """Add a sink. `writes=None`: for simulation only."""
+        """Attach a sink. `writes=None`: for simulation only."""
         self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
     def _tapped(self, **changes: Any) -> "Stream":

@@ -1,6 +1,6 @@
-"""What is wrong with a graph for every plant, refused when it is built: one sentence each, with the way out.
+"""Checks of a graph that hold for every plant. Each error is one sentence with a way out.
 
-What only Spark cannot run is in `elastream.dataflow.compiling`, as is all that needs the columns of records.
+Checks for Spark alone, and all checks of columns, are in `elastream.dataflow.compiling`.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from elastream.errors import DataflowError
 
 
 class Parts(Protocol):
-    """A graph whose parts are put together, and not yet known to be valid."""
+    """A graph that is complete but not yet validated."""
 
     @property
     def name(self) -> str: ...
@@ -33,8 +33,8 @@ class Parts(Protocol):
     def order(self) -> tuple[str, ...]: ...
 
 
-def refuse_malformed(graph: Parts) -> None:
-    """Raise DataflowError for the first thing that is wrong with `graph`. One without operators is valid."""
+def check_structure(graph: Parts) -> None:
+    """Raise DataflowError for the first structural fault of `graph`. A graph without operators is valid."""
     _check_names(graph)
     _check_edges(graph)
     _check_choices(graph)
@@ -53,7 +53,7 @@ def refuse_malformed(graph: Parts) -> None:
 
 
 def fail(graph: Parts, sentence: str, *at: str) -> NoReturn:
-    """Raise that `sentence` is wrong with `graph`. at: an operator, and what of it, as in a document that declares it."""
+    """Raise DataflowError with `sentence`; `at` is the operator and its key in a document."""
     raise DataflowError(f"dataflow {graph.name!r}: {sentence}", ("operators", *at) if at else ())
 
 
@@ -68,20 +68,20 @@ def _check_names(graph: Parts) -> None:
 
 
 def _check_edges(graph: Parts) -> None:
-    seen: dict[tuple[str, str], int] = {}
+    ports: dict[tuple[str, str], int] = {}
     for edge in graph.edges:
         way = f"{edge.source} -> {edge.target}"
         for end in (edge.source, edge.target):
             if end not in graph.by_name:
                 fail(graph, f"the edge {way} names the unknown operator {end!r}")
-        if seen.get((edge.source, edge.target), edge.port) != edge.port:
+        if ports.get((edge.source, edge.target), edge.port) != edge.port:
             fail(
                 graph,
                 f"{edge.source!r} is on both sides of {edge.target!r}: give one of them an operator of its own, such as "
                 "select(...) with other names for its columns",
                 edge.target,
             )
-        if (edge.source, edge.target) in seen:
+        if (edge.source, edge.target) in ports:
             fail(graph, f"the edge {way} is declared twice", edge.target, "from")
         if edge.durable not in (None, "parquet", "kafka"):
             fail(graph, f"the edge {way} is durable as {edge.durable!r}, not parquet or kafka", edge.target, "from")
@@ -94,7 +94,7 @@ def _check_edges(graph: Parts) -> None:
             )
         if edge.choice is None and edge.value != 1.0:
             fail(graph, f"the edge {way} has a value but is no branch: name its choice", edge.target, "from")
-        seen[edge.source, edge.target] = edge.port
+        ports[edge.source, edge.target] = edge.port
 
 
 def _check_choices(graph: Parts) -> None:
@@ -156,7 +156,7 @@ def _check_sinks(graph: Parts) -> None:
         fail(graph, "it has no sink")
     if all(isinstance(sink.writes, Nothing | DomainSignal) for sink in sinks):
         fail(graph, "it has no sink for results: signals and empty branches are none", sinks[0].name)
-    seen: dict[str, str] = {}
+    branches: dict[str, str] = {}
     for sink in sinks:
         if isinstance(sink.writes, Nothing):
             _check_empty(graph, sink)
@@ -169,15 +169,15 @@ def _check_sinks(graph: Parts) -> None:
                     sink.name,
                     "signal",
                 )
-            if name in seen:
+            if name in branches:
                 fail(
                     graph,
-                    f"{seen[name]!r} and {sink.name!r} both give the signal {name!r}: give each its own, or merge "
+                    f"{branches[name]!r} and {sink.name!r} both give the signal {name!r}: give each its own, or merge "
                     "their streams",
                     sink.name,
                     "signal",
                 )
-            seen[name] = sink.name
+            branches[name] = sink.name
 
 
 def _check_empty(graph: Parts, sink: Operator) -> None:
@@ -220,13 +220,13 @@ def _check_amounts(graph: Parts, operator: Operator) -> None:
         fail(graph, f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0", name)
 
 
+# Forms without records on which a user's function could raise, with the reason.
 NOT_CALLED = {
     Form.COLUMNS: "its expressions run in the JVM: write try_divide, try_cast and the like, which give null",
     Form.AGGREGATE: "its aggregates run in the JVM: write try_divide, try_cast and the like, which give null",
     Form.STREAM: "its function pulls its records by itself, so that nobody else can say which of them it failed on",
     Form.ZIP: "it has no function",
 }
-"""Why a form has no records on which a function of the user's raises."""
 
 
 def _check_on_error(graph: Parts, operator: Operator) -> None:
@@ -234,8 +234,8 @@ def _check_on_error(graph: Parts, operator: Operator) -> None:
         return
     ends = "it has no function" if operator.kind in (Kind.SOURCE, Kind.SINK) else ""
     if why := ends or next((NOT_CALLED[each.form] for each in operator.alternates if each.form in NOT_CALLED), ""):
-        said = f"{operator.on_error.value!r} says nothing of {operator.name!r}: {why}"
-        fail(graph, f"on_error {said}", operator.name, "on_error")
+        message = f"{operator.on_error.value!r} says nothing of {operator.name!r}: {why}"
+        fail(graph, f"on_error {message}", operator.name, "on_error")
 
 
 def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> None:
@@ -260,19 +260,20 @@ def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> 
             fail(graph, f"operator {name!r} has a {what} of {amount:g}{own}: it must be 0 or more", *at, what)
     if alternate.returns and alternate.returns != operator.returns:
         promised = columns_of(operator.returns, f"what operator {name!r} returns", ("operators", name, "returns"))
-        given = columns_of(alternate.returns, f"what {alternate.name!r} of operator {name!r} returns", ("operators", *at))
-        if list(given.items()) != list(promised.items()):
+        columns = columns_of(alternate.returns, f"what {alternate.name!r} of operator {name!r} returns", ("operators", *at))
+        if list(columns.items()) != list(promised.items()):
             fail(
                 graph,
-                f"alternate {alternate.name!r} of operator {name!r} returns {in_words(given)}, where the operator returns "
-                f"{in_words(promised)}: alternates of one operator have one schema, others are branches of a choice",
+                f"alternate {alternate.name!r} of operator {name!r} returns {in_words(columns)}, where the operator "
+                f"returns {in_words(promised)}: alternates of one operator have one schema, others are branches of a "
+                "choice",
                 *at,
                 "returns",
             )
 
 
-def refuse_patterns(graph: Parts) -> None:
-    """Raise DataflowError for the first operator of the well-formed `graph` that is no pattern that can run."""
+def check_patterns(graph: Parts) -> None:
+    """Raise DataflowError for the first operator of the well-formed `graph` that is not a supported pattern."""
     for operator in graph.operators:
         _check_forms(graph, operator)
         _check_ports(graph, operator)
@@ -317,7 +318,7 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
 
 
 def _check_ports(graph: Parts, operator: Operator) -> None:
-    """A join has two inputs that are told apart, a zip two or more, and every other operator one."""
+    """Check that a join has two input ports, a zip two or more, and any other operator one."""
     name, ports = operator.name, sorted({edge.port for edge in graph.inputs[operator.name]})
     forms = {alternate.form for alternate in operator.alternates}
     if Form.JOIN in forms and ports != [0, 1]:
@@ -332,7 +333,6 @@ def _check_ports(graph: Parts, operator: Operator) -> None:
 
 
 def _check_time(graph: Parts, operator: Operator) -> None:
-    """Windows and timeouts: which operators have them."""
     name, window, timeout = operator.name, operator.window, operator.timeout
     forms = {alternate.form for alternate in operator.alternates}
     if window is not None and operator.kind is not Kind.KEYED:
@@ -401,7 +401,6 @@ def _check_state(graph: Parts, operator: Operator) -> None:
 
 
 def _check_selection(graph: Parts, operator: Operator) -> None:
-    """An operator that chooses its alternates by key."""
     name = operator.name
     if not operator.selects:
         return
@@ -435,7 +434,7 @@ def _is_zip(operator: Operator) -> bool:
 
 
 def _check_zip(graph: Parts, operator: Operator) -> None:
-    """The n-th record of a stream must be the n-th however often a batch is repeated."""
+    """Check that inputs of a zip are ordered, so that a replayed batch pairs the same records."""
     for edge in graph.inputs[operator.name]:
         before = graph.by_name[edge.source]
         if not before.sequential and not _is_zip(before):
@@ -463,8 +462,8 @@ def _check_sequence(graph: Parts, operator: Operator) -> None:
 
 
 def _check_ordered(graph: Parts, operator: Operator, name: str) -> None:
-    """Raise DataflowError if records come to the sequential operator `name`, `operator`, in no certain order."""
-    waiting, seen = [operator], {operator.name}
+    """Raise DataflowError if records reach the sequential operator `name` without a fixed order."""
+    waiting, visited = [operator], {operator.name}
     while waiting:
         each = waiting.pop()
         if _is_zip(each):
@@ -487,6 +486,6 @@ def _check_ordered(graph: Parts, operator: Operator, name: str) -> None:
                     name,
                     "sequential",
                 )
-            if edge.durable is None and before.name not in seen:
+            if edge.durable is None and before.name not in visited:
                 waiting.append(before)
-                seen.add(before.name)
+                visited.add(before.name)

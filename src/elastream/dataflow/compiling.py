@@ -1,7 +1,7 @@
-"""What Spark cannot run of a dataflow, known from the dataflow alone: `check` says so, and a run before it starts anything.
+"""Checks for what Spark cannot run of a dataflow, without a JVM.
 
-The compiler on Spark relies on it: what is refused here is not refused there again. Left to Spark are the types of SQL
-expressions; names of columns, and types that operators declare, are followed through the whole graph.
+`check` and a run call them before anything starts, and the Spark compiler relies on them. They follow column names and
+declared types through the whole graph; types of SQL expressions are left to Spark.
 """
 
 import re
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from elastream.dataflow.chains import FusedRegion, Inlet, SegmentPlan, plan_segment
+from elastream.dataflow.chains import Chain, Inlet, SegmentPlan, plan_segment
 from elastream.dataflow.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KEYS
 from elastream.dataflow.operators import Edge, Form, Kind, Operator
-from elastream.dataflow.schema import Columns, columns_of, in_words, kind_of, refuse_rows
+from elastream.dataflow.schema import Columns, check_rows, columns_of, in_words, kind_of
 from elastream.dataflow.stages import Layout
 from elastream.dataflow.windows import Pairs, WindowKind
 from elastream.errors import DataflowError, about
 
+# Words that time functions take in place of a column: `timestampdiff(HOUR, a, b)`.
 _UNITS = {
     part + plural
     for part in ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
     for plural in ("", "s")
 }
-"""Words that functions of time take where others take a column: `timestampdiff(HOUR, a, b)`."""
 
 
 def check_expressions(
@@ -35,20 +35,24 @@ def check_expressions(
     *,
     key: Iterable[str] | None = None,
 ) -> None:
-    """Raise DataflowError for an expression over `columns` that cannot be read, or names a column that is not there.
+    """Raise DataflowError for an expression that cannot be parsed or names a missing column.
 
-    key: of an aggregation, whose expressions must aggregate what is no part of the key; None: expressions of single
-    records, which must not.
+    Args:
+        operator: Name of the operator.
+        expressions: SQL text by name of the new column.
+        columns: Columns of the arriving records.
+        key: Key of an aggregation; its expressions must aggregate all other columns. None: expressions of single records,
+            which must not aggregate.
     """
-    known, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
+    available, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
     field = "select" if key is None else "aggregate"
     for name, text in expressions.items():
         at = ("operators", operator, field, name)
         where = f"operator {operator!r}: {text!r}, the expression of {name!r},"
-        used, aggregates, unsure, wrong = _read(text)
+        used, aggregates, unsure, wrong = _parse(text)
         if wrong:
             raise DataflowError(f"{where} cannot be read: {wrong}", at)
-        if missing := [column for column in used if column.lower() not in known and not column.startswith("_metadata")]:
+        if missing := [column for column in used if column.lower() not in available and not column.startswith("_metadata")]:
             has = ", ".join(columns)
             raise DataflowError(
                 f"{where} names {missing[0]!r}, a column that its records do not have (they have: {has})", at
@@ -60,8 +64,8 @@ def check_expressions(
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str) -> tuple[tuple[str, ...], bool, bool, str]:
-    """(columns named; whether it aggregates; whether a function in it is unknown here; why it cannot be read, or "")."""
+def _parse(text: str) -> tuple[tuple[str, ...], bool, bool, str]:
+    """Return the columns used, whether it aggregates, whether it has an unknown function, and the parse error or ""."""
     import sqlglot
     from sqlglot import exp
 
@@ -81,25 +85,24 @@ def _read(text: str) -> tuple[tuple[str, ...], bool, bool, str]:
 
 
 def _first(column: Any) -> str:
-    """The column of a path such as `a.b.c`."""
     return str(column.parts[0].name)
 
 
 def _plain(error: Exception) -> str:
-    """The first sentence of a parser's message, without the escape codes that mark the place."""
+    """Return the first sentence of a parser's message, without terminal escape codes."""
     text = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines()
-    said = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", text[0]) if text else "it is empty"
-    said = re.sub(r"\.? Line \d+, Col: (\d+)\.?", r" at character \1", said)
-    return said[:1].lower() + said[1:]
+    sentence = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", text[0]) if text else "it is empty"
+    sentence = re.sub(r"\.? Line \d+, Col: (\d+)\.?", r" at character \1", sentence)
+    return sentence[:1].lower() + sentence[1:]
 
 
 TIMES = ("timestamp", "timestamp_ntz")
+# Columns that an aggregate in a time window emits after its key.
 BOUNDS = {"window_start": "timestamp", "window_end": "timestamp"}
-"""What an aggregate in a window of time emits behind its key."""
 
 
 def grouped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
-    """Columns of what the keyed `operator` emits, of those that arrive at each of its ports."""
+    """Return the columns that the keyed `operator` emits, from those that arrive at each port."""
     at = ("operators", operator.name)
     forms = {alternate.form for alternate in operator.alternates}
     for side, columns in enumerate(arriving):
@@ -128,7 +131,7 @@ def grouped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
 
 
 def check_column(operator: str, columns: Columns, name: str, kinds: Sequence[str], what: str, *field: str) -> None:
-    """Raise DataflowError unless `columns` have `name`, of one of `kinds` where its type is known; empty: of any."""
+    """Raise DataflowError unless `columns` has `name` with a type in `kinds`. Unknown types and empty `kinds` pass."""
     at = ("operators", operator, *field)
     if name not in columns:
         raise DataflowError(f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})", at)
@@ -208,7 +211,7 @@ def _aggregated(operator: Operator, arriving: Columns) -> Columns:
 
 
 def simulated_only(graph: Graph) -> DataflowError | None:
-    """Why the dataflow can only be simulated: an end, or an operator, without anything to run; None where it can run."""
+    """Return an error if the dataflow can only be simulated, because an operator has nothing to run; otherwise None."""
     for operator in graph.operators:
         at = ("operators", operator.name)
         if operator.kind is Kind.SOURCE and (operator.reads is None or isinstance(operator.reads, Simulated)):
@@ -222,8 +225,8 @@ def simulated_only(graph: Graph) -> DataflowError | None:
     return None
 
 
-def refuse_durable_within(layout: Layout) -> None:
-    """Raise DataflowError where a query would read a durable edge that it writes itself: neither plant can run that."""
+def check_durable_edges(layout: Layout) -> None:
+    """Raise DataflowError if a query would read a durable edge that it writes itself."""
     for edge in layout.graph.edges:
         if edge.durable is not None and layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment:
             raise DataflowError(
@@ -234,17 +237,17 @@ def refuse_durable_within(layout: Layout) -> None:
             )
 
 
-def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
-    """The plan of each segment's query, by its name. Raises DataflowError for the first thing that Spark cannot run."""
+def plan_queries(layout: Layout) -> Mapping[str, SegmentPlan]:
+    """Return the query plan of each segment by name. Raises DataflowError for the first thing that Spark cannot run."""
     graph = layout.graph
     if (simulated := simulated_only(graph)) is not None:
         raise simulated
-    refuse_durable_within(layout)
+    check_durable_edges(layout)
     for edge in graph.edges:
         if edge.durable == "kafka":
             edge_topic(graph, edge)
-    _refuse_circles(layout)
-    _refuse_shared_sinks(graph)
+    _check_circles(layout)
+    _check_shared_sinks(graph)
     plans = {segment.name: plan_segment(graph, segment) for segment in layout.segments}
     edges: dict[Edge, Columns] = {}
     for plan in plans.values():
@@ -253,11 +256,14 @@ def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
 
 
 def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
-    """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
+    """Return the topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink.
+
+    Raises DataflowError.
+    """
     for operator in graph.operators:
-        for known in (operator.reads, operator.writes):
-            if isinstance(known, KafkaTopic):
-                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
+        for endpoint in (operator.reads, operator.writes):
+            if isinstance(endpoint, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), endpoint.servers, {})
     raise DataflowError(
         f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
         "Kafka source or sink that names the servers",
@@ -265,8 +271,15 @@ def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
     )
 
 
-def merge_refused(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
-    """That `name` merges streams of different columns. first, other: an operator upstream and its columns in words."""
+def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
+    """Return the error that `name` merges streams of different columns.
+
+    Args:
+        graph: The dataflow.
+        name: The merging operator.
+        first: An operator upstream, and its columns in words.
+        other: Another operator upstream, and its columns in words.
+    """
     return DataflowError(
         f"dataflow {graph.name!r}: {name!r} merges streams with different columns: {first[0]!r} has {first[1]}, "
         f"{other[0]!r} has {other[1]}",
@@ -274,8 +287,8 @@ def merge_refused(graph: Graph, name: str, first: tuple[str, str], other: tuple[
     )
 
 
-def _refuse_circles(layout: Layout) -> None:
-    """Two queries that each read a durable edge of the other would wait for each other's columns."""
+def _check_circles(layout: Layout) -> None:
+    """Reject queries that read each other's durable edges: each would wait for the other's columns."""
     segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
     before = {segment.name: {segment_of[edge.source] for edge in segment.inputs} for segment in layout.segments}
     while free := [name for name, inputs in before.items() if not inputs & before.keys()]:
@@ -291,30 +304,30 @@ def _refuse_circles(layout: Layout) -> None:
                 )
 
 
-def _refuse_shared_sinks(graph: Graph) -> None:
-    """Two sinks in one folder would take each other's files for their own."""
-    seen: dict[str, str] = {}
+def _check_shared_sinks(graph: Graph) -> None:
+    """Reject two sinks in one folder: each would read the other's files as its own."""
+    folders: dict[str, str] = {}
     for operator in graph.sinks:
         if isinstance(operator.writes, ParquetSink) and operator.writes.path:
-            if operator.writes.path in seen:
+            if operator.writes.path in folders:
                 raise DataflowError(
-                    f"dataflow {graph.name!r}: the sinks {seen[operator.writes.path]!r} and {operator.name!r} write to one "
-                    f"folder, {operator.writes.path}: give each its own, or merge the streams before one sink",
+                    f"dataflow {graph.name!r}: the sinks {folders[operator.writes.path]!r} and {operator.name!r} write to "
+                    f"one folder, {operator.writes.path}: give each its own, or merge the streams before one sink",
                     ("operators", operator.name, "sink"),
                 )
-            seen[operator.writes.path] = operator.name
+            folders[operator.writes.path] = operator.name
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
 def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None:
-    """Follow columns through the query `plan`; those of the durable edges that it writes are added to `edges`."""
-    arriving = [_read_compiling(graph, inlet, edges) for inlet in plan.before.inlets]
-    leaving = _walked(graph, plan.before, arriving)
+    """Follow columns through the query `plan`, and add those of the durable edges it writes to `edges`."""
+    arriving = [_columns_in(graph, inlet, edges) for inlet in plan.before.inlets]
+    leaving = _columns_out(graph, plan.before, arriving)
     if plan.keyed is not None and plan.behind is not None:
         into = [columns for flow, columns in leaving if flow.target is plan.keyed]
-        leaving = _walked(graph, plan.behind, [grouped(plan.keyed, into)])
+        leaving = _columns_out(graph, plan.behind, [grouped(plan.keyed, into)])
     merged: dict[str, _Leaving] = {}
     for flow, columns in leaving:
         if isinstance(flow.target, Edge):
@@ -323,12 +336,12 @@ def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None
         before = merged.setdefault(flow.target.name, _Leaving(flow.by, columns))
         if set(before.columns) != set(columns):  # they are united by name
             first, other = (before.by, in_words(before.columns)), (flow.by, in_words(columns))
-            raise merge_refused(graph, flow.target.name, first, other)
+            raise merge_error(graph, flow.target.name, first, other)
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """Records that leave a region. by: the operator that emits them."""
+    """Records that leave a chain; `by` is the operator that emits them."""
 
     target: Operator | Edge
     by: str
@@ -340,8 +353,8 @@ class _Leaving:
     columns: Columns
 
 
-def _read_compiling(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
-    """Columns of an inlet before its native part; those of a keyed operator are given to `_walked` instead."""
+def _columns_in(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
+    """Return the columns of an inlet before its native expressions."""
     if inlet.edge is not None:
         return edges[inlet.edge]
     operator = graph.operator(inlet.origin)
@@ -350,24 +363,24 @@ def _read_compiling(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -
     ddl = operator.reads.schema if operator.reads is not None else operator.returns
     columns = columns_of(ddl, f"the schema of source {operator.name!r}", at)
     if isinstance(operator.reads, Records):
-        refuse_rows(operator.name, operator.reads.rows, columns, (*at[:-1], "records"))
+        check_rows(operator.name, operator.reads.rows, columns, (*at[:-1], "records"))
     return columns
 
 
-def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
-    """The flows out of a region, with their columns; arriving: columns of each inlet."""
+def _columns_out(graph: Graph, chain: Chain, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
+    """Return the flows out of a chain with their columns, from the columns of each inlet."""
     emitted: dict[Edge, Columns] = {}
-    for inlet, columns in zip(region.inlets, arriving, strict=True):
+    for inlet, columns in zip(chain.inlets, arriving, strict=True):
         selected = _selected(inlet.natives, columns)
         emitted.update(dict.fromkeys(inlet.feeds, selected))
-    for operator in region.steps:
+    for operator in chain.steps:
         into = [edge for edge in emitted if edge.target == operator.name]
         before = _merged(graph, into, emitted)
         for column in operator.selects:
             check_column(operator.name, before, column, KEYS, f"operator {operator.name!r} selects by", "select_by")
         emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, before)))
     leaving = []
-    for outlet in region.outlets:
+    for outlet in chain.outlets:
         columns = _selected(outlet.natives, _merged(graph, outlet.inputs, emitted))
         if isinstance(outlet.target, Operator) and isinstance(outlet.target.writes, DomainSignal):
             _check_signal(outlet.target.name, outlet.target.writes, columns)
@@ -399,7 +412,7 @@ def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns])
     for other in others:
         a, b = emitted[first], emitted[other]
         if list(a) != list(b) or any(x != y for x, y in zip(a.values(), b.values(), strict=True) if x and y):
-            raise merge_refused(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
+            raise merge_error(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
     return emitted[first]
 
 

@@ -1,5 +1,4 @@
-"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers; and
-where external signals come from."""
+"""Sources, sinks and signals as plain values, which the Spark plant compiles to readers and writers."""
 
 import bisect
 import math
@@ -16,32 +15,36 @@ from elastream.errors import DataflowError
 
 @runtime_checkable
 class ArrivalPattern(Protocol):
-    """A load over time; see `elastream.loads` for constant, steps, ramp, sine, random walk and recorded traces."""
+    """A load over time. `elastream.loads` has constant, steps, ramp, sine, random walk and recorded traces."""
 
     @property
     def seconds(self) -> float:
-        """Length in seconds; `math.inf` if endless."""
+        """Length (seconds); `math.inf` if endless."""
         ...
 
     def rate(self, time: float) -> float:
-        """Records/s at `time` seconds after the start; 0 after the end."""
+        """Return the arrival rate (records/s) `time` seconds after the start; 0 after the end."""
         ...
 
     def count(self, time: float) -> int:
-        """Records due by `time`: the integral of `rate`, non-decreasing, identical on every machine."""
+        """Return the records due by `time`: the integral of `rate`, non-decreasing, equal on every machine."""
         ...
 
     def due(self, number: int) -> float:
-        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
+        """Return the smallest time with `count(time) > number`, where records count from 0; inf if never."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Lines of UTF-8 text files: a file, a folder, or a glob. One column, `value`; blank lines are skipped.
+    """Lines of UTF-8 text files, in one column `value`. Blank lines are skipped.
 
-    With a `load` the lines arrive at that pattern and repeat from the start when they run out; without one, every file is
-    read once, and new files as they appear.
+    Without a load, each file is read once, and new files as they appear.
+
+    Attributes:
+        path: A file, a folder or a glob.
+        load: Arrival pattern of the lines, which repeat from the start when they run out.
+        schema: Columns of the records, as Spark DDL.
     """
 
     path: str
@@ -51,7 +54,14 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Records of parquet, JSON-lines or CSV files with a schema; `load` as for `TextFiles`."""
+    """Records of parquet, JSON-lines or CSV files.
+
+    Attributes:
+        path: A file, a folder or a glob.
+        schema: Columns of the records, as Spark DDL.
+        format: `"parquet"`, `"json"` or `"csv"`.
+        load: Arrival pattern, as for `TextFiles`.
+    """
 
     path: str
     schema: str
@@ -61,7 +71,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records defined in the program, as dicts by column; they arrive at the pattern `load` and repeat."""
+    """Records defined in the program, as dicts by column. They arrive at the pattern `load` and repeat."""
 
     rows: tuple[Mapping[str, object], ...]
     schema: str
@@ -70,7 +80,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A load without records, of a source that can only be simulated."""
+    """Load without records, of a source that can only be simulated."""
 
     load: ArrivalPattern
     schema: str = ""
@@ -78,10 +88,15 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A Kafka topic, as source or sink. As a source it has the columns `key string, value string, timestamp timestamp`.
+    """Kafka topic, as source or sink.
 
-    group: of a source, the consumer group that its offsets are committed to, for tools that show how far behind it is; a
-    run goes on from its checkpoint, whatever the group has.
+    Attributes:
+        topic: Name of the topic.
+        servers: Bootstrap servers.
+        options: Further options of Spark's Kafka connector.
+        schema: Columns of a source, as Spark DDL.
+        load: Always None: a topic has its own arrivals.
+        group: Consumer group to which a source commits its offsets, for lag monitoring. A run resumes from its checkpoint.
     """
 
     topic: str
@@ -96,9 +111,11 @@ class KafkaTopic:
 class ParquetSink:
     """Parquet files in a folder.
 
-    Append-only results are appended. Updated results (of a keyed operator before the sink) are written as a change log, one
-    folder `batch=N` per micro-batch; `elastream.latest` reads the newest row of each key. path: empty for a folder of the
-    run's own, `results/NAME` by the name of the sink (`RunResult.output`).
+    Append-only results are appended. Updates, after a keyed operator, form a change log with one folder `batch=N` per
+    micro-batch; `elastream.latest` reads the newest row of each key.
+
+    Attributes:
+        path: The folder. Empty: `results/NAME` in the run's folder, by name of the sink (`RunResult.output`).
     """
 
     path: str = ""
@@ -106,18 +123,18 @@ class ParquetSink:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Rows kept in memory under a name, for tests and notebooks."""
+    """Rows in memory under a name, for tests and notebooks."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The sink of an empty branch of a choice: records are not sent there. Both plants run it at no cost."""
+    """Sink of an empty branch of a choice. It gets no records and costs nothing."""
 
 
 class Fold(StrEnum):
-    """How the records of a micro-batch become one value of a signal; the order of records does not matter."""
+    """Reduction of a micro-batch to one value of a signal, independent of the order of records."""
 
     COUNT = "count"
     SUM = "sum"
@@ -130,14 +147,15 @@ class Fold(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DomainSignal:
-    """The sink of a diagnostic branch: a value that guards read, one for each micro-batch that has records for it.
+    """Sink of a diagnostic branch: one value for guards per micro-batch that has records for it.
 
-    name: of the signal. fold, column: what it is of the records of a batch, `mean` of `error`; `count` takes no column.
-    Nulls and NaN are left out; without any other value the batch gives none. `any` and `all` are of a boolean column.
-    stale: seconds after which a value counts as unknown. trace: its values where it is simulated, from seconds since the
-    start of the run (None where unknown), for instance a `Trace`; None: it has none there.
+    Nulls and NaN are ignored; a batch without other values gives none. A value is readable once its batch is committed, and
+    has the time of the commit. The value of a replayed batch replaces it.
 
-    The value of a batch can be read once that batch is committed, and counts as taken then; that of a replay replaces it.
+    Attributes:
+        fold: Reduction of the records; `any` and `all` take a boolean column.
+        stale: Age at which a value counts as unknown (seconds).
+        trace: Values for simulated runs, by seconds since the start; None where unknown. See `Trace`.
     """
 
     name: str
@@ -148,14 +166,14 @@ class DomainSignal:
 
     @property
     def declared(self) -> Signal:
-        """As guards are checked against it."""
+        """Declaration against which guards are checked."""
         kind = SignalKind.TRUTH if self.fold in (Fold.ANY, Fold.ALL) else SignalKind.NUMBER
         return Signal(self.name, kind, self.stale)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A signal as it was recorded: at a time, the newest of `values` taken by then; None before the first."""
+    """Recorded signal: at any time, the newest of `values` so far; None before the first."""
 
     times: tuple[float, ...]
     values: tuple[SignalValue | None, ...]
@@ -167,95 +185,106 @@ class Trace:
             raise DataflowError("the times of a trace must increase")
 
     def __call__(self, time: float) -> SignalValue | None:
-        """The value at `time`."""
+        """Return the value at `time` (seconds)."""
         reached = bisect.bisect_right(self.times, time)
         return self.values[reached - 1] if reached else None
 
 
 @runtime_checkable
 class StreamReader(Protocol):
-    """A source of the user's own: anything that Spark can read as a stream. On Spark only; simulated, it needs a load.
+    """User-defined source: anything that Spark reads as a stream. To be simulated it needs a load.
 
-    schema: columns of what it reads, as Spark DDL (`"word string, n long"`). If it has an attribute `timestamp`, that names
-    the column of what it reads with the time at which each record came to be: latency counts from there.
+    Attributes:
+        schema: Columns of the records, as Spark DDL (`"word string, n long"`).
+        timestamp: Optional. Column with the time at which a record originated; latency counts from there.
     """
 
     schema: str
 
     def read(self, spark: Any, /) -> Any:
-        """The streaming DataFrame that `spark`, a SparkSession, reads, with the columns of `schema`."""
+        """Return the streaming DataFrame with the columns of `schema`; `spark` is a SparkSession."""
         ...
 
 
 @runtime_checkable
 class StreamWriter(Protocol):
-    """A sink of the user's own, called on the driver for every micro-batch.
+    """User-defined sink, called on the driver for every micro-batch.
 
-    If it has a method `refuse(graph)`, that raises an ElastreamError before anything is started where the sink is of no use
-    in that dataflow.
+    An optional method `refuse(graph)` raises an ElastreamError before the run starts if the sink does not fit the dataflow.
     """
 
     def write(self, rows: Any, batch: int, /) -> None:
-        """Write the DataFrame `rows`, the changes of a keyed operator or new records, of batch number `batch`.
+        """Write the rows of a micro-batch. Must be idempotent: after a crash the last batch comes again.
 
-        After a crash the last batch comes again under its number: writing it twice must change nothing.
+        Args:
+            rows: DataFrame of new records, or of the changes of a keyed operator.
+            batch: Number of the micro-batch.
         """
         ...
 
 
 class SignalSource(Protocol):
-    """Where external signals come from, polled outside the control loop: `newest` answers at once from what is there."""
+    """Source of external signals, polled outside the control loop."""
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Poll the feeds of these signals and no others; those polled before keep their newest reading.
+        """Poll the feeds of exactly these signals. Signals that stay keep their newest reading.
 
-        Called at the start and for each new version of the guards. Raises ElastreamError for what cannot be polled.
+        Called at the start and for each new version of the guards. Raises ElastreamError for a feed that cannot be polled.
         """
         ...
 
     def newest(self) -> Signals:
-        """The newest reading of each, on the clock of the run. One that was never read is left out; one whose poll fails
-        keeps its last reading, which ages."""
+        """Return the newest reading of each signal at once, on the clock of the run.
+
+        Signals without a reading are absent. After a failed poll the last reading stays and ages.
+        """
         ...
 
     def close(self) -> None:
-        """Poll nothing any more; may be called twice."""
+        """Stop polling. May be called twice."""
         ...
 
 
+# Sources whose records can arrive at a declared load.
 Replayable = TextFiles | Files | Records
-"""Sources whose records can arrive at a declared load."""
 SourceSpec = Replayable | Simulated | KafkaTopic | StreamReader
 SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | StreamWriter
 
 
 def text_files(path: object) -> TextFiles:
-    """Lines of UTF-8 text files: a file, a folder or a glob."""
+    """Return a source of lines of UTF-8 text files. `path`: a file, a folder or a glob."""
     return TextFiles(str(path))
 
 
 def files(path: object, schema: str, format: str = "parquet") -> Files:
-    """Records of parquet, JSON-lines (`"json"`) or CSV files."""
+    """Return a source of records in files of `format` `"parquet"`, `"json"` (lines) or `"csv"`."""
     return Files(str(path), schema, format)
 
 
 def records(rows: object, schema: str) -> Records:
-    """Records defined in the program."""
+    """Return a source of records that the program defines: `rows` is an iterable of dicts by column."""
     return Records(tuple(dict(row) for row in rows), schema)  # type: ignore[attr-defined]
 
 
 def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **options: str) -> KafkaTopic:
-    """A Kafka topic, as source or as sink. group: of a source, the consumer group that its offsets are committed to."""
+    """Return a Kafka topic, as source or sink.
+
+    Args:
+        topic: Name of the topic.
+        servers: Bootstrap servers.
+        group: Consumer group to which a source commits its offsets.
+        **options: Further options of Spark's Kafka connector.
+    """
     return KafkaTopic(topic, servers, dict(options), group=group)
 
 
 def parquet(path: object = "") -> ParquetSink:
-    """Parquet files in a folder; without one, in the run's own (`RunResult.output`)."""
+    """Return a sink of parquet files in the folder `path`; empty: in the run's folder (`RunResult.output`)."""
     return ParquetSink(str(path))
 
 
 def collect(name: str) -> Collected:
-    """Rows kept in memory under a name."""
+    """Return a sink that collects rows in memory under `name`."""
     return Collected(name)
 
 
@@ -269,9 +298,19 @@ def domain_signal(
     stale: float = math.inf,
     trace: Callable[[float], SignalValue | None] | None = None,
 ) -> DomainSignal:
-    """The signal `name`: `"count()"`, or `"mean(error)"` and the like. Raises DataflowError for another aggregate."""
-    found = _AGGREGATE.fullmatch(aggregate)
-    fold, column = found.groups() if found else ("", "")
+    """Return the sink of the signal `name`.
+
+    Args:
+        name: Name of the signal.
+        aggregate: `"count()"`, or a reduction of a column such as `"mean(error)"`.
+        stale: Age at which a value counts as unknown (seconds).
+        trace: Values for simulated runs.
+
+    Raises:
+        DataflowError: The aggregate is unknown, or the trace has values of another type.
+    """
+    match = _AGGREGATE.fullmatch(aggregate)
+    fold, column = match.groups() if match else ("", "")
     if fold not in set(Fold) or (fold == Fold.COUNT) == bool(column):
         raise DataflowError(
             f"the signal {name!r} cannot be {aggregate!r}: it is count(), or {', '.join(list(Fold)[1:-1])} or all of a "

@@ -1,15 +1,14 @@
 """The dataflow graph: operators and edges, validated once and immutable.
 
-Plants and policies share this structure. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder`
-the API to
-define one; `elastream.dataflow.stages` determines which operators run together.
+Plants and policies share it. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder` the API to declare
+one, and `elastream.dataflow.stages` the operators that run together.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from elastream.dataflow.checks import refuse_malformed, refuse_patterns
+from elastream.dataflow.checks import check_patterns, check_structure
 from elastream.dataflow.endpoints import ArrivalPattern, DomainSignal, Nothing
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Signal
@@ -18,9 +17,10 @@ from elastream.errors import DataflowError
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated, immutable dataflow. Construction raises DataflowError that names the fault.
+    """Validated, immutable dataflow. A graph without operators stands for a plant that runs nothing yet.
 
-    One without operators is that of a plant where nothing runs yet.
+    Raises:
+        DataflowError: The dataflow is invalid; the message names the fault.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Graph:
     edges: tuple[Edge, ...]
 
     def __post_init__(self) -> None:
-        refuse_malformed(self)
-        refuse_patterns(self)
+        check_structure(self)
+        check_patterns(self)
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:
@@ -68,7 +68,7 @@ class Graph:
 
     @cached_property
     def loads(self) -> Mapping[str, ArrivalPattern]:
-        """Arrival pattern of each source that has one, by name."""
+        """Arrival pattern by source, for sources that have one."""
         return {o.name: o.load for o in self.sources if o.load is not None}
 
     @cached_property
@@ -78,36 +78,36 @@ class Graph:
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
-        """The domain signals that its diagnostic branches give, by name."""
+        """Domain signals of the diagnostic branches, by name."""
         return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
 
     @cached_property
     def by_alternate(self) -> Mapping[str, tuple[Operator, Alternate]]:
-        """Operator and alternate by the id of their row in observations, `"operator.alternate"`."""
+        """Operator and alternate by `"operator.alternate"`, the id of their row in observations."""
         return {f"{o.name}.{a.name}": (o, a) for o in self.operators for a in o.alternates}
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Selectable sets of out-edges: name of the choice -> targets, the first being the default."""
-        found: dict[str, list[str]] = {}
+        """Targets of each choice by its name; the first is the default."""
+        targets_of: dict[str, list[str]] = {}
         for edge in self.edges:
             if edge.choice is not None:
-                found.setdefault(edge.choice, []).append(edge.target)
-        return {name: tuple(targets) for name, targets in found.items()}
+                targets_of.setdefault(edge.choice, []).append(edge.target)
+        return {name: tuple(targets) for name, targets in targets_of.items()}
 
     def empty(self, name: str) -> bool:
-        """Whether `name` is an empty branch: no record goes there."""
+        """Return True if `name` is an empty branch, which gets no records."""
         return isinstance(self.by_name[name].writes, Nothing)
 
     def operator(self, name: str) -> Operator:
-        """The operator named `name`. Raises DataflowError if there is none."""
+        """Return the operator named `name`. Raises DataflowError if there is none."""
         try:
             return self.by_name[name]
         except KeyError:
             raise DataflowError(f"dataflow {self.name!r} has no operator {name!r}") from None
 
     def _incident(self, end: Callable[[Edge], str]) -> Mapping[str, tuple[Edge, ...]]:
-        found: dict[str, list[Edge]] = {operator.name: [] for operator in self.operators}
+        incident: dict[str, list[Edge]] = {operator.name: [] for operator in self.operators}
         for edge in self.edges:
-            found[end(edge)].append(edge)
-        return {name: tuple(edges) for name, edges in found.items()}
+            incident[end(edge)].append(edge)
+        return {name: tuple(edges) for name, edges in incident.items()}

@@ -1,7 +1,7 @@
-"""What of a dataflow must stay as it is for its state, offsets and results to mean the same, when a run goes on.
+"""Identity of a dataflow: properties that must not change between a run and its resumption.
 
-Free to change between the end of a run and its resumption: functions, costs, values, needs, service levels, loads, guards,
-policy, cloud. Functions are the user's to keep compatible with the state that they left.
+Functions, costs, values, needs, service levels, loads, guards, policy and cloud may change. The user keeps functions
+compatible with the stored state.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ from elastream.dataflow.operators import Edge, Operator
 from elastream.dataflow.stages import Layout
 from elastream.errors import InputError
 
-NAMED = 3
-"""Differences that a refusal names; of more it says how many."""
+# Differences that the error names; it counts the rest.
+NAMED_DIFFERENCES = 3
 
 
 def identity_of(layout: Layout, *, state_partitions: int, state_store: str) -> dict[str, str]:
-    """Facts, in words, by what they are about; equal ones mean that a checkpoint of one can be continued by the other."""
+    """Return facts in words, by subject. A checkpoint can be continued by a dataflow with equal facts."""
     graph = layout.graph
-    found = {
+    facts = {
         "the dataflow": graph.name,
         "the number of state partitions": str(state_partitions),
         "the state store": state_store,
@@ -30,20 +30,20 @@ def identity_of(layout: Layout, *, state_partitions: int, state_store: str) -> d
         "the operators": ", ".join(operator.name for operator in graph.operators),
     }
     for operator in graph.operators:
-        found |= {f"{what} of operator {operator.name!r}": said for what, said in _operator(operator) if said}
+        facts |= {f"{what} of operator {operator.name!r}": text for what, text in _operator(operator) if text}
     for edge in graph.edges:
-        found[f"the edge from {edge.source!r} to {edge.target!r}"] = _edge(edge)
-    return found
+        facts[f"the edge from {edge.source!r} to {edge.target!r}"] = _edge(edge)
+    return facts
 
 
-def refuse_changed(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise InputError that says what differs, where anything does."""
+def check_identity(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise InputError with the differences, if there are any."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if not keys:
         return
-    said = [_difference(key, before.get(key), now.get(key)) for key in keys[:NAMED]]
-    more = f"; and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
-    raise InputError(f"the dataflow cannot go on with what the run has on disk: {'; '.join(said)}{more}")
+    differences = [_difference(key, before.get(key), now.get(key)) for key in keys[:NAMED_DIFFERENCES]]
+    more = f"; and {len(keys) - NAMED_DIFFERENCES} more" if len(keys) > NAMED_DIFFERENCES else ""
+    raise InputError(f"the dataflow cannot go on with what the run has on disk: {'; '.join(differences)}{more}")
 
 
 def _difference(what: str, before: str | None, now: str | None) -> str:
@@ -61,7 +61,7 @@ def _operator(operator: Operator) -> Iterator[tuple[str, str]]:
     yield "the state", operator.state or ", ".join(f"{a.name}: {a.state}" for a in operator.alternates if a.state)
     yield "the owner of the state", "each alternate" if operator.own_state else ""
     yield "the key that chooses the alternate", ", ".join(operator.selects)
-    yield "the window", _said(operator.window) if operator.window is not None else ""
+    yield "the window", _text(operator.window) if operator.window is not None else ""
     yield "the timeout", "" if operator.timeout is None else f"by {operator.timeout.by or 'the clock'}"
     if operator.key and operator.alternates and isinstance(columns := operator.alternates[0].function, Mapping):
         yield "the aggregates", ", ".join(f"{name} = {text}" for name, text in columns.items())
@@ -77,7 +77,7 @@ def _edge(edge: Edge) -> str:
 
 
 def _endpoint(spec: object) -> str:
-    """An input or output by kind and place; what may move without harm, such as servers, is left out."""
+    """Return an input or output by kind and location, without what may change, such as servers."""
     kind = type(spec).__name__
     match spec:
         case TextFiles(path) | Files(path) | ParquetSink(path):
@@ -87,9 +87,9 @@ def _endpoint(spec: object) -> str:
     return f"{kind} {getattr(spec, 'name', '')}".strip()
 
 
-def _said(value: Any) -> str:
-    """A value of the model as text that is the same in every process: functions do not count."""
+def _text(value: Any) -> str:
+    """Return a value as text that is equal in every process; functions are left out."""
     if is_dataclass(value):
         parts = ((each.name, getattr(value, each.name)) for each in fields(value))
-        return ", ".join(f"{name} {_said(part)}" for name, part in parts if part is not None and not callable(part))
+        return ", ".join(f"{name} {_text(part)}" for name, part in parts if part is not None and not callable(part))
     return str(value.value) if isinstance(value, Enum) else str(value)

@@ -1,8 +1,7 @@
-"""Key tables: which alternate of an operator runs for which key (thesis, p. 53: a forecast model for each customer).
+"""Key tables: the alternate of an operator for each key (thesis, p. 53: a forecast model for each customer).
 
-A table is a value that never changes; a new choice is a new version. The composition names the version, so that no batch
-mixes two, and a replayed batch meets the one that it met before. Keys that a table does not name run the alternate that the
-composition gives for the whole operator.
+A table is immutable; a change is a new version. The composition names the version, so that a batch never mixes two and a
+replay uses the one of the first attempt. Keys without a row run the operator's alternate in the composition.
 """
 
 import datetime
@@ -17,25 +16,25 @@ from elastream.dataflow.operators import Form, Operator
 from elastream.dataflow.schema import columns_of
 from elastream.errors import DataflowError
 
+# Values of the columns of a key, in their order; never null.
 Key: TypeAlias = tuple[Any, ...]
-"""Values of the columns of a key, in their order; never null."""
 
+# Bits of Spark's whole numbers.
 _WHOLE: Mapping[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
-"""Bits of Spark's whole numbers."""
+# Python types by Spark type. Fractions have no reliable equality, and timestamps depend on the time zone: no keys.
 _KINDS: Mapping[str, type] = {"string": str, "boolean": bool, "date": datetime.date}
-"""Python's type of a key by Spark's; besides whole numbers no other types can be keys of a table: of them it is not said
-when two are equal (fractions), or what a value is (time stamps, by time zone)."""
+# Spark types of columns that a key table can use.
 KEYS = (*_KINDS, *_WHOLE)
-"""Spark's types of columns that a key table can go by."""
 ANY = "text, a whole number, a truth value or a date"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the key tables of one operator are checked against.
+    """Requirements on the key tables of an operator. A dict of it is JSON-ready.
 
-    columns: Spark's type of each column of the key, None where only Spark knows it (of a SQL expression). alternates: the
-    operator's. JSON-ready as a dict, for the description of a run.
+    Attributes:
+        columns: Spark type of each key column; None if only Spark knows it.
+        alternates: Names of the operator's alternates.
     """
 
     dataflow: str
@@ -46,7 +45,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class KeyTable:
-    """The alternate of `operator` in `dataflow` for each key. columns: of the key; rows: the alternate by key."""
+    """Alternate of an operator by key.
+
+    Attributes:
+        columns: Columns of the key.
+        rows: Alternate by key.
+    """
 
     dataflow: str
     operator: str
@@ -61,17 +65,17 @@ class KeyTable:
         return len(self.rows)
 
     def alternate(self, key: Key) -> str | None:
-        """The alternate for `key`; None: that of the whole operator."""
+        """Return the alternate for `key`; None if the composition decides."""
         return self.rows.get(key)
 
     def shares(self, keys: Iterable[Key], otherwise: str) -> Mapping[str, float]:
-        """Part of `keys` that each alternate runs for; `otherwise` runs for those that the table does not name."""
+        """Return the share of `keys` for each alternate; `otherwise` runs keys without a row."""
         counts = Counter(self.rows.get(key, otherwise) for key in keys)
         total = counts.total()
         return {name: count / total for name, count in counts.items()}
 
     def check(self, selection: Selection) -> "KeyTable":
-        """This table, if it fits. Raises DataflowError with one sentence for the first thing that is wrong."""
+        """Return this table if it fits `selection`. Raises DataflowError for the first fault."""
         if self.dataflow != selection.dataflow:
             raise DataflowError(f"the key table is of dataflow {self.dataflow!r}, this run is of {selection.dataflow!r}")
         at = f"the key table of operator {self.operator!r}"
@@ -82,9 +86,9 @@ class KeyTable:
                 f"{at} has the key {', '.join(self.columns) or 'of no columns'}; the operator selects by "
                 f"{', '.join(selection.columns)}"
             )
-        known = set(selection.alternates)
+        alternates = set(selection.alternates)
         for key, alternate in self.rows.items():
-            if alternate not in known:
+            if alternate not in alternates:
                 raise DataflowError(
                     f"{at} names the alternate {alternate!r} for {_shown(key)}; it has: {', '.join(selection.alternates)}"
                 )
@@ -101,18 +105,18 @@ class KeyTable:
 
 
 class KeyTables(Protocol):
-    """The key tables of a run: versions of each operator count from 1; 0 is none, the same alternate for all keys."""
+    """Store of a run's key tables. Versions of an operator count from 1; version 0 means no table."""
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Keep `table` as the next version of its operator, and return that; who: what wrote it, for people."""
+        """Store `table` as the next version of its operator, and return the version. `who` is its author, for people."""
         ...
 
     def newest(self) -> Mapping[str, int]:
-        """The newest version by operator; operators without a table are left out."""
+        """Return the newest version by operator, for operators with tables."""
         ...
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """The table of a version. Raises DataflowError where there is none."""
+        """Return the table of a version. Raises DataflowError if there is none."""
         ...
 
 
@@ -125,17 +129,17 @@ class KeyTableBook:
             self.append(table)
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Keep `table` as the next version of its operator."""
+        """Store `table` as the next version of its operator, and return the version."""
         versions = self._tables.setdefault(table.operator, [])
         versions.append(table)
         return len(versions)
 
     def newest(self) -> Mapping[str, int]:
-        """The newest version by operator."""
+        """Return the newest version by operator."""
         return {operator: len(versions) for operator, versions in self._tables.items()}
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """The table of a version. Raises DataflowError where there is none."""
+        """Return the table of a version. Raises DataflowError if there is none."""
         versions = self._tables.get(operator, [])
         if not 1 <= version <= len(versions):
             raise DataflowError(f"operator {operator!r} has no key table of version {version}")
@@ -143,7 +147,7 @@ class KeyTableBook:
 
 
 def selection_of(graph: Graph, name: str) -> Selection:
-    """What key tables of the operator `name` must fit. Raises DataflowError where it does not select by key."""
+    """Return the requirements on key tables of the operator `name`. Raises DataflowError if it does not select by key."""
     operator = graph.operator(name)
     if not operator.selects:
         raise DataflowError(f"operator {name!r} does not choose its alternate by key: declare `select_by` for it")
@@ -155,22 +159,25 @@ def selection_of(graph: Graph, name: str) -> Selection:
 
 
 def selections_of(graph: Graph) -> Mapping[str, Selection]:
-    """What key tables must fit, by operator that selects by key. Raises DataflowError for a key that cannot be one."""
+    """Return the requirements by operator, for operators that select by key.
+
+    Raises DataflowError for a column that cannot be a key.
+    """
     return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
 
 
 def key_columns(graph: Graph, operator: Operator) -> dict[str, str | None]:
-    """Types of the columns that `operator` selects by, in their order; None where only Spark knows them."""
+    """Return the types of the columns by which `operator` selects; None if only Spark knows a type."""
     types = _arriving(graph, operator) if operator.selects else {}
     return {column: types.get(column) for column in operator.selects}
 
 
 def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:
-    """Types of the columns that reach `operator`, as far as the dataflow declares them."""
-    found: dict[str, str] = {}
+    """Return the declared types of the columns that reach `operator`."""
+    types: dict[str, str] = {}
     for edge in graph.inputs[operator.name]:
-        found |= _emitted(graph, graph.operator(edge.source))
-    return found
+        types |= _emitted(graph, graph.operator(edge.source))
+    return types
 
 
 def _emitted(graph: Graph, operator: Operator) -> Mapping[str, str]:
@@ -190,7 +197,6 @@ def _plain(kind: str) -> str:
 
 
 def _is_of(kind: str | None, value: Any) -> bool:
-    """Whether `value` can be a value of a column of that type."""
     if kind is None:
         return isinstance(value, str | int | datetime.date) and not isinstance(value, datetime.datetime)
     name = _plain(kind)

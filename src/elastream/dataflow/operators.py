@@ -1,7 +1,4 @@
-"""What a dataflow graph is made of: operators with their alternates, and edges. `elastream.dataflow.graph` joins them.
-
-User functions are opaque values that only the Spark plant calls.
-"""
+"""Operators, alternates and edges: the parts of a dataflow graph. Only the Spark plant calls user functions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -35,69 +32,82 @@ class Form(StrEnum):
     PANDAS = "pandas"
     """`DataFrame -> DataFrame`."""
     MAP = "map"
-    """One record in, one out. A record is its value if the stream has one column, else a dict by column."""
+    """One record in, one out. A record is its value if the stream has one column, otherwise a dict by column."""
     FLAT_MAP = "flat_map"
     """One record in, any number out."""
     FILTER = "filter"
-    """One record in, a truth value out: whether to keep it."""
+    """One record in, a truth value out; records with a true value pass."""
     COLUMNS = "columns"
     """Native Spark column expressions (SQL text by column name), evaluated in the JVM."""
     AGGREGATE = "aggregate"
     """Native Spark aggregation per key (SQL text by column name)."""
     STATE = "state"
-    """A function with state per key: `(key, rows, state) -> (rows, state)`, pandas in and out."""
+    """Stateful function per key: `(key, rows, state) -> (rows, state)`, pandas in and out."""
     STREAM = "stream"
-    """Pull: `Iterator[RecordBatch] -> Iterator[RecordBatch]`, called once per task and micro-batch with its records as
-    they come. It may emit before it has read all, any number of records; nothing of it lasts beyond the micro-batch."""
+    """`Iterator[RecordBatch] -> Iterator[RecordBatch]`, called once per task and micro-batch.
+
+    It may emit any number of records at
+    any time, and keeps nothing between micro-batches.
+    """
     WINDOW = "window"
-    """`(key, rows) -> rows`, pandas in and out, called once for each complete window of a key (`Operator.window`), with its
-    records in order. key: the values of the key's columns; in a time window its start and end follow, as timestamps. Which
-    alternate: that of the micro-batch in which the window was found complete."""
+    """`(key, rows) -> rows`, pandas in and out, called once per complete window of a key with its records in order.
+
+    In a time window the key ends with the window's start and end, as timestamps. The micro-batch that completes the window
+    decides which alternate runs.
+    """
     JOIN = "join"
-    """`(key, left, right) -> rows`, pandas in and out: the records of a key from two inputs (`Edge.port` 0 and 1) whose
-    windows correspond, called once both are complete: the same time window, or the n-th of either side. In a time window
-    one side may be empty (not both)."""
+    """`(key, left, right) -> rows`, pandas in and out, called once per pair of complete windows of a key.
+
+    Windows pair by time, or by number. In a time window one side may be empty, but not both.
+    """
     ZIP = "zip"
-    """No function of the user's: the n-th records of all inputs (`Edge.port` 0, 1, ...) become one record with the columns
-    of all, in order of the ports, as soon as all have come (synchronised merge). Its inputs are sequential; it has no key
-    and runs in one task. Those that wait are its state."""
+    """No function: the n-th records of all inputs become one record with all columns, in the order of ports.
+
+    Inputs are sequential. The operator has no key and runs in one task; its state is the records that wait.
+    """
     NONE = "none"
     """No function: sources, sinks, and operators that exist in simulation only."""
 
 
+# Forms of keyed operators. All others, except NONE, process single records.
 GROUPED = frozenset({Form.STATE, Form.AGGREGATE, Form.WINDOW, Form.JOIN, Form.ZIP})
-"""Forms of keyed operators; all others, but NONE, are of operators that see single records."""
 
 
 class OnError(StrEnum):
-    """What becomes of a record on which an operator's function raises, or whose result does not fit the schema."""
+    """Handling of a record on which a function raises, or whose result does not fit the schema."""
 
     FAIL = "fail"
-    """The query fails, and with it the run: nothing is lost, and `--resume` goes on once the function is mended."""
+    """The query and the run fail. Nothing is lost; `--resume` continues once the function is repaired."""
     SKIP = "skip"
-    """It is left out, and counted."""
+    """The record is dropped and counted."""
     DEAD_LETTER = "dead_letter"
-    """It is left out, counted, and kept in the run's folder with its error."""
+    """The record is dropped, counted, and stored in the run's folder with its error."""
 
 
 class Delivery(StrEnum):
-    """Which records of an operator are sent over an out-edge."""
+    """Distribution of an operator's records over its out-edges."""
 
     DUPLICATE = "duplicate"
     """Every record is sent over every such edge."""
     ROUND_ROBIN = "round_robin"
     """Records are sent over the operator's round-robin edges in turn."""
     KEYED = "keyed"
-    """Every record is sent, to the instance chosen by its key."""
+    """Every record is sent, to the instance of its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
-    """One implementation of an operator (thesis, section 2.2: value, cost and selectivity of an alternate).
+    """One implementation of an operator (thesis, section 2.2).
 
-    value: relative to the best alternate, in [0, 1]. cost: core-seconds per record on a core of speed 1; None: measured
-    only. selectivity: records out per record in; None: measured only. state: schema of a state of its own, where it is not
-    that of the operator. returns: schema of its output where it says so itself: it must be that of the operator.
+    Attributes:
+        name: Unique within the operator.
+        function: The function, or SQL text by column name for native forms.
+        form: Calling convention of the function.
+        value: Value relative to the best alternate, in [0, 1].
+        cost: Core-seconds per record on a core of speed 1. None: measured only.
+        selectivity: Records out per record in. None: measured only.
+        state: Schema of the alternate's own state, if it differs from the operator's.
+        returns: Schema of the output. Empty or equal to the operator's.
     """
 
     name: str
@@ -112,31 +122,31 @@ class Alternate:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A step of the dataflow, with its service level and the resources that one instance needs.
+    """Step of the dataflow, with its service level and the resources of one instance.
 
-    name: unique within the dataflow.
-    alternates: at least one for transforms and keyed operators; a run starts with the first.
-    returns: schema of its output, as Spark DDL (`"word string, n long"`); empty: that of its input.
-    key: columns that a keyed operator groups by.
-    max_duration: service level, the most seconds from a record's queueing at the operator to its completion, or None
-        without one (VISP's o_slo).
-    cores, memory: what one instance needs, in cores of speed 1 and megabytes (VISP's o_cpu, o_memory).
-    image: megabytes to fetch before the first instance on a host can start.
-    waits: whether it mostly waits (calls a service) and runs on a thread pool as wide as its parallelism.
-    record_bytes: size of an emitted record in transit; None if not declared.
-    reads, writes: what a source reads and a sink writes (`elastream.dataflow.endpoints`), None where that is only
-    simulated.
-    state: schema of the state of a keyed function, as Spark DDL.
-    own_state: whether each alternate of a keyed operator has a state of its own (`state_of`) instead of one for all. One
-        that is not active keeps its state as it left it; one that never ran finds None.
-    selects: columns of the key by which a key table may choose the alternate; empty: one alternate for all records. Of a
-        keyed operator they are among those of its key.
-    window: of a keyed operator with forms WINDOW, JOIN and AGGREGATE. An AGGREGATE without one is over all records so far;
-        with one, always of time, it emits the key, `window_start timestamp, window_end timestamp`, and the aggregates.
-    timeout: when the state of a key ends; None: never.
-    sequential: whether it keeps the order of its records, in one task: the stage that it runs in has a fixed parallelism
-        of 1.
-    on_error: what becomes of a record on which its function raises.
+    Attributes:
+        name: Unique within the dataflow.
+        alternates: At least one for transforms and keyed operators. A run starts with the first.
+        returns: Schema of the output, as Spark DDL (`"word string, n long"`). Empty: that of the input.
+        key: Columns by which a keyed operator groups.
+        max_duration: Longest time from queueing at the operator to completion (seconds; VISP's o_slo). None: no service
+            level.
+        cores: Cores of speed 1 of one instance (VISP's o_cpu).
+        memory: Memory of one instance (MB; VISP's o_memory).
+        image: Data to fetch before the first instance on a host starts (MB).
+        waits: True if calls mostly wait, so that they overlap on a thread pool as wide as the parallelism.
+        record_bytes: Size of an emitted record in transit (bytes). None: not declared.
+        reads: Records of a source. None: simulated only.
+        writes: Destination of a sink. None: simulated only.
+        state: Schema of a keyed function's state, as Spark DDL.
+        own_state: True if each alternate has its own state. An inactive alternate's state rests; a new one starts with
+            None.
+        selects: Columns by which a key table chooses the alternate, among `key` for keyed operators. Empty: none.
+        window: Window of a keyed operator of form WINDOW, JOIN or AGGREGATE. An AGGREGATE takes time windows only and emits
+            the key, `window_start`, `window_end` and the aggregates; without a window it covers all records so far.
+        timeout: End of a key's state. None: never.
+        sequential: True if the operator keeps the order of records. Its stage then has parallelism 1.
+        on_error: Handling of a record on which the function raises.
     """
 
     name: str
@@ -162,38 +172,39 @@ class Operator:
 
     @property
     def load(self) -> ArrivalPattern | None:
-        """The arrival pattern of a source that replays records; None for every other operator."""
-        found: ArrivalPattern | None = getattr(self.reads, "load", None)
-        return found
+        """Arrival pattern of a source that replays records; otherwise None."""
+        load: ArrivalPattern | None = getattr(self.reads, "load", None)
+        return load
 
     @property
     def lenient(self) -> bool:
-        """Whether a record on which its function raises is left out, and the run goes on."""
+        """True if the run drops records on which the function raises, and continues."""
         return self.on_error is not OnError.FAIL
 
     def state_of(self, alternate: Alternate) -> str | None:
-        """Schema of the state that `alternate` gets and leaves, as Spark DDL."""
+        """Return the schema of the state of `alternate`, as Spark DDL."""
         return alternate.state or self.state
 
     def alternate(self, name: str) -> Alternate:
-        """The alternate named `name`. Raises DataflowError if there is none."""
+        """Return the alternate named `name`. Raises DataflowError if there is none."""
         for alternate in self.alternates:
             if alternate.name == name:
                 return alternate
-        known = ", ".join(a.name for a in self.alternates) or "none"
-        raise DataflowError(f"operator {self.name!r} has no alternate {name!r} (it has: {known})")
+        names = ", ".join(a.name for a in self.alternates) or "none"
+        raise DataflowError(f"operator {self.name!r} has no alternate {name!r} (it has: {names})")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A stream from one operator to another.
+    """Stream from one operator to another.
 
-    durable: the kind of channel between two queries (`"parquet"` or `"kafka"`); None: both ends may run in one query.
-    choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active. They
-        leave one operator and are two or more. A branch may lead to a sink that writes `Nothing`: while it is selected, no
-        record goes on.
-    value: of a branch of a choice, relative to the best one, in [0, 1], as an alternate's.
-    port: the input of a join or zip that it feeds, from 0; streams into one port are merged. 0 for all other operators.
+    Attributes:
+        delivery: Distribution of records over the operator's out-edges.
+        durable: Channel between two queries, `"parquet"` or `"kafka"`. None: both ends may run in one query.
+        choice: Name of a set of out-edges of one operator, of which the composition selects exactly one. None: always
+            active.
+        value: Value of a branch relative to the best one, in [0, 1].
+        port: Input of a join or zip, from 0. Streams into one port are merged.
     """
 
     source: str
@@ -205,13 +216,13 @@ class Edge:
     port: int = 0
 
 
+# Spark functions that return several records for one.
 _SEVERAL = re.compile(
     r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|json_tuple|variant_explode)\s*\(", re.I
 )
-"""Spark's functions that give several records for one."""
 
 
 def emits_as_many(operator: Operator) -> bool:
-    """Whether an operator of column expressions emits one record for each: none of them gives several."""
+    """Return True if an operator of column expressions emits exactly one record for each."""
     columns = [alternate.function for alternate in operator.alternates if isinstance(alternate.function, Mapping)]
     return bool(columns) and not any(_SEVERAL.search(text) for each in columns for text in each.values())

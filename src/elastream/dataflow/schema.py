@@ -1,6 +1,6 @@
-"""Reads schemas written as Spark DDL (`"word string, n long"`), without Spark: `check` has no JVM.
+"""Parser of Spark DDL schemas (`"word string, n long"`) that needs no JVM.
 
-Only names and types are read. Types are normalised, so that two ways of writing one type are equal.
+It reads names and types, and normalises types so that two spellings of one type are equal.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from elastream.errors import DataflowError
 
+# Spark type by column; None for the type of a SQL expression.
 Columns: TypeAlias = Mapping[str, str | None]
-"""Types by column, in Spark's words; None for the type of a SQL expression."""
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:])|(\S))", re.DOTALL)
 
@@ -20,17 +20,26 @@ _SAME = {
     "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float", "dec": "decimal",
     "numeric": "decimal", "character": "char", "timestamp_ltz": "timestamp",
 }  # fmt: skip
+# Types without parts in Spark's grammar. Some take numbers in brackets.
 _PLAIN = {
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz", "time",
     "string", "binary", "decimal", "void", "variant", "geometry", "geography",
 }  # fmt: skip
-"""Types without parts, by Spark's grammar; some take numbers in brackets."""
 _NUMBERED = {"decimal", "time", "timestamp", "char", "varchar", "geometry", "geography"}
 _INTERVAL = {"year", "month", "day", "hour", "minute", "second"}
 
 
 def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, str]:
-    """Types by column of a schema in Spark DDL. Raises DataflowError, about `what`, for what is none."""
+    """Return the types by column of a schema in Spark DDL.
+
+    Args:
+        ddl: The schema.
+        what: Subject of the error message.
+        at: Keys of the schema in a document.
+
+    Raises:
+        DataflowError: `ddl` is not a schema.
+    """
     try:
         return _Reader(str(ddl)).schema()
     except _Wrong as wrong:
@@ -38,22 +47,22 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
         raise DataflowError(f"{what} is not a schema: {ddl!r}{why} (write it like 'word string, n long')", at) from None
 
 
-def kind_of(given: str | None) -> str | None:
-    """A type without whether it may be null; None where it is not known."""
-    return None if given is None else given.removesuffix(" not null")
+def kind_of(kind: str | None) -> str | None:
+    """Return a type without its nullability; None if it is unknown."""
+    return None if kind is None else kind.removesuffix(" not null")
 
 
 def in_words(columns: Mapping[str, str | None]) -> str:
-    """Columns as a person writes them; a type that is not known is left out."""
+    """Return columns as DDL, without unknown types."""
     return ", ".join(f"{name} {kind}" if kind else name for name, kind in columns.items())
 
 
 class _Wrong(Exception):
-    """What is wrong; empty where it is only that the text ends, or goes on, somewhere unexpected."""
+    """Syntax error of a schema; empty for an unexpected token."""
 
 
 class _Reader:
-    """Recursive descent over the tokens of one schema."""
+    """Recursive-descent parser of one schema."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
@@ -61,12 +70,12 @@ class _Reader:
 
     def schema(self) -> dict[str, str]:
         if self._next.lower() == "struct" and self._peek(1) == "<":
-            found = self._fields_in_brackets()
+            columns = self._fields_in_brackets()
         else:
-            found = self._fields(end="")
+            columns = self._fields(end="")
         if self._next:
             raise _Wrong
-        return found
+        return columns
 
     @property
     def _next(self) -> str:
@@ -79,25 +88,25 @@ class _Reader:
         self._at += 1
         return self._tokens[self._at - 1] if self._at <= len(self._tokens) else ""
 
-    def _skip(self, wanted: str) -> bool:
-        if self._next.lower() != wanted:
+    def _skip(self, token: str) -> bool:
+        if self._next.lower() != token:
             return False
         self._at += 1
         return True
 
-    def _expect(self, wanted: str) -> None:
-        if not self._skip(wanted):
+    def _expect(self, token: str) -> None:
+        if not self._skip(token):
             raise _Wrong
 
     def _fields_in_brackets(self) -> dict[str, str]:
         self._take()
         self._expect("<")
-        found = {} if self._next == ">" else self._fields(end=">")
+        fields = {} if self._next == ">" else self._fields(end=">")
         self._expect(">")
-        return found
+        return fields
 
     def _fields(self, end: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        fields: dict[str, str] = {}
         while True:
             name = self._name()
             self._skip(":")
@@ -109,14 +118,14 @@ class _Reader:
                 kind += " not null"
             if self._skip("comment") and not self._take().startswith(("'", '"')):
                 raise _Wrong
-            if name.lower() in map(str.lower, found):
+            if name.lower() in map(str.lower, fields):
                 raise _Wrong(f"the column {name!r} is in it twice")
-            found[name] = kind
+            fields[name] = kind
             if not self._skip(","):
                 break
         if self._next != end:
             raise _Wrong
-        return found
+        return fields
 
     def _name(self) -> str:
         token = self._take()
@@ -153,24 +162,24 @@ class _Reader:
         return "decimal(10,0)" if kind == "decimal" else kind
 
     def _interval(self) -> str:
-        found = ["interval"]
+        words = ["interval"]
         if self._next.lower() in _INTERVAL:
-            found.append(self._take().lower())
+            words.append(self._take().lower())
             if self._skip("to"):
                 if self._next.lower() not in _INTERVAL:
                     raise _Wrong
-                found += ["to", self._take().lower()]
-        return " ".join(found)
+                words += ["to", self._take().lower()]
+        return " ".join(words)
 
     def _numbers(self) -> str:
         self._expect("(")
-        found = [self._take()]
+        numbers = [self._take()]
         while self._skip(","):
-            found.append(self._take())
+            numbers.append(self._take())
         self._expect(")")
-        if not all(each.isalnum() for each in found):
+        if not all(each.isalnum() for each in numbers):
             raise _Wrong
-        return f"({','.join(found)})"
+        return f"({','.join(numbers)})"
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -178,8 +187,9 @@ def _tokens(text: str) -> Iterator[str]:
         yield next(part for part in match.groups() if part is not None)
 
 
+# Whole types, with the first number that is too large.
 WHOLE: Mapping[str, int] = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 31, "bigint": 1 << 63}
-"""Whole types, with the number from which on they hold none."""
+# Python types of the values of a column, by its type.
 FITTING: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -190,9 +200,8 @@ FITTING: Mapping[str, tuple[type, ...]] = {
     "timestamp": (datetime, int),
     "timestamp_ntz": (datetime, int),
 }
-"""What values a column may hold, by its type."""
+# Values that are checked here. Spark checks those of other classes, such as NumPy's or pandas'.
 PLAIN = (str, bool, int, float, date, list, tuple, dict, NoneType)
-"""Values that are told here; of other classes, NumPy's, pandas' or decimals, the reader knows what it takes."""
 HINTS: Mapping[str, str] = {
     "string": "text is written in quotes",
     "timestamp": "a time, in YAML without quotes: 2026-03-02 09:14:07",
@@ -201,7 +210,7 @@ HINTS: Mapping[str, str] = {
 }
 
 
-def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Columns, at: tuple[str, ...]) -> None:
+def check_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Columns, at: tuple[str, ...]) -> None:
     """Raise DataflowError, at the keys `at`, for the first of `rows` of source `name` that does not fit `columns`."""
     for number, row in enumerate(rows, start=1):
         for column, value in row.items():
@@ -210,8 +219,8 @@ def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Column
                     f"record {number} of source {name!r} has a column {column!r}, which is not in its schema "
                     f"({in_words(columns)})", at,
                 )  # fmt: skip
-            kind = kind_of(given := columns[column]) or ""
-            if (value is None and kind == given) or _fits(value, kind):
+            kind = kind_of(declared := columns[column]) or ""
+            if (value is None and kind == declared) or _fits(value, kind):
                 continue
             hint = f": {HINTS[kind]}" if kind in HINTS and value is not None else ""
             raise DataflowError(
@@ -220,10 +229,10 @@ def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Column
 
 
 def _fits(value: object, kind: str) -> bool:
-    wanted = FITTING.get(kind)
-    if wanted is None or not isinstance(value, PLAIN):
+    types = FITTING.get(kind)
+    if types is None or not isinstance(value, PLAIN):
         return True
-    if isinstance(value, bool) or not isinstance(value, wanted):
+    if isinstance(value, bool) or not isinstance(value, types):
         return isinstance(value, bool) and kind == "boolean"
     if isinstance(value, int | float) and kind in WHOLE:
         return (isinstance(value, int) or value.is_integer()) and -WHOLE[kind] <= value < WHOLE[kind]

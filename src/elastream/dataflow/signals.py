@@ -1,7 +1,7 @@
-"""Signals: the named values that guards read, each known or unknown, with the moment at which it was taken.
+"""Signals: named values for guards, known or unknown, each with the time of its reading.
 
-System signals come from an observation's metrics, domain signals from a diagnostic branch of the dataflow, external ones
-from a poller; guards treat all three alike.
+System signals come from metrics, domain signals from diagnostic branches, and external signals from a poller. Guards treat
+them alike.
 """
 
 import math
@@ -21,7 +21,7 @@ class SignalKind(StrEnum):
     TEXT = "text"
 
     def admits(self, value: SignalValue) -> bool:
-        """Whether `value` is of this type and known: neither NaN nor infinite."""
+        """Return True if `value` has this type and is known: neither NaN nor infinite."""
         match self:
             case SignalKind.NUMBER:
                 return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -33,10 +33,14 @@ class SignalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Where an external signal is polled. kind: `"file"`, `"http"` or `"kafka"`; place: path, address or topic.
+    """Endpoint at which an external signal is polled.
 
-    every: seconds between polls. field: names down to the value in a JSON object, joined with `.`; empty: what is read is
-    the value. servers: Kafka's.
+    Attributes:
+        kind: `"file"`, `"http"` or `"kafka"`.
+        place: Path, address or topic.
+        every: Time between polls (seconds).
+        field: Path to the value in a JSON object, joined with `.`. Empty: the whole text is the value.
+        servers: Kafka's bootstrap servers.
     """
 
     kind: str
@@ -48,7 +52,13 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A declared signal. stale: seconds after which a value counts as unknown. feed: of an external one."""
+    """Declared signal.
+
+    Attributes:
+        name: Name in guards.
+        stale: Age at which a value counts as unknown (seconds).
+        feed: Endpoint of an external signal.
+    """
 
     name: str
     kind: SignalKind = SignalKind.NUMBER
@@ -58,11 +68,11 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SignalReading:
-    """One value of a signal, None where unknown; taken: when, in seconds on the clock of the run."""
+    """Value of a signal (None if unknown) and its time (seconds of the run)."""
 
     value: SignalValue | None
-    taken: float
+    time: float
 
 
+# Newest reading of each signal, by name.
 Signals: TypeAlias = Mapping[str, SignalReading]
-"""The newest reading of each signal, by name."""

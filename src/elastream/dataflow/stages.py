@@ -1,8 +1,7 @@
-"""Determines which operators run together: stages between shuffles, segments between durable edges.
+"""Stages between shuffles, and segments between durable edges: the operators that run together.
 
-Both plants share this rule, so that they agree on what scales separately. A *segment* runs as one query. Within it, a
-*stage* runs between two shuffles: stateless operators are fused with the operator before them, and a keyed operator starts
-a new stage together with the stateless operators after it.
+Both plants use this rule, so they agree on what scales separately. A *segment* runs as one query. Within it, a *stage* runs
+between two shuffles: stateless operators are chained to the operator before them, and a keyed operator starts a new stage.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,8 +16,10 @@ from elastream.dataflow.operators import Edge, Form, Kind
 class Stage:
     """Operators that run in one task and share its parallelism, queue and service time.
 
-    name: that of its first operator in topological order. operators: in topological order. keyed: whether it starts
-    after a shuffle, with state partitions as its tasks.
+    Attributes:
+        name: Name of its first operator in topological order.
+        operators: Names in topological order.
+        keyed: True if it follows a shuffle, with state partitions as its tasks.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Stages that run as one query, named after its first operator; `inputs` and `outputs` are durable edges."""
+    """Stages that run as one query, named after its first operator. `inputs` and `outputs` are durable edges."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -44,10 +45,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Operators that scale together: those of one stage (a single operator if nothing is fused).
+    """Operators that scale together: those of one stage.
 
-    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
-    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
+    Attributes:
+        name: Operator that `SetParallelism` names.
+        operators: Names in topological order.
+        cores: Cores of the most demanding operator, because the operators of an instance take turns.
+        memory: Memory of all operators together (MB).
+        scalable: True if the plant can change its parallelism.
     """
 
     name: str
@@ -59,15 +64,17 @@ class Unit:
 
 @dataclass(frozen=True)
 class Layout:
-    """A graph divided into segments and stages, in topological order.
+    """Graph divided into segments and stages, in topological order.
 
-    apart: whether operators are stages of their own, whose instances are placed singly and reserve cores (simulation only);
-    on Spark tasks share the cores of their hosts, also where durable edges leave each operator a query of its own.
+    Attributes:
+        segments: Its segments; those that feed others come first.
+        unchained: True if each operator is a stage of its own, whose instances reserve cores (simulation only). On Spark
+            tasks share the cores of their hosts, even if durable edges make each operator a query of its own.
     """
 
     graph: Graph
     segments: tuple[Segment, ...]
-    apart: bool = False
+    unchained: bool = False
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -81,13 +88,13 @@ class Layout:
 
     @cached_property
     def single(self) -> frozenset[str]:
-        """Names of the stages that run in one task: an operator of theirs keeps the order of records, or goes by it."""
+        """Names of stages that run in one task, because an operator keeps or needs the order of records."""
         zips = [each for each in self.graph.operators if any(alternate.form is Form.ZIP for alternate in each.alternates)]
-        kept = [each for each in self.graph.operators if each.sequential]
-        return frozenset(self.stage_of[operator.name].name for operator in (*kept, *zips))
+        sequential = [each for each in self.graph.operators if each.sequential]
+        return frozenset(self.stage_of[operator.name].name for operator in (*sequential, *zips))
 
     def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
-        """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
+        """Return every stage as a unit, in topological order; the plant can scale the operators `scalable`."""
         units = []
         for stage in self.stages:
             members = [self.graph.by_name[name] for name in stage.operators]
@@ -105,19 +112,24 @@ class Layout:
 
     @cached_property
     def simulated_scalable(self) -> frozenset[str]:
-        """Operators whose parallelism a simulation can change: apart all that work, fused those that lead stages without
-        state, as on Spark."""
-        if self.apart:
+        """Operators whose parallelism a simulation can change.
+
+        Unchained, all that work; chained, as on Spark, the first operators of stages without state.
+        """
+        if self.unchained:
             return frozenset(o.name for o in self.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
         return frozenset(stage.name for stage in self.stages if not stage.keyed)
 
     def keyed_partitions(self, count: int) -> Mapping[str, int]:
-        """State partitions by operator, `count` of each keyed stage: fused, their number is fixed and they move singly."""
-        return {} if self.apart else {stage.name: count for stage in self.stages if stage.keyed}
+        """Return `count` state partitions for each keyed stage; none if unchained.
+
+        Chained, each partition moves by itself.
+        """
+        return {} if self.unchained else {stage.name: count for stage in self.stages if stage.keyed}
 
     @cached_property
     def in_a_row(self) -> int:
-        """Most queries that a record passes one after the other, at least one; a circle counts once."""
+        """Length of the longest path of queries, at least one; a circle counts once."""
         holder = {name: segment.name for segment in self.segments for name in segment.operators}
         depth: dict[str, int] = {}
         for segment in self.segments:
@@ -126,18 +138,23 @@ class Layout:
 
     @cached_property
     def circular(self) -> bool:
-        """Whether queries feed each other in a circle; else each of `segments` comes after those that feed it."""
+        """True if queries feed each other in a circle. Otherwise `segments` is in topological order."""
         place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}
         return any(place[edge.source] > number for number, each in enumerate(self.segments) for edge in each.inputs)
 
 
-def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
-    """Divide `graph` into segments and stages. fused=False: a separate stage per operator (simulation only)."""
+def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
+    """Divide `graph` into segments and stages.
+
+    Args:
+        graph: The dataflow.
+        chained: False: make each operator a stage of its own (simulation only).
+    """
     rank = {name: position for position, name in enumerate(graph.order)}
     keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
     segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)
     stage_of = _components(
-        graph.order, (e for e in graph.edges if fused and e.durable is None and e.target not in keyed), rank
+        graph.order, (e for e in graph.edges if chained and e.durable is None and e.target not in keyed), rank
     )
     segments = []
     for segment in _ordered(segment_of, rank):
@@ -156,22 +173,22 @@ def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
                 tuple(e for e in durable if segment_of[e.source] == segment),
             )
         )
-    return Layout(graph, _upstream_first(segments, segment_of), apart=not fused)
+    return Layout(graph, _upstream_first(segments, segment_of), unchained=not chained)
 
 
 def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:
-    """`segments` with those that write an edge before those that read it; those in a circle last, in the order given."""
-    left, found = list(segments), list[Segment]()
+    """Return `segments` in topological order; those in a circle last, in their order."""
+    left, ordered = list(segments), list[Segment]()
     while left:
         waiting = {segment.name for segment in left}
         ready = next((s for s in left if not any(segment_of[edge.source] in waiting for edge in s.inputs)), left[0])
         left.remove(ready)
-        found.append(ready)
-    return tuple(found)
+        ordered.append(ready)
+    return tuple(ordered)
 
 
 def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, int]) -> dict[str, str]:
-    """Connected components over `edges`; each named after its member of lowest rank."""
+    """Return the connected component of each name over `edges`, named after its member of lowest rank."""
     parent = {name: name for name in names}
 
     def root(name: str) -> str:

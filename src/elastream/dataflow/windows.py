@@ -1,7 +1,6 @@
-"""When a keyed operator is done with a group of records: the end of a window, and the end of a key's state.
+"""Ends of windows and of key state in keyed operators, as plain values for both plants.
 
-Plain values that both plants read. A window holds records of one key (thesis, 2.1, P3 and the landmarks of p. 24); `join`
-and `group_by` are defined on windows only (p. 42).
+A window holds records of one key (thesis, 2.1, P3; landmarks: p. 24). `join` and `group_by` need windows (p. 42).
 """
 
 import math
@@ -12,48 +11,47 @@ from typing import Any, NoReturn, TypeVar
 
 from elastream.errors import DataflowError
 
-MOST_AT_ONCE = 1_000
-"""Most windows that one record may be in: each is a row or a copy of its own."""
+# Each window of a record is a row or copy of its own.
+MAX_OVERLAPPING_WINDOWS = 1_000
+# Suffix of a joined column that both sides have.
 RIGHT = "_right"
-"""Behind the name of a joined column that both sides have."""
 
 T = TypeVar("T")
 
 
 class WindowKind(StrEnum):
-    """What ends a window."""
+    """Event that completes a window."""
 
     TIME = "time"
-    """The watermark passes its end; on Spark, native."""
+    """The watermark passes its end. Native on Spark."""
     COUNT = "count"
-    """It holds so many records of its key; on Spark, a function with state that keeps them until then."""
+    """It holds a number of records of its key. On Spark a stateful function stores them until then."""
     LANDMARK = "landmark"
-    """A record says so; on Spark, a function with state that keeps the records until then."""
+    """A record marks its end. On Spark a stateful function stores the records until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The windows of a keyed operator; exactly one of seconds, count and landmark is given. Raises DataflowError.
+    """Windows of a keyed operator, each of one key.
 
-    A window belongs to one key and is emitted **once**, when it is complete, and never changed afterwards.
+    A window is emitted once, when complete. Replays complete the same windows.
 
-    seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
-        `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
-        the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
-        `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
-        complete is dropped and counted.
-    count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
-        k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
-    landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;
-        null counts as false.
-    every: distance between the starts of windows, in seconds or records; None: they follow each other without overlap. At
-        most the length: records between windows would be in none.
-    by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
-        orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
-        that of the source, batch by batch, whichever task reads a record. Windows of time have them in the order of `by`.
-    late: seconds by which records of a time window may come late.
+    Exactly one of `seconds`, `count` and `landmark` is set.
 
-    A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.
+    Attributes:
+        seconds: Length of a time window. Windows are half open and start at multiples of `every` since 1970-01-01 UTC. A
+            window is complete when the watermark reaches its end: the newest `by` of *earlier* micro-batches, less `late`;
+            of a join, the older of both inputs. Records of complete windows are dropped and counted.
+        count: Records of a key in a count window. The k-th window holds records k * every to k * every + count - 1, in
+            order of arrival, and is complete with its last record.
+        landmark: Boolean column. A record where it is true is the last of its key's window; null counts as false.
+        every: Distance between the starts of windows, in seconds or records, at most the length. None: no overlap.
+        by: Timestamp column of a time window. For other windows, the column that orders a key's records within a
+            micro-batch; empty: order of arrival.
+        late: Time by which records of a time window may be late (seconds).
+
+    Raises:
+        DataflowError: The attributes contradict each other.
     """
 
     seconds: float | None = None
@@ -64,9 +62,9 @@ class Window:
     late: float = 0.0
 
     def __post_init__(self) -> None:
-        given = [name for name in ("seconds", "count", "landmark") if getattr(self, name) is not None]
-        if len(given) != 1:
-            _fail(f"a window is of seconds, count or landmark, exactly one (it has {' and '.join(given) or 'none'})")
+        lengths = [name for name in ("seconds", "count", "landmark") if getattr(self, name) is not None]
+        if len(lengths) != 1:
+            _fail(f"a window is of seconds, count or landmark, exactly one (it has {' and '.join(lengths) or 'none'})")
         self._check_length()
         if self.kind is WindowKind.TIME and not self.by:
             _fail("a window of time goes by the timestamps in a column: name it, as in by='time'")
@@ -93,15 +91,15 @@ class Window:
         assert length is not None
         if self.every is not None and self.every > length:
             _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them")
-        if self.every is not None and length > MOST_AT_ONCE * self.every:
+        if self.every is not None and length > MAX_OVERLAPPING_WINDOWS * self.every:
             _fail(
-                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} "
-                "times: begin one less often"
+                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than "
+                f"{MAX_OVERLAPPING_WINDOWS:,} times: begin one less often"
             )
 
     @property
     def kind(self) -> WindowKind:
-        """What ends it."""
+        """Event that completes it."""
         if self.seconds is not None:
             return WindowKind.TIME
         return WindowKind.COUNT if self.count is not None else WindowKind.LANDMARK
@@ -114,17 +112,21 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """When the state of a key ends. It is set anew in each batch that has records of the key.
+    """End of a key's state some time after the key's last record.
 
-    seconds: how long after the key's last record. Without `by` that is time on the clock of the cluster, between the
-        starts of micro-batches; with it, time in that column: it is over when the watermark (the newest value of `by` in
-        the batches before, less `late` seconds) passes the newest value that the key had, plus `seconds`.
-    function: `(key, state) -> rows`, called once as the state ends; its rows are emitted. None: nothing is. state: the
-        tuple as the operator's function left it; with states of their own, that of the alternate that is active in the
-        batch (None where it has none). All states of the key are gone afterwards, also those of the other alternates.
+    Replays end the same keys. A key with records in a batch does not end in that batch. When a key of a count or landmark
+    window ends, its incomplete window is emitted and `function` is not used.
 
-    For count and landmark windows: what a key's incomplete window holds is emitted as if it were complete; `function` is
-    not used. A key with records in a batch does not end in it. The rows belong to that batch: a replay ends the same keys.
+    Attributes:
+        seconds: Time after the key's last record: on the cluster's clock, between starts of micro-batches; or with `by`,
+            until the watermark passes the key's newest value plus `seconds`.
+        by: Timestamp column that measures the time. Empty: the cluster's clock.
+        late: Time by which records may be late (seconds).
+        function: `(key, state) -> rows`, called once as the state ends; None emits nothing. `state` is that of the active
+            alternate, or None. All states of the key end, also those of other alternates.
+
+    Raises:
+        DataflowError: A time is out of range.
     """
 
     seconds: float
@@ -143,30 +145,30 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The function of a join that has no other: all pairs of a left and a right record; none where one side has none.
+    """Default function of a join: all pairs of a left and a right record.
 
-    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left
-    has, too, gets `_right` behind its name.
+    Columns of the key come first, then the left's others, then the right's. A right column that the left also has is
+    suffixed with `_right`.
     """
 
     on: tuple[str, ...]
 
     def __call__(self, key: tuple[Any, ...], left: Any, right: Any) -> Any:
-        """The pairs of one key and window, from pandas DataFrames."""
+        """Return the pairs of one key and window, from pandas DataFrames."""
         names = list(self.on)
         pairs = left.merge(right.drop(columns=names), how="cross", suffixes=("", RIGHT))
         return pairs[names + [name for name in pairs.columns if name not in self.on]]
 
     def columns(self, left: Mapping[str, T], right: Mapping[str, T]) -> dict[str, T]:
-        """What is known of each column of a pair, in order, from that of the left and of the right records'."""
+        """Return the property of each column of a pair, such as its type, from those of the left and right columns."""
         joined = {name: left[name] for name in (*self.on, *left)}
         for name in right:
             if name in self.on:
                 continue
-            given = name + RIGHT if name in left else name
-            if given in joined:
-                _fail(f"both sides of the join have a column {given!r}: rename one before it, with select or map")
-            joined[given] = right[name]
+            label = name + RIGHT if name in left else name
+            if label in joined:
+                _fail(f"both sides of the join have a column {label!r}: rename one before it, with select or map")
+            joined[label] = right[name]
         return joined
 
 

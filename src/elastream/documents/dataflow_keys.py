@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
-from elastream.dataflow.builder import MOST_ROUNDS
+from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS
 from elastream.dataflow.operators import Delivery, Form, OnError
 from elastream.dataflow.windows import Window
 from elastream.documents.schema import (
@@ -240,7 +240,7 @@ class OperatorKeys(FunctionKeys):
     timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
     select_by: Names | None = None
     sequential: bool = False
-    unrolled: int | None = Field(None, ge=1, le=MOST_ROUNDS)
+    unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)

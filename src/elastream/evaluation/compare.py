@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from elastream.core.composition import consistency_of
-from elastream.core.fitting import refuse_unreachable
+from elastream.core.fitting import check_service_levels
 from elastream.core.plant import Policy
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
@@ -88,8 +88,8 @@ def compare(
         base = replace(base, link_trace=_a(LinkTrace, links.over(length), links))
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
-    layout = lay_out(graph, fused=fused)
-    refuse_unreachable(layout, settings.types, settings.latency)
+    layout = lay_out(graph, chained=fused)
+    check_service_levels(layout, settings.types, settings.latency)
     goal = goal_of(graph, policies.values(), length)
     scene = Scene(layout, loads, length, records, base, settings, period, guards, goal)
     fixed = None if constants is None and settings.state_partitions is None else base.state_partitions

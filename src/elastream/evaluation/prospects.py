@@ -6,7 +6,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
-from elastream.core.prospect import Course, Prospect
+from elastream.core.prospect import Prospect, Variation
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.stages import Layout
 from elastream.loads.links import LinkTrace, pair_number
@@ -31,7 +31,7 @@ def prospect_of(
     return Prospect(layout, host_types, loads, seconds, window, costs, speeds, links)
 
 
-def _speeds(trace: SpeedTrace) -> Course:
+def _speeds(trace: SpeedTrace) -> Variation:
     def course(host: str, times: Floats) -> Floats:
         number = number_of(host, -1)
         return np.full(times.shape, np.nan) if number < 0 else _row(trace.factors, number, trace.interval, times)
@@ -39,7 +39,7 @@ def _speeds(trace: SpeedTrace) -> Course:
     return course
 
 
-def _links(trace: LinkTrace) -> Course:
+def _links(trace: LinkTrace) -> Variation:
     def course(link: str, times: Floats) -> Floats:
         ends = [number_of(host, -1) for host in link.split(">")]
         if min(ends) < 0 or len(ends) != 2:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from elastream.clouds.provider import as_cloud
-from elastream.core.fitting import doubts, refuse_replicas, refuse_rules
+from elastream.core.fitting import check_replicas, check_rules, doubts
 from elastream.core.hosts import HostType
 from elastream.core.plant import Policy, as_policy
 from elastream.dashboard.progress import progress_bar
@@ -73,8 +73,8 @@ def simulate(
     most = stated or MOST_HOSTS
     if not 1 <= least <= most:
         raise CloudError(f"min_hosts is {least}: at least 1, and at most {most} (max_hosts)")
-    refuse_replicas(settings.replicas, most)
-    refuse_rules(settings.scaling, most, types)
+    check_replicas(settings.replicas, most)
+    check_rules(settings.scaling, most, types)
     keyed = any(each.kind is Kind.KEYED for each in graph.operators)
     for said in doubts(settings.replicas, types, settings.state_partitions if keyed else None, stated):
         log.warning("%s", said)

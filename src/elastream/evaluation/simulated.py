@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from elastream.control.extension import LoopExtension
-from elastream.control.guarding import Guarding
-from elastream.control.key_tables import KeyTabling
+from elastream.control.guarding import GuardExtension
+from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.core.decision import Decision, Unknown, longest_lacked
 from elastream.core.observation import Observation
@@ -90,7 +90,7 @@ def simulated(
         versions.append(guards.text, guards.path, "simulate")
     decisions = steered(
         plant, policy, period=period, until=until, look=look,
-        extensions=(Guarding(versions, outside), KeyTabling(plant.network.tables)),
+        extensions=(GuardExtension(versions, outside), KeyTableExtension(plant.network.tables)),
         scaling=scaling,
     )  # fmt: skip
     return SimulatedRun(plant.result(), decisions)

@@ -11,7 +11,7 @@ import numpy as np
 
 from elastream.core.fitting import state_partitions_of
 from elastream.core.observation import Observation
-from elastream.core.plant import Policy, refuse_unsupported
+from elastream.core.plant import Policy, check_supported
 from elastream.core.prospect import Prospect
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.key_table import KeyTableBook
@@ -107,7 +107,7 @@ class Scene:
             seconds=self.seconds,
             tables=KeyTableBook(*self.settings.tables),
         )
-        refuse_unsupported(policy, plant.context)
+        check_supported(policy, plant.context)
         return plant, policy
 
 

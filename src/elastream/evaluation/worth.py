@@ -124,7 +124,7 @@ class WorthWatch:
         running = [value_of(self._graph, seen.composition, over) for over in ("dynamic", "all")]
         self._value += lasts * np.array(running)
         live = live_edges(self._graph, seen.composition)
-        if seen.context.layout.apart:
+        if seen.context.layout.unchained:
             newest = Sample(seen.time - seen.operators.age(Metric.PROCESSED_RATE), seen.operators)
             for sample in (*seen.history, newest):
                 if sample.time > self._counted:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.dataflow.signals import Signal, Signals, SignalValue
 from elastream.guards.interpreter import Values, evaluate
 from elastream.guards.language import OF_CONDITIONS, OF_SIGNALS, OVERLOADS, seconds_of
@@ -69,7 +69,7 @@ class Evaluator:
     """
 
     def __init__(self, elements: Iterable[Element], signals: Iterable[Signal], before: "Evaluator | None" = None) -> None:
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, GuardDecision] = {}
         self._signals = {signal.name: signal for signal in signals}
         self._now: float = -math.inf if before is None else before._now
         self._values: dict[str, SignalValue | None] = dict.fromkeys(self._signals)
@@ -136,8 +136,8 @@ class Evaluator:
     def _read(self, now: float, readings: Signals) -> None:
         for name, signal in self._signals.items():
             if (reading := readings.get(name)) is not None:
-                if reading.taken != self._moments.get(name):
-                    self._moments[name], self._sampled[name] = reading.taken, min(reading.taken, now)
+                if reading.time != self._moments.get(name):
+                    self._moments[name], self._sampled[name] = reading.time, min(reading.time, now)
                 value = reading.value if reading.value is not None and signal.kind.admits(reading.value) else None
                 if value is not None:
                     for window in self._windows[name]:
@@ -172,7 +172,7 @@ class Evaluator:
                 unknown[guard.alternate] = tuple(dict.fromkeys(missing))
         allowed = tuple(guard.alternate for guard in guards if (element.name, guard.alternate) in self._active)
         texts = {guard.alternate: guard.text for guard in guards}
-        decision = Standing(element.name, allowed, _relative(guards, self._values), unknown, texts)
+        decision = GuardDecision(element.name, allowed, _relative(guards, self._values), unknown, texts)
         last = self.standings.get(element.name)
         return last if last is not None and last == decision else decision
 

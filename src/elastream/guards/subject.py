@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from elastream.core.metrics import PLANTS, Metric, Rows, of_application
+from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
+from elastream.core.promises import PROMISES, of_application
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import Signal, SignalKind, SignalReading
 from elastream.guards.language import RESERVED
 from elastream.recording.observer import Header
@@ -93,7 +94,6 @@ def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
     These are `latency_p99`, `backlog`, ... of the application, and `OPERATOR.METRIC` of every operator of `subject` whose
     name is valid in CEL.
     """
-    plants = tuple(PLANTS.values())
     for metric in Metric:
         if metric in of_application():
             yield Signal(metric.value)
@@ -101,7 +101,7 @@ def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
         if not _PART.match(name) or name in RESERVED:
             continue
         for metric in Metric:
-            if any(metric.promised(Rows.OPERATOR, plant, Operator(name, kind)) for plant in plants):
+            if any(each.rows is Rows.OPERATOR and kind in each.kinds for each in PROMISES[metric]):
                 yield Signal(f"{name}.{metric.value}")
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from elastream.core.metrics import Quantity
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import DataflowError
-from elastream.units import LONGEST, duration
+from elastream.units import MAX_DURATION_S, duration
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -46,7 +46,7 @@ class Section:
             raise DataflowError(
                 f"a load goes from {self.first:g}/s to {self.last:g}/s; a rate must be finite and not negative"
             )
-        if max(self.first, self.last) > Quantity.RATE.most or self.seconds > LONGEST:
+        if max(self.first, self.last) > Quantity.RATE.most or self.seconds > MAX_DURATION_S:
             raise DataflowError(
                 f"a load of {max(self.first, self.last):g}/s for {self.seconds:g} s makes no sense: at most "
                 f"{Quantity.RATE.most:g}/s, for at most 31 years, can be"

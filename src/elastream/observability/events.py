@@ -95,7 +95,7 @@ class EventBook:
             if proposal.refused and isinstance(proposal.action, HOST_ACTIONS):
                 yield from _refusal_events(proposal)
         yield from _note_events(decision.note)
-        for unknown in decision.standing:
+        for unknown in decision.lasting:
             yield Reason.METRICS_MISSING, "/".join((unknown.rows, unknown.row, unknown.metric)), str(unknown)
         for fault in decision.faults:
             yield Reason.FAULT, fault.source, fault.said + fault.place

@@ -15,6 +15,7 @@ from elastream.core.hosts import HostState
 from elastream.core.latency import share_within
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
+from elastream.core.promises import PROMISES
 from elastream.core.scaling import RULE_NAMES, rule_of
 from elastream.errors import needed_by
 from elastream.observability.events import EventBook
@@ -190,7 +191,7 @@ class PrometheusObserver:
     def _plant_metrics(self, observation: Observation | None) -> "Iterator[Family]":
         for metric in Metric:
             for rows in EXPORTED_ROWS:
-                if not any(rows is each for each, _ in metric.promises):
+                if not any(rows is each.rows for each in PROMISES[metric]):
                     continue
                 labels = (*LABELS[rows], "currency") if metric is Metric.COST else LABELS[rows]
                 samples = [] if observation is None else self._samples(observation, rows, metric)

@@ -64,7 +64,7 @@ class SpanObserver:
         hosts = {"elastream.hosts.wanted": decision.hosts} if decision.hosts == decision.hosts else {}
         about: Attributes = {
             "elastream.round": decision.round,
-            "elastream.note": decision.said,
+            "elastream.note": decision.remarks,
             "elastream.mode": decision.mode,
         }
         span = self._tracer.start_span(ROUND_SPAN, start_time=begin, attributes={**self._run, **about, **metrics, **hosts})

@@ -67,7 +67,7 @@ class Static(Policy):
         few = f"{at_most(context.max_hosts)}, and {hosts} are wanted"
         remarks = (few,) if hosts > context.max_hosts else ()
         # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
-        moves = [] if observation.coming or context.layout.apart else balance(observation)
+        moves = [] if observation.coming or context.layout.unchained else balance(observation)
         return Plan((*actions, *moves), hosts, remarks=remarks)
 
     def prepared(self, prospect: Prospect) -> "Static":
@@ -141,7 +141,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
 def filling(observation: Observation) -> list[Action]:
     """Instances that fill the usable hosts in proportion to work; none is removed."""
     usable, composition = observation.usable, observation.composition
-    if not observation.context.layout.apart:
+    if not observation.context.layout.unchained:
         slots = sum(observation.leases[host].type.width for host in usable)
         why = f"{counted(slots, 'slot')} on {counted(len(usable), 'host')}"
         operators = observation.context.graph.by_name

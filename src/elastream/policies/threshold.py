@@ -145,14 +145,14 @@ class Threshold(Policy):
         """Host actions, then parallelism, then moves. memory: a `Seen`."""
         scaled = self.scale(observation, memory)
         leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
-        moves = [] if leaving or observation.context.layout.apart else balance(observation)
+        moves = [] if leaving or observation.context.layout.unchained else balance(observation)
         actions = (*scaled.hosts, *scaled.parallelism, *moves)
         return Plan(actions, scaled.seen, scaled.predicted, scaled.remarks, (), scaled.unknown, scaled.recommended)
 
     def scale(self, observation: Observation, memory: object = None) -> Scaled:
         """Host actions and parallelism actions of the plan, without moves of fused tasks."""
         seen = memory if isinstance(memory, Seen) else None
-        if observation.context.layout.apart:
+        if observation.context.layout.unchained:
             return ApartRound(self, observation, seen).scaled()
         return FusedRound(self, observation, seen).scaled()
 

@@ -10,7 +10,7 @@ import numpy as np
 from elastream.core.action import Action, Outcome, Status, from_json
 from elastream.core.decision import Decision, Fault, Proposal, Unknown
 from elastream.core.frames import Frame
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
@@ -108,7 +108,7 @@ def _guarded(observation: Observation, before: Observation | None) -> Json:
     read = {name: each for name, each in signals.items() if were.get(name) != each}
     stand = [each for name, each in standings.items() if each is not stood.get(name) and each != stood.get(name)]
     written: Json = {
-        "signals": {name: [each.value, each.taken] for name, each in read.items()},
+        "signals": {name: [each.value, each.time] for name, each in read.items()},
         "signals_gone": [name for name in were if name not in signals],
         "standings": [
             {**asdict(each), **({"texts": None} if _texts(stood.get(each.element)) == each.texts else {})} for each in stand
@@ -125,13 +125,13 @@ def _guarded(observation: Observation, before: Observation | None) -> Json:
     return {name: each for name, each in written.items() if each or name == "guards"}
 
 
-def _texts(standing: Standing | None) -> Mapping[str, str] | None:
+def _texts(standing: GuardDecision | None) -> Mapping[str, str] | None:
     return None if standing is None else standing.texts
 
 
-def read_standing(fields: Mapping[str, Any], before: Standing | None) -> Standing:
+def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> GuardDecision:
     """A standing as it was recorded; before: the one that the element had, whose texts it keeps where it has none."""
-    return Standing(
+    return GuardDecision(
         fields["element"],
         tuple(fields["allowed"]),
         {name: math.nan if value is None else value for name, value in fields["values"].items()},

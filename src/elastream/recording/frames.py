@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elastream.core.frames import Floats
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
@@ -158,7 +158,7 @@ class Frames:
 
         series = self.recording.series
         rows: list[tuple[Any, ...]] = []
-        stood: dict[str, Standing] = {}
+        stood: dict[str, GuardDecision] = {}
         for number, element, fields in series.standings:
             version = next((each for at, each in reversed(series.guards) if at <= number), 0)
             if fields is None:

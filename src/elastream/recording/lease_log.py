@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.hosts import Billing, HostState, HostType, Lease, Past
+from elastream.core.hosts import Billing, EndedLeases, HostState, HostType, Lease
 from elastream.errors import InputError
 from elastream.recording.lines import Lines
 
@@ -33,7 +33,7 @@ class LeaseLog:
     def __init__(self, path: Path | None = None, *, max_lines: int = LONGEST) -> None:
         self._max_lines = max_lines
         self._lines = None if path is None else Lines(path, "the leases")
-        self._earlier, self._past = ({}, Past()) if self._lines is None else _read(self._lines)
+        self._earlier, self._past = ({}, EndedLeases()) if self._lines is None else _read(self._lines)
         self._zero = 0.0
 
     def counted_from(self, epoch: float) -> "LeaseLog":
@@ -50,7 +50,7 @@ class LeaseLog:
         return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
     @property
-    def past(self) -> Past:
+    def past(self) -> EndedLeases:
         """What leases came to that are not kept one by one."""
         return self._past
 
@@ -64,7 +64,7 @@ class LeaseLog:
         if self._lines is not None:
             self._lines.append(self._ended(lease, why))
 
-    def forget(self, past: Past, kept: Iterable[Lease]) -> None:
+    def forget(self, past: EndedLeases, kept: Iterable[Lease]) -> None:
         """Keep only the sums `past` of leases that are not `kept`; the file is written anew once it is long."""
         self._past = past
         if self._lines is not None and self._lines.count > self._max_lines:
@@ -88,13 +88,13 @@ class LeaseLog:
             self._lines.close()
 
 
-def _read(lines: Lines) -> tuple[dict[str, Lease], Past]:
+def _read(lines: Lines) -> tuple[dict[str, Lease], EndedLeases]:
     found: dict[str, Lease] = {}
-    past = Past()
+    past = EndedLeases()
     for number, fields in enumerate(lines.read(), start=1):
         try:
             if "past" in fields:
-                past = Past(**fields["past"])
+                past = EndedLeases(**fields["past"])
                 continue
             host, state, at = str(fields["host"]), HostState(fields["state"]), float(fields["time"])
             if state is HostState.REQUESTED:

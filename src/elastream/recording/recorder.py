@@ -19,7 +19,7 @@ import numpy as np
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision
 from elastream.core.frames import Floats
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import ACTIVE, HostState, HostType, Lease
 from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
@@ -348,9 +348,9 @@ class Recording:
             found = signals
         return dict(found)
 
-    def standings_at(self, time: float) -> Mapping[str, Standing]:
+    def standings_at(self, time: float) -> Mapping[str, GuardDecision]:
         """What the guards said of each element at the last observation by `time`."""
-        found: dict[str, Standing] = {}
+        found: dict[str, GuardDecision] = {}
         for number, element, fields in self.series.standings:
             if self.series.times[number] > time:
                 break

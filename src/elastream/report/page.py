@@ -228,7 +228,7 @@ def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Dec
             yield from (("", [decision], list(decision.faults)) for decision in rounds)
         else:
             faults = {fault.said: fault for decision in rounds for fault in decision.faults}
-            yield rounds[-1].said or "nothing to do", rounds, list(faults.values())
+            yield rounds[-1].remarks or "nothing to do", rounds, list(faults.values())
 
 
 def _bar(lease: Lease, end: float) -> list[float]:

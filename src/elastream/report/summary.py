@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.core.decision import Unknown
-from elastream.core.hosts import HostState, Past, total_cost
+from elastream.core.hosts import EndedLeases, HostState, total_cost
 from elastream.core.latency import Basis, mixture_quantile
 from elastream.recording.recorder import Recording
 from elastream.report.tally import Totals, tally_of
@@ -90,7 +90,7 @@ def summarise(recording: Recording) -> Summary:
 
     static = tally.work.provision(recording.host_types[0]) if recording.host_types and len(tally.weights) > 1 else None
     ended = [lease.state for lease in recording.hosts]
-    earlier = Past.of(facts)
+    earlier = EndedLeases.of(facts)
     cost = fact("owed", earlier.cost + total_cost(recording.hosts, end))
     return Summary(
         status=ending.status if ending else "died",

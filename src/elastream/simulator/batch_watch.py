@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats, TableFrame, TaskFrame
 from elastream.core.latency import spread_figures
 from elastream.core.metrics import Metric
-from elastream.core.observation import NO_COPIES, Composition, Context, MicroBatch, Observation, Sample, Standby
+from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
 from elastream.simulator.fused import FusedNetwork, Periods, Reports
 from elastream.simulator.partitions import StageStation
@@ -173,7 +173,7 @@ class BatchMetricsCollector(MetricsCollector):
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         """Copies of state, which take in what a batch changes as it commits."""
         if not self.settings.replicas:
-            return NO_COPIES
+            return NO_STANDBY
         rows, names = {name: row for row, name in enumerate(hosts)}, [lease.host for lease in self.pool.leases]
         kept = {station.name: station.kept for station in self.fused.stations}
         pairs = [

@@ -17,7 +17,7 @@ from elastream.core.composition import Consistency, changed_operators
 from elastream.core.frames import Floats
 from elastream.core.observation import Composition, MicroBatch
 from elastream.core.qos import live_edges, offered_rates
-from elastream.dataflow.compiling import refuse_durable_within
+from elastream.dataflow.compiling import check_durable_edges
 from elastream.dataflow.endpoints import DomainSignal
 from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.stages import Layout, Segment, Stage
@@ -101,7 +101,7 @@ class FusedNetwork:
         self.graph = layout.graph
         self.settings = settings
         self.tables = tables
-        refuse_durable_within(layout)
+        check_durable_edges(layout)
         if settings.consistency in (Consistency.WAVE, Consistency.DRAIN) and layout.circular:
             raise InputError(
                 f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "

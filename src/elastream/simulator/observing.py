@@ -43,7 +43,7 @@ class TracedSignals:
 
     def _taken(self, name: str) -> float:
         reading = self._readings.get(name)
-        return -np.inf if reading is None else reading.taken
+        return -np.inf if reading is None else reading.time
 
 
 class AlternateMetrics:

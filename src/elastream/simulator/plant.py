@@ -32,7 +32,7 @@ from elastream.core.action import (
     SwitchEdge,
 )  # fmt: skip
 from elastream.core.composition import switched
-from elastream.core.fitting import refuse_misfit, refuse_replicas
+from elastream.core.fitting import check_host_types, check_replicas
 from elastream.core.hosts import HostState, HostType, Lease, by_zones
 from elastream.core.observation import Composition, Context, Observation
 from elastream.core.ring import Ring
@@ -366,17 +366,17 @@ def make_plant(
     types = {kind.name: kind for kind in host_types}
     if not types:
         raise CloudError("the simulation has no host type: declare at least one")
-    if not layout.apart and settings.link_trace is not None:
+    if not layout.unchained and settings.link_trace is not None:
         raise InputError("links vary where operators are apart: micro-batches of fused stages take no time on links")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
-    kind = network if layout.apart else FusedNetwork
+    kind = network if layout.unchained else FusedNetwork
     queues: QueueNetwork | FusedNetwork = kind(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
-    refuse_misfit(layout.graph, types.values(), apart=layout.apart)
-    refuse_replicas(settings.replicas, max_hosts, layout)
-    if settings.replicas and layout.apart:
+    check_host_types(layout.graph, types.values(), unchained=layout.unchained)
+    check_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.unchained:
         raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,

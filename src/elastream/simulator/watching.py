@@ -19,7 +19,7 @@ from elastream.core.hosts import Lease
 from elastream.core.latency import Basis, figures
 from elastream.core.leases import Leases
 from elastream.core.metrics import Metric
-from elastream.core.observation import NO_COPIES, Composition, Context, MicroBatch, Observation, Sample, Standby
+from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import weighted
 from elastream.simulator.exchanging import EdgeTraffic, exchange_of
 from elastream.simulator.fused import FusedNetwork
@@ -243,7 +243,7 @@ class MetricsCollector:
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         """Copies of state; only fused stages keep any."""
-        return NO_COPIES
+        return NO_STANDBY
 
     def _batches(self, now: float) -> Sequence[MicroBatch]:
         """Micro-batches committed since the last observation at an earlier time: none where every operator has a queue."""

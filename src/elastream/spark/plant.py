@@ -370,7 +370,7 @@ class SparkPlant(Generic[Q]):
             history=tuple(self._history),
             next_host=self.hosts.next_number,
             batches=tuple(batches),
-            alarms=self.alarms.standing,
+            alarms=self.alarms.active,
             rings=self.rings.active,
             moving=frozenset(self.placing.targets()),
             standby=self.standby.observed(tasks.tasks, hosts.ids),
@@ -379,7 +379,7 @@ class SparkPlant(Generic[Q]):
         )
 
     def _repeated(self, last: Observation, now: float) -> Observation:
-        return replace(last, time=now, batches=(), alarms=self.alarms.standing)
+        return replace(last, time=now, batches=(), alarms=self.alarms.active)
 
 
 def is_critical(application: Frame, target: float | None) -> bool:

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from elastream.clouds.executors import ExecutorCloud
 from elastream.clouds.provider import ClusterEndpoint, Provider, ProviderOffer, SessionHosts
 from elastream.core.alarm import Alarms
-from elastream.core.composition import consistency_of, refuse_inconsistent
+from elastream.core.composition import check_consistency, consistency_of
 from elastream.core.fitting import doubts, state_partitions_of
 from elastream.core.observation import Composition
-from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import Layout, lay_out
@@ -77,8 +77,8 @@ def start_plant(
     """
     layout = lay_out(graph)
     consistency = consistency_of(settings.consistency)
-    refuse_uncompilable(layout)
-    refuse_inconsistent(layout, consistency)
+    plan_queries(layout)
+    check_consistency(layout, consistency)
     settings = replace(settings, settings={**_kafka(graph), **(settings.settings or {})})
     with _session_on_hosts(graph.name, directory, settings, resumed) as on:
         terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)

@@ -165,7 +165,7 @@ def test_a_missed_bar_is_explained(runs) -> None:
 def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_under_a_replica() -> None:
     """Hosts of four slots, one of which dies: every host that is released holds nothing, and the load is worked off."""
     plant = make_plant(
-        lay_out(word_count(SHORT), fused=False),
+        lay_out(word_count(SHORT), chained=False),
         host_types=[HostType("quad", cores=2.0, slots=4, start=5.0, stop=10.0)],
         loads={"sentences": ramp(5.0, 300.0, over=300.0).then_back()},
         settings=Settings(monitor=30.0, faults=(HostFailure(200.0),)),

@@ -8,8 +8,9 @@ import pytest
 from elastream.control.loop import Loop
 from elastream.core.decision import Unknown
 from elastream.core.frames import Frame, TaskFrame
-from elastream.core.metrics import Metric, PlantKind, Rows
+from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
+from elastream.core.promises import PlantKind
 from elastream.recording.recorder import Collector
 from elastream.simulator import SimulatedPlant
 from elastream_papers.liveness.runs import Found, Promised, _Watch, is_unknown, tried
@@ -173,7 +174,7 @@ def test_a_promised_metric_that_is_unknown_in_three_rounds_in_which_records_pass
     plant = drawn.plant()
     plant.advance(20 * drawn.period)
     seen = plant.observe()
-    promised = Promised(drawn.layout, drawn.target, PlantKind.APART)
+    promised = Promised(drawn.layout, drawn.target, PlantKind.UNCHAINED)
     for _ in range(3):
         promised.look(seen)
     assert promised.broken == []

@@ -47,7 +47,7 @@ EVERY = {
 
 def plant(rate, *, types=TYPES, max_hosts=20):
     return make_plant(
-        lay_out(GRAPH, fused=False),
+        lay_out(GRAPH, chained=False),
         host_types=types,
         hosts=["large"],
         loads={"readings": Emissions.every(1.0, [rate] * 3600, spread=True)},

@@ -93,7 +93,7 @@ def test_where_no_more_may_be_leased_the_hosts_there_are_shared_by_need():
 def test_a_round_without_a_draft_would_not_change_with_one(levels, cores, billing, spare):
     policy = Threshold(spare=spare)
     plant = make_plant(
-        lay_out(two(cores), fused=False),
+        lay_out(two(cores), chained=False),
         host_types=[HostType("small", 1.0, billing=billing, start=60.0)],
         loads={"source": Emissions.every(600.0, [600 * level for level in levels], spread=True)},
         settings=Settings(monitor=15.0, travel=Travel.COHORTS),
@@ -123,7 +123,7 @@ def test_after_a_switch_an_operator_is_sized_by_its_new_alternate():
         (Edge("source", "work"), Edge("work", "sink")),
     )
     plant = make_plant(
-        lay_out(graph, fused=False),
+        lay_out(graph, chained=False),
         host_types=[HostType("small", 1.0, billing=BY_SECOND, start=60.0)],
         loads={"source": Emissions.every(60.0, [60 * 1000] * 30, spread=True)},
         settings=Settings(monitor=15.0, travel=Travel.COHORTS),

@@ -56,23 +56,23 @@ def test_fused_the_work_fills_hosts_to_the_target_and_stages_their_slots():
 
 
 def test_apart_every_operator_has_the_instances_that_its_work_fills():
-    layout = lay_out(chain(0.001, 0.002, cores=0.5), fused=False)
+    layout = lay_out(chain(0.001, 0.002, cores=0.5), chained=False)
     assert for_cores(layout, SMALL, {"a": 0.7, "b": 0.36}) == Provision(2, {"a": 2, "b": 2})
 
 
 def test_a_run_begins_with_hosts_for_one_instance_of_each_operator():
-    assert first(lay_out(chain(1.0, 1.0, 1.0), fused=False), SMALL).hosts == 3
-    assert first(lay_out(chain(1.0, 1.0, 1.0, cores=0.5), fused=False), SMALL).hosts == 2
+    assert first(lay_out(chain(1.0, 1.0, 1.0), chained=False), SMALL).hosts == 3
+    assert first(lay_out(chain(1.0, 1.0, 1.0, cores=0.5), chained=False), SMALL).hosts == 2
     assert first(lay_out(chain(1.0, 1.0, 1.0)), SMALL).hosts == 1
 
 
 def test_an_operator_that_fits_no_host_is_named_with_what_to_change():
     with pytest.raises(CloudError, match=r"operator 'a' needs 2 cores .* declare fewer `cores`"):
-        first(lay_out(chain(1.0, cores=2.0), fused=False), SMALL)
+        first(lay_out(chain(1.0, cores=2.0), chained=False), SMALL)
 
 
 def test_hosts_are_filled_in_proportion_to_work():
-    layout = lay_out(chain(0.001, 0.003), fused=False)
+    layout = lay_out(chain(0.001, 0.003), chained=False)
     assert filled(layout, SMALL, 8, {"a": 1.0, "b": 3.0}) == {"a": 2, "b": 6}
     assert filled(layout, SMALL, 8, {}) == {"a": 4, "b": 4}
 
@@ -105,7 +105,7 @@ WORK = st.lists(st.floats(0.0, 40.0), min_size=1, max_size=6)
 @given(work=WORK, own=st.sampled_from([0.25, 0.5, 1.0]), cores=st.sampled_from([1.0, 2.0, 4.0]), apart=st.booleans())
 def test_a_provision_holds_its_work_with_the_fewest_hosts(work, own, cores, apart):
     graph = chain(*work, cores=own)
-    layout, kind = lay_out(graph, fused=not apart), HostType("h", cores)
+    layout, kind = lay_out(graph, chained=not apart), HostType("h", cores)
     needed = dict(zip("abcdef", work, strict=False))
     found = for_cores(layout, kind, needed)
     if apart:

@@ -72,4 +72,4 @@ def test_work_exceeds_state_partitions_that_need_more_than_a_slot(partitions, he
     flow = keyed(constant(400_000))
     cores = declared_cores(flow.graph, {"source": 400_000.0})
     assert (beyond_partitions(lay_out(flow.graph), cores, HOST.slot, partitions) == "") is held
-    assert beyond_partitions(lay_out(flow.graph, fused=False), cores, HOST.slot, 1) == ""
+    assert beyond_partitions(lay_out(flow.graph, chained=False), cores, HOST.slot, 1) == ""

@@ -31,7 +31,7 @@ KINDS = {"small": HostType("small", cores=1)}
 
 
 def context(*, fused: bool, scalable: tuple[str, ...] = ("left", "right", "work"), target: float | None = 6.0) -> Context:
-    return Context(lay_out(GRAPH, fused=fused), KINDS, target, 9, 1, scalable=frozenset(scalable))
+    return Context(lay_out(GRAPH, chained=fused), KINDS, target, 9, 1, scalable=frozenset(scalable))
 
 
 def observe(seen: Context, batch: float = NAN, **of: tuple[float, float]) -> Observation:

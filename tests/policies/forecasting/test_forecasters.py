@@ -17,7 +17,7 @@ from elastream.policies.forecasting.series import QUANTILES, Ahead, SeriesOf, Ti
 
 STEP = 300.0
 GRAPH = Graph("g", (Operator("in", Kind.SOURCE), Operator("out", Kind.SINK)), (Edge("in", "out"),))
-PROSPECT = Prospect(lay_out(GRAPH, fused=False), (), {"in": constant(50, "100h")})
+PROSPECT = Prospect(lay_out(GRAPH, chained=False), (), {"in": constant(50, "100h")})
 EVERY = (BackTested(), BackTested((7200.0,)), Oracle(), Oracle(error=0.2, bias=0.05))
 
 

@@ -24,7 +24,7 @@ BOOK = {RATE: TimeSeries(300.0).extended([600], [50.0]), SPEED: TimeSeries(300.0
 
 def prospect(load, **more):
     graph = Graph("g", (Operator("in", Kind.SOURCE), Operator("out", Kind.SINK)), (Edge("in", "out"),))
-    return Prospect(lay_out(graph, fused=False), (), {"in": load}, **more)
+    return Prospect(lay_out(graph, chained=False), (), {"in": load}, **more)
 
 
 def told(oracle, load=None, ahead=AHEAD, **more):

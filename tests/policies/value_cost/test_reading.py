@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from elastream.core.action import ReleaseHost, SwitchAlternate
 from elastream.core.frames import Frame
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation, Sample
@@ -126,12 +126,12 @@ def test_an_alternate_of_unknown_cost_cannot_be_chosen_and_is_named():
 def test_only_allowed_alternates_are_options_and_others_are_left():
     plant_ = plant()
     plant_.advance(60.0)
-    guarded = {"score": Standing("score", ("quick",), {"best": 1.0, "quick": 0.5})}
+    guarded = {"score": GuardDecision("score", ("quick",), {"best": 1.0, "quick": 0.5})}
     found = read(replace(plant_.observe(), standings=guarded), Goal(), INSTANT)
     assert [option.name for option in found.problem.options[1]] == ["quick"]
     assert found.deployment.active == (0, 0, 0, 0)
     assert found.problem.bounds == (0.5, 1.0)
-    nothing = read(replace(plant_.observe(), standings={"score": Standing("score", ())}), Goal(), INSTANT)
+    nothing = read(replace(plant_.observe(), standings={"score": GuardDecision("score", ())}), Goal(), INSTANT)
     assert [option.name for option in nothing.problem.options[1]] == ["best"]
 
 

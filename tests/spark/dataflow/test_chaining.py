@@ -8,7 +8,7 @@ from elastream.core.action import SwitchEdge
 from elastream.core.composition import switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.spark.dataflow.chaining import awake, build_walk, open_exits
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.walk import Walk, run_walk
@@ -29,7 +29,7 @@ def peak() -> tuple[Walk, CompositionCodec]:
     light.merge(heavy).sink(None, name="both")
     codec = CompositionCodec(flow.graph)
     graph = flow.graph
-    return build_walk(region(graph, graph.order, ()), "source", "source", codec, [NUMBER], lambda _: NUMBER), codec
+    return build_walk(chain_of(graph, graph.order, ()), "source", "source", codec, [NUMBER], lambda _: NUMBER), codec
 
 
 def under(codec: CompositionCodec, target: str) -> int:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from test_telemetry import STARTED, a_running
 
 from conformance.suite import PlantCase, missing
-from elastream.core.metrics import Metric, PlantKind
+from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
+from elastream.core.promises import PlantKind
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect
 from elastream.dataflow.stages import lay_out

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
@@ -78,7 +78,7 @@ def graph_of(form: str, select_by: str | Sequence[str]) -> Graph:
 def walk_of(graph: Graph) -> Walk:
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
     return build_walk(
-        region(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__
+        chain_of(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
@@ -99,7 +99,7 @@ def flowing(add: Callable[..., Stream], on_error: str) -> tuple[Walk, Compositio
     graph = flow.graph
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
     codec = CompositionCodec(graph)
-    return build_walk(region(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
+    return build_walk(chain_of(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
 
 
 def ran(walk: Walk, rows: list[int], folder: Path | None, *, each: int = 7, number: int = 3, task: int = 5, code: int = 0):
@@ -160,7 +160,7 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatc
     getattr(source, add)({"good": good, "bad": bad}, name="f", select_by="n", on_error="dead_letter", **returns).sink(None)
     graph = flow.graph
     codec = CompositionCodec(graph)
-    walk = build_walk(region(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
+    walk = build_walk(chain_of(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
     (tmp_path / "file").write_bytes(written_rows(KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)})))
     publish_table(tmp_path / "tables", "f", 1, tmp_path / "file")
     rows = list(range(1, 13))

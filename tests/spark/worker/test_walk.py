@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import region
+from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
@@ -50,7 +50,7 @@ def numbers_flow() -> tuple[Dataflow, Stream]:
 def walk_of(graph: Graph, arriving: Sequence[pa.Schema] = (NUMBERS,)) -> Walk:
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
     return build_walk(
-        region(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__
+        chain_of(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__
     )
 
 
@@ -421,7 +421,7 @@ def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
     flow, stream = numbers_flow()
     added = stream.select({"n": "n + 1"}, name="early").map(plus_one, returns="n long", name="add")
     added.select({"n": "n * 2"}, name="late").sink(None)
-    found = region(flow.graph, flow.graph.order, ())
+    found = chain_of(flow.graph, flow.graph.order, ())
     assert [o.name for o in found.inlets[0].natives] == ["early"]
     assert [o.name for o in found.steps] == ["add"]
     assert [[o.name for o in outlet.natives] for outlet in found.outlets] == [["late"]]
@@ -430,7 +430,7 @@ def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
 def test_column_expressions_alone_need_no_walk():
     flow, stream = numbers_flow()
     stream.select({"n": "n + 1"}, name="a").select({"n": "n * 2"}, name="b").sink(None)
-    found = region(flow.graph, flow.graph.order, ())
+    found = chain_of(flow.graph, flow.graph.order, ())
     assert found.plain
     assert [o.name for o in found.inlets[0].natives] == ["a", "b"]
 

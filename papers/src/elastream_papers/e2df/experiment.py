@@ -203,7 +203,7 @@ def make(case: E2dfCase) -> SimulatedPlant:
     )
     load = ramp(LOWEST, HIGHEST, over=assumptions.rise).then_back()
     return make_plant(
-        lay_out(word_count(assumptions), fused=False),
+        lay_out(word_count(assumptions), chained=False),
         host_types=[host],
         loads={"sentences": load},
         seed=case.seed,

@@ -60,7 +60,7 @@ def run_larger_hosts(case: LargerHostsCase) -> LargerHostsRun:
         stop=assumptions.host_stop,
     )  # fmt: skip
     plant = make_plant(
-        lay_out(e2df.word_count(assumptions), fused=False),
+        lay_out(e2df.word_count(assumptions), chained=False),
         host_types=[host],
         loads={"sentences": load},
         seed=case.seed,

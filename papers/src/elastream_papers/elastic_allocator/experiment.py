@@ -186,7 +186,7 @@ def make(case: AllocatorCase) -> SimulatedPlant:
             if number > 0:
                 shares[f"{query} {name}"] = np.bincount(random.integers(0, tasks, ranks.size), 1 / ranks, tasks).tolist()
     plant = make_plant(
-        lay_out(graph, fused=False),
+        lay_out(graph, chained=False),
         host_types=[HostType("slave", cores=CORES, slots=SLOTS, bandwidth=given.link, billing=Billing(1.0))],
         hosts=HOSTS,
         loads={source.name: Emissions.every(1.0, counts, spread=True) for source in graph.sources},

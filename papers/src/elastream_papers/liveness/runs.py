@@ -27,9 +27,10 @@ from elastream.control.loop import Loop
 from elastream.core.action import Action, CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
 from elastream.core.decision import Decision, Unknown
 from elastream.core.hosts import HostState
-from elastream.core.metrics import Given, Metric, PlantKind, Rows
+from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
+from elastream.core.promises import Condition, PlantKind, promised
 from elastream.core.qos import offered_rates
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind, Operator
@@ -65,8 +66,8 @@ class Promised:
 
         def holds(rows: Rows, metric: Metric, operator: Operator | None) -> bool:
             return any(
-                all(each is Given.UP or each.holds(layout, target, operator) is True for each in promise.given)
-                for promise in metric.promised(rows, kind, operator)
+                all(each is Condition.HOST_UP or each.holds(layout, target, operator) is True for each in promise.when)
+                for promise in promised(metric, rows, kind, operator)
             )
 
         names = layout.graph.by_name
@@ -96,7 +97,7 @@ class Promised:
 
     def _passed(self, seen: Observation) -> set[str]:
         names = set(seen.operators.ids)
-        if self.kind is PlantKind.APART:
+        if self.kind is PlantKind.UNCHAINED:
             rates = seen.operators.column(Metric.PROCESSED_RATE)
             working = {name for name, rate in zip(seen.operators.ids, rates.tolist(), strict=True) if rate > 0}
             return working | {source.name for source in self.layout.graph.sources} if working else set()
@@ -275,7 +276,7 @@ class _Watch:
         self.judged = 0
         self.broken: list[str] = []
         self.silent = 0
-        self.promised = Promised(given.layout, given.target, PlantKind.FUSED if case.fused else PlantKind.APART)
+        self.promised = Promised(given.layout, given.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
         self.ends = [("high", given.ends[1]), ("low", given.ends[2])]
         self.committed: dict[str, float] = {}
 
@@ -379,7 +380,7 @@ class _Watch:
 def _entries(layout: Layout, name: str) -> list[str]:
     """Operators at which records come that wait at a stage: fused, all that its query reads, and none but at its first."""
     segment = next(each for each in layout.segments if each.name == layout.stage_of[name].segment)
-    if layout.apart:
+    if layout.unchained:
         return [name]
     if segment.stages[0].name != name:
         return []

@@ -118,7 +118,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     cheapest = min(types, key=lambda kind: kind.price / kind.billing.unit / (kind.cores * kind.speed))
     work = 10 ** draw.uniform(-5, -1.5)
     graph, joins = _graph(draw, work, min(kind.cores for kind in types), fused=case.fused)
-    layout = lay_out(graph, fused=case.fused)
+    layout = lay_out(graph, chained=case.fused)
     visits = _visits(graph)
     total = math.fsum(visits[o.name] * (o.alternates[0].cost or 0.0) for o in graph.operators if o.alternates)
     # Rounds are not much shorter than what is paid at least: a case would have thousands.

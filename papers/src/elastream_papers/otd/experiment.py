@@ -301,7 +301,7 @@ def make(case: OtdCase) -> SimulatedPlant:
     heavy = case.application == "computation"
     rate = given.offered * cluster.first / HEAVY if heavy else 2 * quiet_rate(case)
     return make_plant(
-        lay_out(word_count(case), fused=False),
+        lay_out(word_count(case), chained=False),
         host_types=kinds,
         hosts=[kind.name for kind in kinds] * cluster.workers,
         loads={"sentences": Emissions.every(1.0, np.full(int(SECONDS), round(rate)), spread=True)},

@@ -100,7 +100,7 @@ class Site:
     def plant(self, **given: object) -> SimulatedPlant:
         """The plant of this run at time 0."""
         return make_plant(
-            lay_out(self.graph, fused=False), host_types=self.types, loads=self.loads, seed=self.seed,
+            lay_out(self.graph, chained=False), host_types=self.types, loads=self.loads, seed=self.seed,
             settings=self.settings, max_hosts=MAX_HOSTS, **given,  # type: ignore[arg-type]
         )  # fmt: skip
 

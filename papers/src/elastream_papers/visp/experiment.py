@@ -167,7 +167,7 @@ def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     assumptions = case.assumptions
     emitted = loads(patterns(assumptions)[case.pattern], case.seed)
     return make_plant(
-        lay_out(manufacturing(assumptions), fused=False),
+        lay_out(manufacturing(assumptions), chained=False),
         host_types=[docker_host(case.minutes or BTUS[0], assumptions)],
         loads=held_up(emitted, case.seed) if case.held else emitted,
         seed=case.seed,

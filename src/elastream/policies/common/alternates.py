@@ -13,7 +13,7 @@ import numpy as np
 
 from elastream.core.action import Switch, SwitchAlternate, SwitchEdge
 from elastream.core.frames import Frame, known_sum
-from elastream.core.guarding import Standing
+from elastream.core.guarding import GuardDecision
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Observation
 from elastream.core.qos import offered_rates
@@ -42,7 +42,7 @@ class Choosable:
     active: str
     options: Mapping[str, float]
     choice: bool = False
-    standing: Standing | None = None
+    standing: GuardDecision | None = None
 
     @property
     def must(self) -> bool:
@@ -142,7 +142,7 @@ class Worked:
     @cached_property
     def _speeds(self) -> Mapping[str, float]:
         """Speed of the cores on which each operator runs, where they are its own."""
-        if not self.observation.context.layout.apart:
+        if not self.observation.context.layout.unchained:
             return {}
         return {name: mean for name, (mean, _) in speeds_by_operator(self.observation).items()}
 
@@ -181,7 +181,7 @@ class Worked:
         Where tasks share cores: what the hosts use for an operator and its alternate's own figure has not. Most of it is of
         each micro-batch, whatever its records: a mean over one's time.
         """
-        if self.observation.context.layout.apart:
+        if self.observation.context.layout.unchained:
             return {}
         working = [each for each in self._graph.operators if each.alternates and not each.waits]
         return {operator.name: self._beside(operator) for operator in working}

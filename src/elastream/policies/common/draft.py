@@ -334,7 +334,11 @@ class Draft:
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
             if self.floating[unit.name]:
-                own = min(max(unit.cores, slot), float(self.cores.max())) if self.observation.context.layout.apart else slot
+                own = (
+                    min(max(unit.cores, slot), float(self.cores.max()))
+                    if self.observation.context.layout.unchained
+                    else slot
+                )
                 self.needs[unit.name] = (own, unit.memory)
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * self.needs[unit.name][0] / len(self.hosts)

@@ -40,7 +40,7 @@ def cycle(observation: Observation) -> tuple[Frame, ...]:
     Where a batch ends, what waits and what hosts are busy with is another than where it begins: what is read at one moment
     says where in its batches a query is, and not how it does.
     """
-    lasts = 0.0 if observation.context.layout.apart else observation.latency(Metric.BATCH_DURATION).value or 0.0
+    lasts = 0.0 if observation.context.layout.unchained else observation.latency(Metric.BATCH_DURATION).value or 0.0
     since = observation.time - lasts
     return (*(sample.operators for sample in observation.history if sample.time >= since), observation.operators)
 

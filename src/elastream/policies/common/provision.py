@@ -141,7 +141,7 @@ def for_cores(
     Apart, each operator has the instances that its own work fills, and hosts hold them by first fit, the largest first.
     Fused, tasks share their hosts' cores, and a stage is as wide as the hosts have slots.
     """
-    if not layout.apart:
+    if not layout.unchained:
         hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - ROUNDING))
         return Provision(hosts, filled(layout, type, hosts, cores))
     needed = {
@@ -168,7 +168,7 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     instances have the most work each, as long as one fits; fused, a stage without state is as wide as
     the hosts have slots to use.
     """
-    if not layout.apart:
+    if not layout.unchained:
         return {stage.name: hosts * type.width for stage in layout.stages if not stage.keyed}
     placed = _placed(layout)
     room = [_Room(type) for _ in range(hosts)]

@@ -28,7 +28,7 @@ def segment_of(context: Context, unit: Unit) -> Segment:
 
 def measured_at(context: Context, unit: Unit) -> tuple[str, ...]:
     """Operators whose durations are a unit's: its own; fused, also the one that its query is named after."""
-    if context.layout.apart:
+    if context.layout.unchained:
         return unit.operators
     return tuple(dict.fromkeys((*unit.operators, segment_of(context, unit).name)))
 
@@ -39,7 +39,7 @@ def waiting(observation: Observation, unit: Unit) -> float:
     Without those that are on their way, or came during a micro-batch: these wait for the next in any case.
     """
     context, frame = observation.context, observation.operators
-    if context.layout.apart:
+    if context.layout.unchained:
         names, during = unit.operators, TRANSIT
     else:
         names = segment_of(context, unit).operators
@@ -53,7 +53,7 @@ def waiting(observation: Observation, unit: Unit) -> float:
 
 def entries(context: Context, unit: Unit) -> tuple[str, ...]:
     """Operators at which the records arrive that wait for a unit: its own first; fused, those that its query takes from."""
-    if context.layout.apart:
+    if context.layout.unchained:
         return unit.operators[:1]
     segment, by_name = segment_of(context, unit), context.graph.by_name
     own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
@@ -79,7 +79,7 @@ def service_levels(context: Context) -> dict[str, float]:
     for stage in layout.stages:
         members = stage.operators
         if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in members):
-            if layout.apart or stage.name != stage.segment:
+            if layout.unchained or stage.name != stage.segment:
                 continue
             members = next(each.operators for each in layout.segments if each.name == stage.segment)
         declared = [declares[name] for name in members if name in declares]
@@ -94,7 +94,7 @@ def fixed_queue(context: Context) -> str:
     """Why adding instances where records wait does nothing, as no query can have more; empty where it does for some."""
     if not context.scalable:
         return "no operator of the dataflow can have more instances, and it adds nothing else"
-    if context.layout.apart or len(fixed := _fixed(context)) < len(context.layout.segments):
+    if context.layout.unchained or len(fixed := _fixed(context)) < len(context.layout.segments):
         return ""
     return (
         f"it adds instances where records wait, and those that wait for {fixed[0].name!r} wait for tasks with state, or "
@@ -106,7 +106,7 @@ def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
     """A sentence for each query for which more than `above` records wait, and of which no stage can have more instances."""
     context = observation.context
     found = []
-    for segment in () if context.layout.apart else _fixed(context):
+    for segment in () if context.layout.unchained else _fixed(context):
         unit = next(each for each in context.units if each.operators[0] in segment.operators)
         if (queue := waiting(observation, unit)) > above:
             found.append(

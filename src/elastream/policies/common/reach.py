@@ -221,7 +221,7 @@ def _said(operator: str, count: int, share: float, number: int) -> str:
 
 def beyond_partitions(layout: Layout, cores: Mapping[str, float], slot: float, partitions: int) -> str:
     """Why no number of hosts holds work of `cores` (of speed 1, by operator); empty where some does. slot: cores of one."""
-    if layout.apart:
+    if layout.unchained:
         return ""
     for segment in layout.segments:
         busy = {

@@ -151,7 +151,7 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
     shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
     turns = [*shares, *(_instances(observation, row) for row in floating(observation))]
     own_turn: Floats | None = None
-    if not context.layout.apart:
+    if not context.layout.unchained:
         # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
         lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
         late = _never_idle(observation)

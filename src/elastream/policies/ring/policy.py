@@ -146,7 +146,7 @@ class RingBalance(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        if context.layout.apart:
+        if context.layout.unchained:
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"

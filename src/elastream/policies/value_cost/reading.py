@@ -103,7 +103,7 @@ class _Reading:
     def __init__(self, observation: Observation, goal: Goal, seconds: float, known: KnownWork) -> None:
         self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, known
         self.graph, self.composition = observation.context.graph, observation.composition
-        self.shared = not observation.context.layout.apart
+        self.shared = not observation.context.layout.unchained
         self.filled = TARGET_UTILISATION if self.shared else 1.0
         self.worked = Worked(observation, known.costs)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from elastream.dataflow.chains import FusedRegion, Inlet
-from elastream.dataflow.compiling import merge_refused
+from elastream.dataflow.chains import Chain, Inlet
+from elastream.dataflow.compiling import merge_error
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge
 from elastream.spark.dataflow.channels import selected
@@ -24,7 +24,7 @@ from elastream.spark.worker.walk import ENTRY, Route, Step, Walk, WalkEntry
 
 
 def build_walk(
-    region: FusedRegion,
+    region: Chain,
     segment: str,
     lead: str,
     codec: CompositionCodec,
@@ -89,7 +89,7 @@ def _merged(graph: Graph, name: str, into: Sequence[Edge], emitted: Mapping[Edge
     first, *others = into
     for other in others:
         if not emitted[other].equals(emitted[first]):
-            raise merge_refused(
+            raise merge_error(
                 graph, name, (first.source, _columns(emitted[first])), (other.source, _columns(emitted[other]))
             )
     return emitted[first]

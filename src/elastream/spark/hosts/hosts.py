@@ -19,7 +19,7 @@ from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.core.action import Action, Outcome, Status
 from elastream.core.alarm import Alarms
-from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType, Lease, Past, total_cost
+from elastream.core.hosts import TRANSITIONS, Billing, EndedLeases, HostState, HostType, Lease, total_cost
 from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.first_hosts import EarlierLeases, FirstHosts
@@ -79,7 +79,7 @@ class HostLedger:
         self._leases: dict[str, Lease] = {}
         self._active: dict[str, None] = {}  # names only: a look must not cost more with each ended lease
         self._records: dict[str, HostRecord] = {}
-        self.past = Past() if log is None else log.past
+        self.past = EndedLeases() if log is None else log.past
         self._next_number = 1  # lower numbers are taken
         self._ended_cost: float | None = None  # of ended leases above; None: to compute
 

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from elastream.core.composition import Consistency, refuse_inconsistent
+from elastream.core.composition import Consistency, check_consistency
 from elastream.core.observation import Composition
-from elastream.dataflow.chains import FusedRegion, Inlet, SegmentPlan, emits_once
-from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.chains import Chain, Inlet, SegmentPlan, emits_once
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import Layout, Segment
@@ -84,8 +84,8 @@ def start_queries(
     changes. retention: seconds for which the changes of updated results are kept as they came. Raises DataflowError for
     what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left running then.
     """
-    plans = refuse_uncompilable(layout)
-    refuse_inconsistent(layout, consistency)
+    plans = plan_queries(layout)
+    check_consistency(layout, consistency)
     codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
     codec.encode(composition)
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
@@ -308,14 +308,14 @@ class _Compiler:
             checkpoint=self.checkpoint,
         )
 
-    def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
+    def _behind(self, operator: Operator, part: Chain, flows: Sequence[Outflow]) -> list[Outflow]:
         wiring = Wiring(self.segment.name, self.codec, self._carrier(), self.meter)
         if emits_once(operator):
             return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
         return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
-    def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
+    def _walked(self, part: Chain, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]

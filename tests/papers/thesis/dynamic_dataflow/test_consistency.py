@@ -34,7 +34,7 @@ def test_every_mode_has_a_row_and_consistency_costs_time(fused):
     whole = graph(3)
     schedule = switches_at_random(whole, [10.3, 22.7, 31.1], seed=3)
     rows = consistency_table(
-        lay_out(whole, fused=fused),
+        lay_out(whole, chained=fused),
         [HOST],
         {"source": Emissions.every(1.0, [100] * 60, spread=True)},
         schedule,

@@ -1,7 +1,7 @@
 """The ring of reducers keeps the contract that every plant keeps."""
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.core.metrics import PlantKind
+from elastream.core.promises import PlantKind
 from elastream_papers.thesis.resilience.reducers import Protection
 from support.reducer_plants import ring
 

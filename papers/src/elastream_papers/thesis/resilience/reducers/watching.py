@@ -9,7 +9,7 @@ import numpy as np
 from elastream.core.frames import Floats, Frame, Integers, TaskFrame, application_frame
 from elastream.core.latency import DURATIONS, Basis, figures
 from elastream.core.metrics import Metric
-from elastream.core.observation import NO_COPIES, Composition, Context, Observation, Sample, Standby
+from elastream.core.observation import NO_STANDBY, Composition, Context, Observation, Sample, Standby
 from elastream.core.ring import Ring
 from elastream.simulator.pool import SimulatedHosts
 from elastream_papers.thesis.resilience.reducers.checkpoints import Checkpoints
@@ -243,7 +243,7 @@ class ReducerMetricsCollector:
     def _standby(self, hosts: tuple[str, ...], placed: Integers) -> Standby:
         reducers = self.reducers
         if not reducers.copying:
-            return NO_COPIES
+            return NO_STANDBY
         rows = {name: row for row, name in enumerate(hosts)}
         task, host = [], []
         for node in reducers.living:
