@@ -1,8 +1,6 @@
 """Settings of `run`, `simulate`, `Autopilot` and the command line, each declared once.
 
-A field of a class below is the whole declaration: name, type, default, check, help, and whether documents and the command
-line have it. Where a setting applies follows from its class. The keywords of the three public entries, the options of
-`elastream run` and `elastream simulate`, the keys at the top of a document and the reference page derive from these fields.
+A field of a class below is the whole declaration. Keywords, options, document keys and the reference page derive from it.
 """
 
 import inspect
@@ -42,57 +40,51 @@ if TYPE_CHECKING:
     from elastream.loads import LinkSource, SpeedSource
     from elastream.recording.observer import Observer
 
+# Spark's default store in the heap, or RocksDB for state that the heap cannot hold. On disk a batch and a move cost more.
 StateStore = Literal["memory", "disk"]
-"""Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
-that the heap cannot hold. Both write every change to the checkpoint; on disk a batch and a move cost more."""
-
+# Modes of `elastream.core.composition.Consistency`.
 Mode = Literal["batch", "wave", "drain", "rewired"]
-"""Names of the modes of `elastream.core.composition.Consistency`."""
 
 LAST_PORT = 65_535
 LARGEST_SEED = 2**32 - 1
-MOST_STATE_PARTITIONS = 100_000
-"""Ten times as many as any job is known to have; the driver plans each of them in each batch."""
+# The driver plans each of them in each batch.
+MAX_STATE_PARTITIONS = 100_000
 
 
 def shown(value: object) -> str:
-    """Return `value` as an error shows it: its `repr` if that is short, else its type."""
+    """Return the `repr` of `value` for an error if it is short, or else its type."""
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value. The base class accepts anything: such a value is checked where it is used.
+    """A kind of value. The base class checks types only.
 
     Attributes:
-        types: Accepted types, none for anything.
-        wanted: Description of an accepted value, for errors.
+        types: Accepted types; empty for any.
+        requirement: Description of an accepted value, for errors.
         unit: Unit or form, for the reference page.
     """
 
     types: tuple[type, ...] = ()
-    wanted: str = ""
+    requirement: str = ""
     unit: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Return True if `value` is of this kind. A truth value is no number."""
+        """Return True if `value` is of this kind. A bool is no number."""
         if not self.types:
             return True
         return isinstance(value, self.types) and not (isinstance(value, bool) and bool not in self.types)
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return the value of the setting `name` in its base unit.
-
-        Raises:
-            InputError: One sentence with the setting's name, if the value is of another kind.
-        """
+        """Return the value of the setting `name` in its base unit. Raises InputError for another kind of value."""
         if not self.accepts(value):
             raise self._refusal(name, value, optional)
         return value
 
     def _refusal(self, name: str, value: object, optional: bool = False) -> InputError:
-        return InputError(f"{name} is {shown(value)}; it must be {self.wanted}{', or None' * optional}", (name,))
+        return InputError(f"{name} is {shown(value)}; it must be {self.requirement}{', or None' * optional}", (name,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +96,20 @@ class Text(Kind):
 
 @dataclass(frozen=True, slots=True)
 class PathOf(Kind):
-    """A path. metavar: kind of file, on the command line."""
+    """A path. `metavar` names it on the command line."""
 
     types: tuple[type, ...] = (str, Path)
-    wanted: str = "a path"
+    requirement: str = "a path"
     unit: str = "path"
     metavar: str = "FILE"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag(Kind):
-    """True or False. switch: option on the command line, where it is not the name."""
+    """True or False. `switch` replaces the option's name on the command line."""
 
     types: tuple[type, ...] = (bool,)
-    wanted: str = "True or False"
+    requirement: str = "True or False"
     unit: str = "True or False"
     switch: str = ""
 
@@ -127,19 +119,19 @@ class Rules(Kind):
     """Rules of `ScalingRules`, on the command line as `KEY=VALUE`."""
 
     types: tuple[type, ...] = (ScalingRules,)
-    wanted: str = "ScalingRules"
+    requirement: str = "ScalingRules"
     unit: str = "`ScalingRules`"
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf(Kind):
-    """A list of `item`. single: whether one alone stands for a list of it."""
+    """A list of `item`. With `single`, one item stands for a list of it."""
 
     item: type = object
     single: bool = False
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return the list as a tuple. Raises InputError for a value that is no list, and for an item of another type."""
+        """Return the list as a tuple."""
         several = isinstance(value, Iterable) and not isinstance(value, str)
         if not several and not self.single:
             raise self._refusal(name, value)
@@ -152,7 +144,7 @@ class ListOf(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Kind):
-    """A whole number from `least` to `most`. why: reason for `most`."""
+    """A whole number from `least` to `most`; `why` explains `most`."""
 
     least: int | None = None
     most: int | None = None
@@ -160,17 +152,17 @@ class Whole(Kind):
     unit: str = "whole number"
 
     def read(self, name: str, value: Any, optional: bool = False) -> int:
-        """Return `value` as an int. Raises InputError for another type, and out of range."""
+        """Return `value` as an int."""
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if whole and (self.least is None or int(value) >= self.least) and (self.most is None or int(value) <= self.most):
             return int(value)
         if whole and self.why and self.most is not None and int(value) > self.most:
             raise InputError(f"{name} is {value:,}; more than {self.most:,} cannot be: {self.why}", (name,))
-        wanted = self.wanted or "a whole number"
-        if not self.wanted and self.least is not None:
-            wanted += f", {self.least} or more" if self.most is None or self.why else f" from {self.least} to {self.most}"
+        text = self.requirement or "a whole number"
+        if not self.requirement and self.least is not None:
+            text += f", {self.least} or more" if self.most is None or self.why else f" from {self.least} to {self.most}"
         raise InputError(
-            f"{name} is {shown(value)}; it must be {wanted}{', or None' * (optional and self.least is None)}", (name,)
+            f"{name} is {shown(value)}; it must be {text}{', or None' * (optional and self.least is None)}", (name,)
         )
 
 
@@ -178,7 +170,7 @@ class Whole(Kind):
 class Fraction(Kind):
     """A number from 0 to 1."""
 
-    wanted: str = "a fraction between 0 and 1"
+    requirement: str = "a fraction between 0 and 1"
     unit: str = "0 to 1"
 
     def accepts(self, value: object) -> bool:
@@ -191,8 +183,8 @@ class Seconds(Kind):
     """A duration: seconds, or text such as `"2s"`.
 
     Attributes:
-        positive: Whether it must be above 0 and finite.
-        between: For a time from one to the next: of what, such as plans.
+        positive: True if it must be above 0 and finite.
+        between: Noun of the events of an interval, such as "plan".
     """
 
     unit: str = 'seconds, or text such as `"2s"`'
@@ -200,7 +192,7 @@ class Seconds(Kind):
     between: str = ""
 
     def read(self, name: str, value: Any, optional: bool = False) -> float:
-        """Return seconds. Raises InputError for what is no duration, and out of range."""
+        """Return seconds."""
         try:
             seconds = pause(value, self.between) if self.between else duration(value)
         except ElastreamError as error:
@@ -218,7 +210,7 @@ class Choice(Kind):
     metavar: str = "NAME"
 
     def read(self, name: str, value: Any, optional: bool = False) -> str:
-        """Return the name. Raises InputError for a name that is none of them."""
+        """Return the name."""
         if not isinstance(value, str) or value not in self.names:
             raise InputError(f"{name} {value!r} is none of {', '.join(self.names)}", (name,))
         return str(value)
@@ -226,7 +218,7 @@ class Choice(Kind):
 
 @dataclass(frozen=True, slots=True)
 class ModeName(Choice):
-    """A mode of consistency. A simulation has one more than a run, so that each checks it by `consistency_of`."""
+    """A mode of consistency, which the plant checks: a simulation has one more than a run."""
 
     names: tuple[str, ...] = get_args(Mode)
     metavar: str = "MODE"
@@ -240,7 +232,7 @@ class ModeName(Choice):
 class Registry(Kind):
     """A registry of prometheus_client."""
 
-    wanted: str = "a registry of prometheus_client"
+    requirement: str = "a registry of prometheus_client"
 
     def accepts(self, value: object) -> bool:
         """Return True for an object to which collectors can be added."""
@@ -252,11 +244,11 @@ class Setting:
     """The declaration of a setting, beside its name, type and default.
 
     Attributes:
-        help: What it does, for the command line, the reference page and docstrings.
+        help: Text for the command line, the reference page and docstrings.
         kind: Kind of value, which checks it.
-        key: Whether a document has it as a key at its top.
-        option: Whether the command line has it as an option.
-        lasting: Whether a resumed run has the option again that it was begun with.
+        key: True for a key at the top of a document.
+        option: True for an option of the command line.
+        lasting: True if a resumed run keeps the option.
     """
 
     help: str
@@ -267,12 +259,12 @@ class Setting:
 
 
 def settings_of(declaring: type) -> Mapping[str, Setting]:
-    """Return the settings that `declaring`, a class of this module, has, by name."""
-    found: dict[str, Setting] = {}
+    """Return the settings of `declaring`, a class of this module, by name."""
+    declarations: dict[str, Setting] = {}
     for each in fields(declaring):
         (setting,) = (about for about in each.type.__metadata__ if isinstance(about, Setting))  # type: ignore[union-attr]
-        found[each.name] = setting
-    return found
+        declarations[each.name] = setting
+    return declarations
 
 
 PLAN, OBSERVATION = Seconds(between="plan"), Seconds(between="observation")
@@ -285,7 +277,7 @@ class Settings:
     target_latency: Annotated[
         float | str | None,
         Setting(
-            "Service level: time from a record being due to its result being committed by the first query that takes it.",
+            "Service level: the time from a record being due until the first query that reads it commits its result.",
             Seconds(positive=True),
             key=True,
         ),
@@ -293,8 +285,8 @@ class Settings:
     replicas: Annotated[
         int,
         Setting(
-            "Copies of each state partition that other hosts keep up to date, so that a lost host costs a pause of one "
-            "batch and no loading of state.",
+            "Standby copies of each state partition on other hosts. With them a lost host costs a pause of one batch,"
+            " and no loading of state.",
             Whole(least=0),
             key=True,
             option=True,
@@ -303,8 +295,8 @@ class Settings:
     scaling: Annotated[
         ScalingRules,
         Setting(
-            "Rules for the number of hosts, for any policy. On the command line KEY=VALUE, such as max_scale_up=1, in "
-            "place of the file's; an empty value takes a rule away; repeatable.",
+            "Rules for the number of hosts, for any policy. On the command line KEY=VALUE, such as max_scale_up=1, "
+            "replaces the file's rule. An empty value removes it. Repeatable.",
             Rules(),
             option=True,
         ),
@@ -329,10 +321,10 @@ class DataflowSettings(Settings):
     state_partitions: Annotated[
         int | None,
         Setting(
-            "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the largest "
-            "cluster; under policy `ring` ten per host; in a simulation of no more than twice the hosts that the load's "
-            "peak fills.",
-            Whole(least=1, most=MOST_STATE_PARTITIONS, why="each is a task of every batch"),
+            "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
+            "largest cluster, or ten per host under policy `ring`. A simulation counts at most twice the hosts that "
+            "the load's peak fills.",
+            Whole(least=1, most=MAX_STATE_PARTITIONS, why="each is a task of every batch"),
             key=True,
             option=True,
         ),
@@ -340,7 +332,7 @@ class DataflowSettings(Settings):
     guards: Annotated[
         Path | str | None,
         Setting(
-            "File of guards: which alternates and branches may run. `elastream guards set` gives others while it runs.",
+            "File of guards: which alternates and branches may run. `elastream guards set` replaces them during a run.",
             PathOf(),
             key=True,
             option=True,
@@ -348,14 +340,13 @@ class DataflowSettings(Settings):
     ] = None
     tables: Annotated[
         Sequence[KeyTable],
-        Setting("Key tables: which alternate runs for which key. `elastream tables set` gives others while it runs."),
+        Setting("Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run."),
     ] = ()
     consistency: Annotated[
         Mode,
         Setting(
-            "Composition that records between two queries meet while it changes "
-            "(`elastream.core.composition.Consistency`): "
-            "batch, wave or drain; in simulation also rewired.",
+            "Composition that records between two queries meet while it changes: batch, wave or drain; a simulation "
+            "also has rewired. See `elastream.core.composition.Consistency`.",
             ModeName(),
             key=True,
             option=True,
@@ -364,7 +355,7 @@ class DataflowSettings(Settings):
     show: Annotated[
         bool,
         Setting(
-            "Show progress and summary: a live view on a terminal, an output in a notebook, elsewhere lines.",
+            "Show progress and summary: live on a terminal or in a notebook, otherwise as lines.",
             Flag(),
         ),
     ] = True
@@ -378,11 +369,12 @@ class LiveSettings(Settings):
         "Policy | None",
         Setting("Policy: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`."),
     ] = None
-    observers: Annotated[Sequence["Observer"], Setting("Objects that see every observation and decision.")] = ()
+    observers: Annotated[Sequence["Observer"], Setting("Objects that receive every observation and decision.")] = ()
     retention: Annotated[
         float | str,
         Setting(
-            "How long observations, decisions and changes of updated results stay on disk. Figures of the whole run stay.",
+            "Time for which observations, decisions and changes of updated results stay on disk. Figures of the whole"
+            " run stay.",
             Seconds(),
             key=True,
             option=True,
@@ -415,8 +407,8 @@ class RunSettings(DataflowSettings, LiveSettings):
     runs: Annotated[
         Path | str,
         Setting(
-            "Folder for the run's own, or address (hdfs://...) that executors read and write, while the driver's files lie "
-            "below `runs` here and are copied there.",
+            "Folder for the run's own folder, or an address (hdfs://...) that executors read and write. With an "
+            "address, the driver's files lie below `runs` here and are copied there.",
             PathOf(metavar="DIR"),
             option=True,
             lasting=False,
@@ -425,8 +417,8 @@ class RunSettings(DataflowSettings, LiveSettings):
     resume: Annotated[
         Path | str | None,
         Setting(
-            "Go on with a run that was stopped, failed or killed: its folder or address. State, offsets, composition, "
-            "results and leases are its own.",
+            "Resume a run that was stopped, failed or killed, by its folder or address. It keeps its state, offsets, "
+            "composition, results and leases.",
             PathOf(metavar="RUN"),
             option=True,
             lasting=False,
@@ -435,7 +427,7 @@ class RunSettings(DataflowSettings, LiveSettings):
     fresh: Annotated[
         bool,
         Setting(
-            "Replace the results of an earlier run where the sinks write. Otherwise they are a reason to refuse.",
+            "Replace the results of an earlier run where the sinks write. Without it such results are an error.",
             Flag(),
             option=True,
             lasting=False,
@@ -456,7 +448,7 @@ class ExportSettings:
         int | None,
         Setting(
             "Port of 127.0.0.1 at which Prometheus metrics are served.",
-            Whole(least=0, most=LAST_PORT, wanted=f"a port, 0 to {LAST_PORT}"),
+            Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
             option=True,
             lasting=False,
         ),
@@ -464,14 +456,14 @@ class ExportSettings:
     events: Annotated[
         Path | str | None,
         Setting(
-            "File to which events are appended as JSON lines; -: standard error.", PathOf(), option=True, lasting=False
+            "File for events as JSON lines, which are appended. -: standard error.", PathOf(), option=True, lasting=False
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSettings(RunSettings, ExportSettings):
-    """Settings of `elastream run`: those of `run`, and those that only the command line has."""
+    """Settings of `elastream run`, beyond those of `run`."""
 
     input: Annotated[
         str | None,
@@ -486,7 +478,7 @@ class CommandSettings(RunSettings, ExportSettings):
     limit: Annotated[
         float | str | None,
         Setting(
-            "End the run so long after its hosts and queries have started and its load begins, e.g. 3min.",
+            "End the run so long after its hosts and queries have started, such as 3min.",
             Seconds(positive=True),
             option=True,
             lasting=False,
@@ -496,7 +488,7 @@ class CommandSettings(RunSettings, ExportSettings):
         bool, Setting("Live view, or a line every 10 s.", Flag(switch="--live/--no-live"), option=True, lasting=False)
     ] = True
     report: Annotated[
-        Path | None, Setting("File of the report; default: in the run's folder.", PathOf(), option=True, lasting=False)
+        Path | None, Setting("File of the report. Default: in the run's folder.", PathOf(), option=True, lasting=False)
     ] = None
     traces: Annotated[
         bool,
@@ -520,13 +512,13 @@ class SimulateSettings(DataflowSettings):
         Sequence[HostType] | HostType,
         Setting(
             "Hosts to lease instead of the cloud's, such as those of a price list by `read_prices`.",
-            ListOf(wanted="a HostType, or several", item=HostType, single=True),
+            ListOf(requirement="a HostType, or several", item=HostType, single=True),
         ),
     ] = ()
     load: Annotated[
         ArrivalPattern | str | Path | None,
         Setting(
-            "Load of every source in place of its own: a pattern, a CSV of counts, a YAML file, or text such as 50/s.",
+            "Load of every source instead of its own: a pattern, a CSV of counts, a YAML file, or text such as 50/s.",
             Text(metavar="LOAD"),
             option=True,
         ),
@@ -548,8 +540,8 @@ class SimulateSettings(DataflowSettings):
     calibrate: Annotated[
         Path | str | None,
         Setting(
-            "Folder of a run on Spark whose measured costs and hosts are used. On the command line without FILE: replay it "
-            "and print the drift.",
+            "Folder of a run on Spark whose measured costs and hosts are used. Without FILE, the command line replays"
+            " it and prints the drift.",
             PathOf(metavar="RUN"),
             option=True,
         ),
@@ -557,8 +549,8 @@ class SimulateSettings(DataflowSettings):
     fused: Annotated[
         bool | None,
         Setting(
-            "Micro-batches of fused stages as on Spark (not the default with --prices, or without a cloud), or a queue for "
-            "each operator.",
+            "Micro-batches of fused stages as on Spark, or a queue for each operator. Queues are the default with "
+            "--prices or without a cloud.",
             Flag(switch="--fused/--apart"),
             option=True,
         ),
@@ -569,8 +561,8 @@ class SimulateSettings(DataflowSettings):
     speeds: Annotated[
         "SpeedSource | str | Path | None",
         Setting(
-            "How fast hosts are meanwhile, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., a "
-            "CSV file, or an object such as `SpeedWalk(seed=3)`.",
+            "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
+            "a CSV file, or an object such as `SpeedWalk(seed=3)`.",
             Text(metavar="WALK"),
             option=True,
         ),
@@ -578,14 +570,14 @@ class SimulateSettings(DataflowSettings):
     links: Annotated[
         "LinkSource | str | Path | None",
         Setting(
-            "Latency and bandwidth between hosts meanwhile, of operators apart: ec2[:key=value,...], a CSV file, or an "
-            "object such as `Ec2Links()`.",
+            "Latency and bandwidth between hosts over time, for operators with queues: ec2[:key=value,...], a CSV "
+            "file, or an object such as `Ec2Links()`.",
             Text(metavar="WALK"),
             option=True,
         ),
     ] = None
     seed: Annotated[
-        int, Setting("Seed of all random numbers but those of speeds and links.", Whole(least=0, most=LARGEST_SEED),
+        int, Setting("Seed of all random numbers except those of speeds and links.", Whole(least=0, most=LARGEST_SEED),
                      option=True)
     ] = 1  # fmt: skip
 
@@ -607,8 +599,8 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     cloud: Annotated[
         "Cloud | Provider | None",
         Setting(
-            "Hosts to lease instead: a cloud as for `run`, opened at the start and closed at the end, whose hosts join the "
-            "session's Standalone master; or a running provider, which the caller closes."
+            "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
+            "the session's Standalone master."
         ),
     ] = None
     host_type: Annotated[
@@ -622,16 +614,15 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     folder: Annotated[
         Path | str | None,
         Setting(
-            "Folder for a recording and a journal, for `result`, `elastream explain` and `elastream report`. A line on "
-            "stderr says so at the start and at the end.",
+            "Folder for a recording and a journal, for `result`, `elastream explain` and `elastream report`. Lines on"
+            " stderr name it.",
             PathOf(),
         ),
     ] = None
     restore: Annotated[
         Literal["leave", "original"],
         Setting(
-            'Executors when it ends: they stay (`"leave"`), or those beyond the original number are released and missing '
-            'ones requested (`"original"`).',
+            'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
             Choice(names=("leave", "original")),
         ),
     ] = "leave"
@@ -644,9 +635,9 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     commits: Annotated[
         Sequence[KafkaTopic],
         Setting(
-            'Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`, to which the offsets that '
-            "the application's queries have read are committed, for tools that watch lag.",
-            ListOf(wanted="a list of Kafka topics, kafka(...)", item=KafkaTopic),
+            'Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`. Offsets that the '
+            "queries have read are committed to them, for tools that watch lag.",
+            ListOf(requirement="a list of Kafka topics, kafka(...)", item=KafkaTopic),
         ),
     ] = ()
 
@@ -684,9 +675,9 @@ class _Keywords(Generic[P, S]):
         name = body.__qualname__.removesuffix(".__init__")
 
         @wraps(body)
-        def call(*arguments: Any, **given: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             try:
-                bound = signature.bind(*arguments, **given).arguments
+                bound = signature.bind(*arguments, **options).arguments
             except TypeError as error:
                 raise TypeError(f"{name}(): {error}") from None
             own = {each.name: bound.pop(each.name) for each in subjects}
@@ -699,10 +690,9 @@ class _Keywords(Generic[P, S]):
 
 
 def keywords_of(settings: Callable[P, S]) -> _Keywords[P, S]:
-    """Return a decorator of a function whose last parameter is a settings object: callers give the settings as keywords.
+    """Return a decorator that replaces a function's last parameter, a settings object, by keywords.
 
-    Type checkers and editors take the keywords, their types and defaults from the constructor of the settings class. At run
-    time `inspect.signature` and `help` show the same.
+    Type checkers, `inspect.signature` and `help` show the keywords of the settings class.
     """
     return _Keywords(settings)
 

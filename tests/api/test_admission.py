@@ -3,7 +3,7 @@
 import pytest
 
 from elastream import Autopilot, Dataflow, HostType, Local, run
-from elastream.api.admission import admit
+from elastream.api.run import admit
 from elastream.core.fitting import doubts
 from elastream.dataflow.endpoints import collect, files
 from elastream.errors import ElastreamError

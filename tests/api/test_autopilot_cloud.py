@@ -51,7 +51,7 @@ def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_o
         plant = pilot.plant
         assert set(plant.reconciler.locations().values()) <= {"h1", "h2"}
     assert pilot.join(60)
-    assert pilot.kept == []
+    assert pilot.remaining_hosts == []
     batch = query.lastProgress["batchId"]
     wait_until(lambda: query.lastProgress["batchId"] > batch + 2)
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)

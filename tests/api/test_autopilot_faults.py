@@ -49,12 +49,12 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
 
         def leave():
             close()
-            pilot.kept[:] = ["h1", "h2"]
+            pilot.remaining_hosts[:] = ["h1", "h2"]
 
         pilot.made.close = leave
         return pilot.made
 
-    pilot._probed = lambda: Capabilities(driver=SimpleNamespace())
+    pilot._probe = lambda: Capabilities(driver=SimpleNamespace())
     pilot._attach = attach
     return pilot
 
@@ -74,7 +74,7 @@ def test_a_fault_of_autopilot_ends_no_host_that_does_all_the_work(monkeypatch, c
     assert "autopilot stopped after an error: AssertionError: a bug" in caplog.text
     assert pilot.made.closed
     assert pilot.ended == []
-    assert pilot._staying is not None
+    assert pilot._open_until_exit is not None
 
 
 def test_metrics_are_served_no_longer_than_they_are_fresh(monkeypatch):

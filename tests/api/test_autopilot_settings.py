@@ -59,7 +59,7 @@ BY_CORE = PriceList(core_hour=3600.0)
     ids=["no price", "a price list", "beside hosts of another cloud", "of the cloud that is leased of", "declared"],
 )
 def test_executors_that_a_session_has_anyway_cost_what_is_known_of_them(pilot, provider, price):
-    assert pilot._found(provider, SMALL)(2).price == price
+    assert pilot._type_of_executors(provider, SMALL)(2).price == price
 
 
 class ConnectSession:

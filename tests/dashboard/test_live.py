@@ -20,7 +20,7 @@ from elastream.core.frames import Frame
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
-from elastream.dashboard.live import DECISIONS, LiveView, PlainView, Screen, remember, sparkline, summary_of, view_for
+from elastream.dashboard.live import MAX_DECISIONS, LiveView, PlainView, Screen, remember, sparkline, summary_of, view_for
 from elastream.recording.observer import Header
 from support.example_run import (
     example_context,
@@ -207,7 +207,7 @@ def test_what_a_round_noted_is_reported_beside_what_it_did() -> None:
 
 
 def test_rounds_with_only_a_note_take_one_line_and_keep_decisions() -> None:
-    kept: deque[Decision] = deque(maxlen=DECISIONS)
+    kept: deque[Decision] = deque(maxlen=MAX_DECISIONS)
     remember(kept, Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),)))
     for number in range(2, 20):
         remember(kept, Decision(number, float(number), "p", note=f"{number} rounds were skipped"))
@@ -258,7 +258,7 @@ def test_a_lacking_metric_is_shown_from_the_third_round_on(view: Screen) -> None
 
 
 def test_a_decision_repeated_with_its_actual_takes_its_own_place() -> None:
-    kept: deque[Decision] = deque(maxlen=DECISIONS)
+    kept: deque[Decision] = deque(maxlen=MAX_DECISIONS)
     outcome = Outcome(LeaseHost("h2", "small"), Status.DONE)
     first = Decision(1, 1.0, "p", outcomes=(outcome,))
     second = replace(first, round=2, outcomes=(Outcome(LeaseHost("h3", "small"), Status.DONE),))
@@ -327,7 +327,7 @@ def test_a_runs_length_counts_from_its_first_observation():
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_figures_and_what_stands_beside_them_are_whole_on_usual_terminals(width: int) -> None:
     screen = watched()
-    screen._sofar._in_time.judged, screen._sofar._in_time.within = 100.0, 63.0
+    screen._figures_so_far._in_time.judged, screen._figures_so_far._in_time.within = 100.0, 63.0
     text = shown(screen, width)
     assert re.search(r"in time\s+63% of the records\s+99% of the time", text)
     assert "cost so far" in text

@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conformance.provider_suite import Made
-from elastream.clouds.local.cluster import executor_memory
+from elastream.clouds.host_types import executor_memory
 from elastream.clouds.local.java import class_path, find_java, spark_home
 from elastream.clouds.local.processes import end_with_parent
 from elastream.clouds.provider import ExistingSession, HostStatus, Phase

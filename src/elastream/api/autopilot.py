@@ -1,8 +1,6 @@
 """`Autopilot`: manages existing streaming queries of a session, without changes to them.
 
-It runs a plant on the session, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
-user's job; what is unknown or impossible is left unchanged. Output goes to `logging`;
-the place of a recording also to stderr.
+A daemon thread runs the control loop. Its errors are logged and never reach the user's job.
 """
 
 import logging
@@ -18,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from elastream.api.arguments import check_hosts, check_observers, check_policy
-from elastream.api.pilot_log import PilotLog
-from elastream.api.result import RunResult
-from elastream.api.showing import told_to_cluster
+from elastream.api.observers import AutopilotLog, cluster_observers
 from elastream.clouds.executors import STABILIZATION_DOWN, ExecutorProvider
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
@@ -30,14 +26,11 @@ from elastream.core.fitting import check_replicas
 from elastream.core.hosts import HostType
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.observability.events import EventLog
-from elastream.observability.metrics import PrometheusObserver
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Observer, describe_run
-from elastream.recording.recorder import Recorder
-from elastream.report.tally import kept_for
 from elastream.settings import AutopilotSettings, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, join
 from elastream.spark.hosts.hosts import unpriced
@@ -52,28 +45,29 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from elastream.api.result import RunResult
+
 log = logging.getLogger("elastream.autopilot")
 
-ENDING = 30.0
-"""Seconds that `stop` waits for its thread."""
-MEBIBYTE = 1.048576
-"""Megabytes."""
+STOP_TIMEOUT_S = 30.0
+# Part of STOP_TIMEOUT_S: partitions move off the hosts that end with Autopilot.
+EVACUATION_TIMEOUT_S = 20.0
+MB_PER_MIB = 1.048576
+# Key of a manifest's identity, written to files.
 APPLICATION = "the Spark application"
-GIVING_BACK = 20.0
-"""Part of ENDING, seconds, for moving partitions off the hosts that end with Autopilot."""
 
 
 class Autopilot:
     """Manages streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
 
-    State partitions are balanced over the executors by load, and moved off executors that are draining. With `max_hosts`,
-    executors are requested from Spark as the load requires, between `min_hosts` and `max_hosts`. With `cloud`, hosts are
-    leased and released instead: a cloud as for `run(cloud=...)` (`Local`, `Pool`), opened at the start and closed at the
-    end, whose hosts join the session's Standalone master; or a running provider, which the caller closes. host_type: type
-    to lease, by default the cloud's.
+    It balances state partitions over the executors by load, and moves them off executors that drain. With `max_hosts` it
+    requests executors from Spark as the load requires. With `cloud` it leases hosts instead, which join the session's
+    Standalone master.
 
-    Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
-    `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
+    It changes neither queries nor settings. It ends with the watched queries, the session, `stop`, or its `with` block.
+
+    Raises:
+        ElastreamError: An argument is invalid. Later errors are logged.
     """
 
     @keywords_of(AutopilotSettings)
@@ -96,13 +90,16 @@ class Autopilot:
         self._plant: AttachedPlant | None = None
         self._loop: Loop | None = None
         self._stopped = False
-        self._staying: ExitStack | None = None
-        self.kept: list[str] = []
+        self._open_until_exit: ExitStack | None = None
+        self.remaining_hosts: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
         """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
 
-        Returns at once. May be called again to add queries, until it has ended. Raises InputError for what is no query.
+        Returns at once. Further calls add queries, until Autopilot has ended.
+
+        Raises:
+            InputError: An argument is no query.
         """
         for query in queries:
             if not hasattr(query, "runId"):
@@ -131,32 +128,37 @@ class Autopilot:
         return self._plant
 
     @property
-    def result(self) -> RunResult:
-        """What the recording in `folder` says so far: summary, report, frames; in a notebook its figures.
+    def result(self) -> "RunResult":
+        """The run so far, from the recording in `folder`: summary, report and frames.
 
-        Raises InputError without a folder, and before anything was recorded.
+        Raises:
+            InputError: There is no folder, or nothing is recorded yet.
         """
+        from elastream.api.result import (
+            RunResult,  # brings the report and pandas, which a job that only watches never needs
+        )
+
         if self._folder is None:
             raise InputError("Autopilot keeps no recording: give it a folder, Autopilot(..., folder='runs/mine')")
         return RunResult.read(self._folder)
 
     def pause(self) -> None:
-        """Go on to plan and to record, and apply nothing, until `unpause`; as `elastream pause` does with the folder."""
+        """Apply nothing until `unpause`, but plan and record; `elastream pause` does this by the folder."""
         self._paused.set()
 
     def unpause(self) -> None:
-        """Apply again what is planned; `elastream pause` is undone, too."""
+        """Apply plans again; this also undoes `elastream pause`."""
         self._paused.clear()
         if self._folder is not None:
             RunDirectory(self._folder).unpause()
 
     @property
     def paused(self) -> bool:
-        """Whether it applies nothing, for now."""
+        """True while Autopilot applies nothing."""
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def stop(self) -> None:
-        """Stop Autopilot; the queries continue. May be called twice, and from any thread."""
+        """Stop Autopilot; the queries continue. Any thread may call it, also twice."""
         with self._lock:
             self._stopped = True
             loop, plant, thread = self._loop, self._plant, self._thread
@@ -164,16 +166,15 @@ class Autopilot:
             loop.stop()
             plant.clock.wake()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(ENDING)
+            thread.join(STOP_TIMEOUT_S)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until Autopilot has ended, at most `timeout` seconds; returns whether it has."""
+        """Wait until Autopilot has ended, at most `timeout` seconds; return True if it has."""
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.running
 
     def __enter__(self) -> "Autopilot":
-        """Return itself; `watch` starts it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,25 +185,24 @@ class Autopilot:
             return None if self._chosen is None else frozenset(self._chosen)
 
     def _run(self) -> None:
-        """Run the thread; no exception may reach the user's job."""
         with ExitStack() as stack:
-            with ExitStack() as held_here:
+            with ExitStack() as folder_lock:
                 plant = None
                 try:
-                    can = self._probed()
+                    can = self._probe()
                     if can.driver is not None:
-                        kept = _store(self._folder, str(self._spark.sparkContext.applicationId), held_here)
-                        self._folder = kept.folder
-                        plant = self._attach(can, stack, kept.leases)
-                        self._steer(plant, kept.journal)
+                        store = _open_store(self._folder, str(self._spark.sparkContext.applicationId), folder_lock)
+                        self._folder = store.folder
+                        plant = self._attach(can, stack, store.leases)
+                        self._steer(plant, store.journal)
                 except Exception as error:
                     log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
                     if plant is not None:
                         self._leave(plant)
-            if self.kept:  # whatever ended it: hosts that do all the work stay
+            if self.remaining_hosts:
                 log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
-                         ", ".join(self.kept))  # fmt: skip
-                self._staying = stack.pop_all()
+                         ", ".join(self.remaining_hosts))  # fmt: skip
+                self._open_until_exit = stack.pop_all()
 
     def _leave(self, plant: AttachedPlant) -> None:
         try:
@@ -210,43 +210,37 @@ class Autopilot:
         except Exception as error:
             log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
 
-    def _probed(self) -> Capabilities:
-        """What can be done in the session; what cannot is logged. Asks nothing of a session that has no driver here."""
-        can = probe(self._spark, None if self._opens else self._cloud)
+    def _probe(self) -> Capabilities:
+        can = probe(self._spark, None if isinstance(self._cloud, Cloud) else self._cloud)
         for sentence in can.lacking:
             log.warning("%s", sentence)
         return can
 
-    @property
-    def _opens(self) -> bool:
-        """Whether its cloud is a description of hosts, which is opened for it, and not a provider that runs."""
-        return isinstance(self._cloud, Cloud)
-
     def _attach(self, can: Capabilities, stack: ExitStack, leases: LeaseLog) -> AttachedPlant:
-        cloud = self._cloud if self._opens else None
+        cloud = self._cloud if isinstance(self._cloud, Cloud) else None
         asks = can.asks and self._settings.max_hosts is not None and self._cloud is None
         provider = cast(Provider, self._cloud) if can.leases and self._settings.max_hosts is not None else None
         assert can.driver is not None
         client = AllocationClient(self._spark, Executors(can.driver), pending_reason(self._spark))
         if cloud is not None:
-            provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)
+            provider = self._open_cloud(cloud, stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms
-        own = self._settings.host_type
-        kinds = [own] if own else terms.types if terms else [self._executor(can.slots or 1)]
+        own_type = self._settings.host_type
+        kinds = [own_type] if own_type else terms.types if terms else [self._executor_type(can.slots or 1)]
         leasing = Leasing(
             provider,
             asks,
             kinds,
-            self._found(provider, kinds[0]),
+            self._type_of_executors(provider, kinds[0]),
             leases,
             alone=cloud is not None,
-            gives_back=GIVING_BACK if cloud is not None else 0.0,
-            staying=self.kept,
+            gives_back=EVACUATION_TIMEOUT_S if cloud is not None else 0.0,
+            staying=self.remaining_hosts,
         )
         return attach(self._spark, can, self._settings, leasing, client=client, chosen=self._ids, traffic=self._traffic())
 
     def _traffic(self) -> Traffic | None:
-        """What measures who sends whom how much, for a policy that reads it: it costs a call more a look and query."""
+        """Return the meter of traffic between tasks if the policy reads it; it costs a call per query and observation."""
         if not self._policy.wants_traffic:
             return None
         try:
@@ -255,30 +249,26 @@ class Autopilot:
             log.warning("%s; it stays unknown", problem)
             return None
 
-    def _executor(self, slots: int) -> HostType:
-        """The host type that represents an executor of the session."""
-        memory = float(java_context(self._spark).executorMemory()) * MEBIBYTE
+    def _executor_type(self, slots: int) -> HostType:
+        memory = float(java_context(self._spark).executorMemory()) * MB_PER_MIB
         kind = replace(unpriced(slots), memory=memory, start=15.0)
         return kind if self._settings.prices is None else self._settings.prices.of(kind)
 
-    def _found(self, provider: Provider | None, kind: HostType) -> Callable[[int], HostType]:
-        """What an executor of so many slots is taken for that the session has anyway; kind: one that is leased.
-
-        Executors of one session are of one shape. Those beside hosts of another cloud are not that cloud's to price.
-        """
+    def _type_of_executors(self, provider: Provider | None, kind: HostType) -> Callable[[int], HostType]:
+        # Executors of one session have one shape. Those beside hosts of another cloud have none of its prices.
         requested = isinstance(provider, ExecutorProvider) or (provider is None and self._settings.host_type is not None)
-        return (lambda slots: kind) if requested else self._executor
+        return (lambda slots: kind) if requested else self._executor_type
 
-    def _joined(self, cloud: Cloud, stack: ExitStack, client: AllocationClient | None, allowed: int) -> Provider | None:
-        """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
+    def _open_cloud(self, cloud: Cloud, stack: ExitStack, client: AllocationClient | None, allowed: int) -> Provider | None:
+        """Open `cloud` and close it with `stack`; log a warning and return None if it cannot be opened."""
         try:
-            if self._folder is not None:  # a provider finds there what it kept of hosts that outlived it
-                place = RunDirectory(self._folder).cluster
-                place.mkdir(exist_ok=True)
+            if self._folder is not None:  # a provider reads there about hosts that outlived an earlier Autopilot
+                path = RunDirectory(self._folder).cluster
+                path.mkdir(exist_ok=True)
             else:
                 folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
-                place = Path(stack.enter_context(folder))
-            cluster = join(cloud, self._spark, place, client=client, allowed=allowed)
+                path = Path(stack.enter_context(folder))
+            cluster = join(cloud, self._spark, path, client=client, allowed=allowed)
         except (ElastreamError, OSError) as error:
             log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None
@@ -286,14 +276,13 @@ class Autopilot:
         return cluster
 
     def _steer(self, plant: AttachedPlant, journal: Journal) -> None:
-        """Run the loop."""
-        about: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
-        prices = self._settings.prices
-        about |= {} if prices is None else {"currency": prices.currency}
+        environment: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
+        if self._settings.prices is not None:
+            environment["currency"] = self._settings.prices.currency
         header = describe_run(
-            plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
+            plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=environment
         )
-        observers = self._observers(plant)  # the last: what they serve ends with the loop
+        observers = self._observers(plant)  # last, because they serve until the loop ends
         loop = Loop(
             plant,
             self._policy,
@@ -316,54 +305,54 @@ class Autopilot:
             loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
 
-    def _say(self, what: str) -> None:
-        """Print where the recording lies, if there is one."""
+    def _say(self, sentence: str) -> None:
         if self._folder is not None:
-            print(what % shlex.quote(str(self._folder)), file=sys.stderr, flush=True)
+            print(sentence % shlex.quote(str(self._folder)), file=sys.stderr, flush=True)
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        found: list[Observer] = [PilotLog(plant, self._period, self._settings.observe_only)]
+        observers: list[Observer] = [AutopilotLog(plant, self._period, self._settings.observe_only)]
         settings = self._settings
         if settings.registry is not None or settings.metrics_port is not None:
+            from elastream.observability.metrics import PrometheusObserver  # its counters exist only where they are served
+
             try:
-                found.append(PrometheusObserver(settings.registry, settings.metrics_port))
+                observers.append(PrometheusObserver(settings.registry, settings.metrics_port))
             except (ImportError, OSError, ValueError) as error:
                 log.warning("metrics are not served: %s", in_one_line(error))
         if settings.events is not None:
             try:
-                found.append(EventLog(settings.events))
+                observers.append(EventLog(settings.events))
             except ElastreamError as error:
                 log.warning("%s", error)
         if self._folder is not None:
-            found.append(Recorder(self._folder, keep=kept_for(float(settings.retention))))
-        return [*found, *told_to_cluster(self._spark), *settings.observers]
+            # Only an Autopilot with a folder needs what a recording is written and summed up with.
+            from elastream.recording.recorder import Recorder
+            from elastream.report.tally import kept_for
+
+            observers.append(Recorder(self._folder, keep=kept_for(float(settings.retention))))
+        return [*observers, *cluster_observers(self._spark), *settings.observers]
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """folder: None where nothing is kept on disk. journal: of actions. leases: of hosts, by epoch seconds."""
-
     folder: Path | None
     journal: Journal
     leases: LeaseLog
 
 
-def _store(folder: Path | None, application: str, stack: ExitStack) -> _Store:
-    """Open `folder`, which this Autopilot holds until `stack` is left; a Spark application has the id `application`.
-
-    What another application left undone was about its own hosts, which may have the same names: it is dropped. The leases
-    are not: their hosts may outlive it, at the provider.
-    """
+def _open_store(folder: Path | None, application: str, stack: ExitStack) -> _Store:
+    """Open `folder` and lock it until `stack` is left; keep nothing on disk if there is none or it cannot be opened."""
     if folder is None:
         return _Store(None, Journal(), LeaseLog())
     directory = RunDirectory(folder)
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         stack.enter_context(held(directory))
-        before = read_manifest(directory) if directory.manifest.exists() else None
+        earlier = read_manifest(directory) if directory.manifest.exists() else None
         journal, leases = Journal(directory.journal), LeaseLog(directory.leases)
         stack.callback(leases.close)
-        if before is None or before.identity.get(APPLICATION) != application:
+        if earlier is None or earlier.identity.get(APPLICATION) != application:
+            # Actions were about that application's hosts, whose names may come again. Leases may outlive it, and stay.
             journal.drop_unconcluded("it was another application's")
             write_manifest(directory, Manifest("queries", time.time(), identity={APPLICATION: application}))
     except (ElastreamError, OSError) as error:

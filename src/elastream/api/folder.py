@@ -1,4 +1,4 @@
-"""The folder that a run goes into: a new one, or that of one that goes on; `recording.manifest` has the states of one."""
+"""The folder of a new or a resumed run. `recording.manifest` describes its states."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +23,18 @@ from elastream.spark.hosts.first_hosts import EarlierLeases, Resumed
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import latest_batch
 
+# Key of a manifest's identity, written to files.
 PARTITIONS = "the number of state partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's folder, held by this process.
+    """A run's folder, locked by this process.
 
-    resumed: None for a new run. batches: the last one that an earlier driver committed, by query. if_lost: takes what is to
-    be done if another driver goes on with the run.
+    Attributes:
+        resumed: None for a new run.
+        batches: By query, the last batch that an earlier driver committed.
+        if_lost: Registers an action for the case that another driver resumes the run.
     """
 
     directory: RunDirectory
@@ -40,25 +43,23 @@ class RunFolder:
     batches: Mapping[str, int] = field(default_factory=dict)
     if_lost: Callable[[Callable[[], object]], None] = lambda action: None
 
-    def begins(self, graph: Graph, settings: RunSettings, default: int, program: Mapping[str, Any]) -> "RunFolder":
-        """Return the folder of a run that now begins, or goes on.
+    def begin(self, graph: Graph, settings: RunSettings, default: int, program: Mapping[str, Any]) -> "RunFolder":
+        """Write the identity of a new run, or check that of a resumed one; return the folder with it.
 
-        Args:
-            default: State partitions of a new run for which the settings name no number.
-            program: How to execute the program again.
+        A new run without a setting has `default` state partitions. `program` describes how to execute it again.
 
         Raises:
-            InputError: The run cannot go on with `graph`, or from what is left in the folder.
+            InputError: `graph` or the state of the folder does not allow to resume the run.
         """
         earlier = self.manifest.identity.get(PARTITIONS)
         partitions = settings.state_partitions or (default if earlier is None else int(earlier))
         layout = lay_out(graph)
-        now = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
+        identity = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
         if self.resumed is not None:
-            check_identity(self.manifest.identity, now)
+            check_identity(self.manifest.identity, identity)
             refuse_damaged(layout, self.directory)
             return self
-        manifest = replace(self.manifest, identity=now, program=dict(program))
+        manifest = replace(self.manifest, identity=identity, program=dict(program))
         write_manifest(self.directory, manifest)
         return replace(self, manifest=manifest)
 
@@ -67,16 +68,17 @@ class RunFolder:
         """State partitions of the run."""
         return int(self.manifest.identity[PARTITIONS])
 
-    def went_on(self, hosts: EarlierLeases, epoch: float) -> tuple[Json, ...]:
-        """Note that the run has gone on, and with which hosts; returns all such notes, for its recording.
+    def record_start(self, hosts: EarlierLeases, epoch: float) -> tuple[Json, ...]:
+        """Write to the manifest that the run was resumed with `hosts`, or that a new run began at `epoch` (epoch seconds).
 
-        Of a new run, its time 0 is noted: epoch second `epoch`.
+        Returns:
+            All resumptions, for the recording.
         """
         if self.resumed is None:
             write_manifest(self.directory, replace(self.manifest, started=epoch))
             return ()
-        about = {"adopted": [*hosts.adopted], "gone": [*hosts.gone], "batches": dict(self.batches)}
-        note = {"time": self.resumed.at, "seen": self.resumed.last_seen, **about}
+        details = {"adopted": [*hosts.adopted], "gone": [*hosts.gone], "batches": dict(self.batches)}
+        note = {"time": self.resumed.at, "seen": self.resumed.last_seen, **details}
         manifest = self.manifest.after(note)
         write_manifest(self.directory, manifest)
         return manifest.resumed
@@ -84,9 +86,11 @@ class RunFolder:
 
 @contextmanager
 def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder]:
-    """The folder of a run of `graph`, below `runs`, or `resume`; held until the end of the context.
+    """Yield a new folder below `runs`, or the folder `resume`, locked inside the context.
 
-    Raises InputError where `resume` is no run of this dataflow that can go on, EnvironmentProblem where it is held.
+    Raises:
+        InputError: `resume` is no run of this dataflow, or cannot be resumed.
+        EnvironmentProblem: Another process has locked it.
     """
     if resume is None:
         directory = RunDirectory.create(runs, graph.name)
@@ -102,9 +106,9 @@ def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder
         raise InputError(f"{resume} is a run of dataflow {manifest.flow!r}, not of {graph.name!r}")
     refuse_overtaken(directory)
     with held(directory), mirrored(directory) as if_lost:
-        seen = last_time(directory.recording)
-        # By the clock of the wall, as loads are; it may have been set back meanwhile.
-        resumed = Resumed(max(seen, time.time() - manifest.started), seen)
+        last_observation = last_time(directory.recording)
+        # Loads follow the wall clock, which may have been set back.
+        resumed = Resumed(max(last_observation, time.time() - manifest.started), last_observation)
         commits = {each.name: latest_batch(directory.checkpoint(each.name), "commits") for each in lay_out(graph).segments}
         yield RunFolder(
             directory, manifest, resumed, {name: number for name, number in commits.items() if number >= 0}, if_lost
@@ -112,17 +116,17 @@ def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder
 
 
 def on_this_machine(run: Path | str) -> Path:
-    """The folder of an earlier run, brought here where `run` is an address. Raises InputError and EnvironmentProblem."""
+    """Return the local folder of an earlier run, fetched if `run` is an address."""
     place = place_of(run)
     return fetched(place) if isinstance(place, RemotePath) else place
 
 
 def resumable(directory: RunDirectory) -> Manifest:
-    """What the run in `directory` is. Raises InputError where it cannot go on."""
+    """Return the manifest of the run in `directory`. Raises InputError if it cannot be resumed."""
     manifest = read_manifest(directory)
     if not manifest.identity:
         raise InputError(f"the run in {directory.root} never began: start it anew")
-    if directory.recording.exists() and whole_length(directory.recording):  # one killed while it started has no entry yet
+    if directory.recording.exists() and whole_length(directory.recording):  # a run killed at its start has none
         ending = Recording.outline(directory.root).ending
         if ending is not None and ending.status == "finished":
             raise InputError(f"the run in {directory.root} has finished: nothing is left to do")

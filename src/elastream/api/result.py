@@ -1,4 +1,4 @@
-"""What a run came to, as a value for programs and notebooks: figures, report, frames of the recording, collected rows."""
+"""The result of a run for programs and notebooks: figures, report, data frames, collected rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,25 +25,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult:
-    """Result of a run. In a notebook it shows its figures; what it offers is read from the recording in its folder.
+    """The result of a run, read from its recording. A notebook shows its figures.
 
-    directory: the run's folder, with recording, journal and checkpoint. report: the HTML report, unless it could not be
-    written (a warning in the log says why). tables: per name of a
-    `collect(...)` sink, its rows as an Arrow table. taken: per shaped source, the folder of its stored records and the
-    number of records committed.
+    Attributes:
+        directory: Folder of the run.
+        report: The HTML report. If it could not be written, the log says why.
+        tables: Rows of each `collect(...)` sink.
+        replayable: Folder and number of the committed records of each source with a load.
     """
 
     directory: Path
     report: Path
     tables: Mapping[str, "pa.Table"] = field(default_factory=dict)
-    taken: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+    replayable: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path | str) -> "RunResult":
-        """The result of an earlier run, or of one that goes on, from its folder; collected rows are gone.
+        """Return the result of an earlier or a running run, without collected rows.
 
-        The report is written where there is none yet, or an older one than the recording. Raises InputError if there is no
-        recording.
+        It writes the report if that is missing or older than the recording.
+
+        Raises:
+            InputError: There is no recording.
         """
         directory = RunDirectory(Path(folder))
         result = cls(directory.root, directory.report)
@@ -54,17 +57,17 @@ class RunResult:
 
     @cached_property
     def recording(self) -> Recording:
-        """Everything that was observed and decided."""
+        """All observations and decisions."""
         return Recording.read(self.directory)
 
     @property
     def ending(self) -> Ending:
-        """How the run ended; one that was killed has the status "died"."""
+        """The end of the run. A killed run has the status "died"."""
         return self.recording.ending or Ending("died", self.recording.end, "the recording has no end")
 
     @cached_property
     def summary(self) -> Summary:
-        """Its figures: records, latency, part in time, hosts, cost."""
+        """Figures: records, latency, share in time, hosts, cost."""
         return summarise(self.recording)
 
     @cached_property
@@ -74,8 +77,7 @@ class RunResult:
 
     @cached_property
     def dead_letters(self) -> "pd.DataFrame":
-        """Records that operators with `on_error="dead_letter"` left out, as far as they are kept: query, batch, operator,
-        alternate, error, record, and the key where there is one. Empty where there are none."""
+        """Records that operators with `on_error="dead_letter"` left out, as far as they are stored."""
         import pandas as pd
 
         columns = ("query", "batch", "operator", "alternate", "error", "record", "key")
@@ -83,39 +85,45 @@ class RunResult:
 
     @cached_property
     def collected(self) -> "dict[str, pd.DataFrame]":
-        """Per name of a `collect(...)` sink, its rows in the order of their batches.
+        """Rows of each `collect(...)` sink, in the order of their batches.
 
-        Of an updated result (of a keyed operator) the last row of a key is the newest:
+        A keyed operator updates its results, so that the last row of a key counts:
         `result.collected["counts"].drop_duplicates("word", keep="last")`.
         """
         return {name: table.to_pandas() for name, table in self.tables.items()}
 
     def replay(self, source: str) -> Iterator[Any]:
-        """The committed records of a shaped source, in order, in the form that operators get.
+        """Yield the committed records of a source with a load, in order, as operators receive them.
 
-        Used to compare results with a plain computation over the same input. Raises InputError for a source without load.
+        With them a plain computation over the same input can check results.
+
+        Raises:
+            InputError: The source has no load.
         """
         from elastream.spark.dataflow.corpus import replayed
         from elastream.spark.dataflow.sources import CORPUS
 
-        if source not in self.taken:
+        if source not in self.replayable:
             raise InputError(
-                f"{source!r} is not a source with a load of this run (those are: {', '.join(self.taken) or 'none'})"
+                f"{source!r} is not a source with a load of this run (those are: {', '.join(self.replayable) or 'none'})"
             )
-        control, count = self.taken[source]
+        control, count = self.replayable[source]
         return replayed(control / CORPUS, count)
 
     def output(self, sink: str = "") -> Place:
-        """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default its
-        only such sink. Raises InputError where there is none."""
+        """Return the folder of the results of `sink` inside the run's folder, by default of the only such sink.
+
+        Raises:
+            InputError: There is no such sink, or there are several.
+        """
         results = directory_of(self.directory).all_results
         entries = scanned(results) if results.is_dir() else ()
-        found = {each.name: results / each.name for each in sorted(entries) if each.is_folder}
-        if sink in found or (not sink and len(found) == 1):
-            return found[sink or next(iter(found))]
-        names = ", ".join(found) or "none"
-        wanted = f"no sink {sink!r} wrote" if sink else f"{len(found)} sinks wrote"
-        raise InputError(f"{wanted} into the folder of the run (those that did: {names})")
+        folders = {each.name: results / each.name for each in sorted(entries) if each.is_folder}
+        if sink in folders or (not sink and len(folders) == 1):
+            return folders[sink or next(iter(folders))]
+        names = ", ".join(folders) or "none"
+        problem = f"no sink {sink!r} wrote" if sink else f"{len(folders)} sinks wrote"
+        raise InputError(f"{problem} into the folder of the run (those that did: {names})")
 
     def __repr__(self) -> str:
         return f"<RunResult: {sentence(self.recording, self.summary)}; {self.directory}>"

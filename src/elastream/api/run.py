@@ -1,4 +1,4 @@
-"""`run(...)`: starts a plant and the control loop for a dataflow and a policy, shows the run, and ends it in order."""
+"""`run(...)`: runs a dataflow under a policy, shows the run, and ends it in order."""
 
 import contextlib
 import logging
@@ -16,26 +16,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-from elastream.api.admission import admit
 from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
 from elastream.api.folder import on_this_machine, opened, resumable
+from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
-from elastream.api.showing import shown, told_to_cluster
+from elastream.api.showing import shown
 from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
 from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.core.fitting import check_rules, state_partitions_of
-from elastream.core.observation import Context
+from elastream.core.composition import check_consistency, consistency_of
+from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of
+from elastream.core.hosts import HostType
+from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
 from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selection_of, selections_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import parameters_of
-from elastream.errors import ElastreamError, InputError, in_one_line
+from elastream.errors import ElastreamError, InputError, about, in_one_line
 from elastream.guards.document import load_guards
 from elastream.guards.pollers import Pollers, pollable
 from elastream.policies.threshold import Threshold
@@ -48,14 +51,18 @@ from elastream.recording.places import place_of
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
 from elastream.settings import CommandSettings, RunSettings, keywords_of
-from elastream.spark.dataflow.sinks import replace_results, tables_collected
+from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_collected
+from elastream.spark.dataflow.sources import check_source
+from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.start import pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
+from elastream.spark.worker.composition import CompositionCodec
 from elastream.units import format_duration
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LOG_BYTES, LOGS = 10_000_000, 3
-"""Of the log of a run, and how many earlier ones are kept: tracebacks of a fault in every round fill a disk in weeks."""
+# Tracebacks of a fault in each round would fill a disk in weeks.
+LOG_BYTES, LOG_BACKUPS = 10_000_000, 3
 
 
 @keywords_of(RunSettings)
@@ -70,24 +77,24 @@ def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
     policy = check_policy(settings.policy)
     cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command checks, simulates or replaces it
     check_observers(settings.observers)
-    check_type("flow", flow, Dataflow, Graph, wanted="a Dataflow")
+    check_type("flow", flow, Dataflow, Graph, description="a Dataflow")
     return launcher()(flow.graph if isinstance(flow, Dataflow) else flow, replace(settings, policy=policy, cloud=cloud))
 
 
 Launcher: TypeAlias = Callable[[Graph, RunSettings], RunResult]
-"""Carries out a call of `run`. A command installs one while it executes a program."""
+"""Function that carries out calls of `run`. A command installs one while it executes a program."""
 
 _launchers: list[Launcher] = []
 
 
 def launcher() -> Launcher:
-    """Return the launcher in force: by default one that runs the dataflow as the call says."""
+    """Return the launcher in force, by default one that runs the dataflow with the settings of the call."""
     return _launchers[-1] if _launchers else Command()
 
 
 @contextmanager
 def launching(by: Launcher) -> Iterator[None]:
-    """Let `by` carry out the calls of `run` that are made inside the context, by whichever thread."""
+    """Let `by` carry out the calls of `run` inside the context, of all threads."""
     _launchers.append(by)
     try:
         yield
@@ -97,13 +104,13 @@ def launching(by: Launcher) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Command:
-    """A launcher that runs a dataflow, with settings of a command in place of the program's.
+    """A launcher that runs a dataflow with a command's settings in place of the program's.
 
     Attributes:
-        settings: Settings of `CommandSettings` by name, which replace those of the call.
-        rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the call.
+        settings: Settings of `CommandSettings` by name.
+        rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the program.
         observers: Further observers.
-        program: How to execute the program again, for the run's folder (`recording.manifest`).
+        program: Description of how to execute the program again, for the run's folder.
         calls: Number of calls so far.
     """
 
@@ -114,7 +121,6 @@ class Command:
     calls: int = 0
 
     def __call__(self, graph: Graph, settings: RunSettings) -> RunResult:
-        """Run `graph`."""
         return _carry_out(graph, self.applied(settings), self.program)
 
     def applied(self, settings: RunSettings) -> CommandSettings:
@@ -127,13 +133,12 @@ class Command:
 
 @contextmanager
 def commanded(**settings: Any) -> Iterator[None]:
-    """Run the dataflows of calls inside the context with `settings` of `CommandSettings` in place of the program's."""
+    """Run dataflows inside the context with `settings` of `CommandSettings` in place of the program's."""
     with launching(Command(settings)):
         yield
 
 
 def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
-    """Run `graph` here. program: how to execute the program again, for the run's folder."""
     policy = check_policy(settings.policy) or Threshold()
     cloud = check_cloud(settings.cloud)
     graph = _with_input(graph, settings.input)
@@ -159,7 +164,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
         table.check(selection_of(graph, table.operator))
     with opened(graph, place_of(settings.runs), earlier) as folder:
         default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
-        folder = folder.begins(graph, settings, default, program)
+        folder = folder.begin(graph, settings, default, program)
         directory, resumed = folder.directory, folder.resumed
         if settings.fresh:
             replace_results(operator.writes for operator in graph.sinks)
@@ -167,7 +172,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
         copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
         recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
         versions = GuardLog(directory.guards)
-        # Of a run that goes on, what it was given once is not given again: a later version may be in force.
+        # A resumed run may have a later version of the guards in force.
         if document is not None and document.text not in {version.text for version in versions.versions}:
             versions.append(document.text, document.path, "run")
         table_log = KeyTableLog(directory, selections)
@@ -205,7 +210,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                     plant="spark",
                     started=plant.clock.epoch,
                     environment=environment,
-                    resumed=folder.went_on(plant.hosts.taken_over, plant.clock.epoch),
+                    resumed=folder.record_start(plant.hosts.taken_over, plant.clock.epoch),
                 )
                 topics = [each.reads for each in graph.sources if isinstance(each.reads, KafkaTopic)]
                 with closing(Pollers(plant.clock.now)) as pollers, committing(plant.spark, topics):
@@ -214,7 +219,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         policy,
                         monitor=float(settings.monitor),
                         period=float(settings.period),
-                        observers=[*recorders, *views, *settings.observers, *told_to_cluster(plant.spark)],
+                        observers=[*recorders, *views, *settings.observers, *cluster_observers(plant.spark)],
                         journal=Journal(directory.journal),
                         observe_only=settings.observe_only,
                         paused=lambda: directory.is_paused,
@@ -247,11 +252,11 @@ def _recorded_if_it_fails(
     environment: Mapping[str, Any],
     started: float,
 ) -> Iterator[None]:
-    """Record a run that cannot be started, so that its folder says what it was to be and why it failed."""
+    """Record a run that cannot be started, so that its folder has its settings and the error."""
     try:
         yield
     except BaseException as error:
-        # Of the cloud nothing is described: it may be what failed, and asking it again takes time.
+        # The cloud may be the cause, so that nothing is read from it.
         header = describe_run(
             Context(lay_out(graph), {}, target), policy=policy.name, plant="spark", started=started, environment=environment
         )
@@ -259,7 +264,7 @@ def _recorded_if_it_fails(
         reason = "interrupted before the first host was ready" if interrupted else in_one_line(error)
         ending = Ending("stopped" if interrupted else "failed", time.time() - started, reason)
         for recorder in recorders:
-            with contextlib.suppress(ElastreamError):  # a full disk: what ended the run is what its caller is told
+            with contextlib.suppress(ElastreamError):  # a full disk must not hide the error of the run
                 recorder.started(header)
                 recorder.ended(ending)
         raise
@@ -267,24 +272,22 @@ def _recorded_if_it_fails(
 
 @contextmanager
 def _interrupts_unlogged() -> Iterator[None]:
-    """Keep py4j from printing a traceback where a signal comes while Spark answers: the run's record says how it ended."""
-
-    def told(record: logging.LogRecord) -> bool:
+    def is_no_interrupt(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
     root, handler = logging.getLogger(), logging.NullHandler()
-    root.addFilter(told)
+    root.addFilter(is_no_interrupt)
     if not root.handlers:
-        root.addHandler(handler)  # else logging would configure itself, and repeat on standard error what run.log has
+        root.addHandler(handler)  # logging would otherwise print the records of run.log on standard error
     try:
         yield
     finally:
-        root.removeFilter(told)
+        root.removeFilter(is_no_interrupt)
         root.removeHandler(handler)
 
 
 class _RunLog(RotatingFileHandler):
-    """On a full disk, what cannot be written is left out: what ends the run is what its caller is told."""
+    """The log file of a run. It drops records if the disk is full."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
@@ -297,10 +300,10 @@ class _RunLog(RotatingFileHandler):
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write what the package logs, tracebacks included, to a file of the run, and not over the live view."""
+    """Write the package's log to a file of the run instead of over the live view."""
     logger, handler = (
         logging.getLogger("elastream"),
-        _RunLog(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True),
+        _RunLog(path, maxBytes=LOG_BYTES, backupCount=LOG_BACKUPS, encoding="utf-8", delay=True),
     )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
@@ -312,7 +315,7 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 class _Stop:
-    """Signal handler: interrupts before the loop exists, later requests the loop to end; a second signal interrupts."""
+    """A signal handler that ends the loop. It interrupts before the loop exists, and at the second signal."""
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
         self._signals = signals
@@ -321,7 +324,7 @@ class _Stop:
 
     def then(self, *actions: Callable[[], object]) -> None:
         self._actions = actions
-        for number in self._signals:  # again with the loop: PySpark replaced our handler when its session was opened
+        for number in self._signals:  # again with the loop: PySpark replaces the handler when it opens its session
             signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -334,7 +337,7 @@ class _Stop:
 
 @contextmanager
 def _ending_in_order() -> Iterator[_Stop]:
-    """Install handlers so that SIGINT and SIGTERM end the run in order; no effect outside the main thread."""
+    """Install handlers by which SIGINT and SIGTERM end the run in order; do nothing outside the main thread."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (SIGNALS if main else ())}
     try:
@@ -345,7 +348,7 @@ def _ending_in_order() -> Iterator[_Stop]:
 
 
 def _with_input(graph: Graph, path: str | None) -> Graph:
-    """`graph` with its only file source reading `path`; itself for None. Raises InputError for several file sources."""
+    """Return `graph` with its only file source reading `path`; raise InputError unless there is exactly one."""
     if path is None:
         return graph
     readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}
@@ -353,3 +356,51 @@ def _with_input(graph: Graph, path: str | None) -> Graph:
         raise InputError(f"--input {path}: dataflow {graph.name!r} has {len(readers)} sources that read files, not one")
     operators = tuple(replace(o, reads=readers.get(o.name, o.reads)) for o in graph.operators)
     return Graph(graph.name, operators, graph.edges)
+
+
+def admit(
+    graph: Graph,
+    settings: RunSettings,
+    *,
+    types: Sequence[HostType] = (),
+    max_hosts: int = 1_000_000,
+    run: str | None = "",
+) -> None:
+    """Check that `graph` can run on Spark with `settings`, without a session or a JVM.
+
+    `run` calls it before it starts anything, and `elastream check` calls nothing else.
+
+    Host types begin with that of the first hosts, and are empty if unknown. Results where a sink writes must be those of
+    the resumed `run`; with None they are replaced.
+
+    Raises:
+        ElastreamError: The first problem, with the field at fault.
+    """
+    layout = lay_out(graph)
+    plans = plan_queries(layout)
+    check_consistency(layout, consistency_of(settings.consistency))
+    check_replicas(settings.replicas, max_hosts, layout)
+    CompositionCodec(graph).encode(Composition.default(graph))
+    for operator in graph.operators:
+        if operator.alternates:
+            functions = [alternate.function for alternate in operator.alternates]
+            pickled(functions, f"operator {operator.name!r}")
+    for source in graph.sources:
+        with about("operators", source.name, "source"):
+            check_source(source)
+    for segment in layout.segments:
+        changes = plans[segment.name].updates != ()
+        for name in segment.operators:
+            with about("operators", name, "sink"):
+                writes = graph.operator(name).writes
+                check_sink(writes, changes=changes, run=run)
+                if (refuse := getattr(writes, "refuse", None)) is not None:
+                    refuse(graph)
+    check_feasible(
+        layout,
+        types,
+        settings.policy,
+        target_latency=settings.latency,
+        max_hosts=max_hosts,
+        scalable=scalable_operators(layout),
+    )

@@ -1,7 +1,7 @@
-"""Registers the commands, and prints errors in one way for all of them.
+"""The group of all commands, and their errors.
 
-An error that a user can correct is one sentence on stderr and exit status 2; an interrupt is status 130; a fault of the
-package keeps its stack trace. A new command is a module in this package and a line in `COMMANDS`.
+An error that a user can correct is one sentence on stderr and exit status 2. A fault of the package keeps its stack trace.
+A new command is a module in this package and a line in `COMMANDS`.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from elastream.cli.run import run
 from elastream.cli.simulate import simulate
 from elastream.errors import ElastreamError, missing
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+# 128 and the number of SIGINT, as in shells.
+INTERRUPTED_STATUS = 130
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     run,
@@ -42,7 +42,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 class Commands(TyperGroup):
-    """The group of all commands; converts their errors to messages and exit statuses."""
+    """The group of all commands. It turns their errors into messages and exit statuses."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -51,12 +51,12 @@ class Commands(TyperGroup):
             typer.echo(f"elastream: {error}", err=True)
             raise typer.Exit(error.exit_status) from None
         except ModuleNotFoundError as error:
-            if not (said := missing(error, "this command")):
+            if not (sentence := missing(error, "this command")):
                 raise
-            typer.echo(f"elastream: {said}", err=True)
+            typer.echo(f"elastream: {sentence}", err=True)
             raise typer.Exit(ElastreamError.exit_status) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED_STATUS) from None
 
 
 app = typer.Typer(
@@ -73,8 +73,8 @@ app.add_typer(guards)
 app.add_typer(tables)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"elastream {__version__}")
         raise typer.Exit
 

@@ -1,7 +1,13 @@
 """`elastream check FILE`: validates the dataflow of a program or document without running it."""
 
+import contextlib
+import io
 import math
-from collections.abc import Sequence
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,94 +16,163 @@ import typer
 
 from elastream.cli.options import named_by
 from elastream.cli.program import declared
+from elastream.errors import ElastreamError
 
 if TYPE_CHECKING:
-    from elastream.cli.program import Declared
+    from elastream.cli.program import Declaration
     from elastream.core.plant import Policy
     from elastream.dataflow.graph import Graph
-    from elastream.errors import ElastreamError
 
-NAMED = "NAME[:key=value,...]"
+NAME_FORM = "NAME[:key=value,...]"
+# Exit status after a fault of this package, whose stack trace the child has printed.
+FAULT_STATUS = 1
 
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program or a YAML document.")],
-    policy: Annotated[str | None, typer.Option(metavar=NAMED, help="Check it with this policy, as `run` takes it.")] = None,
-    cloud: Annotated[str | None, typer.Option(metavar=NAMED, help="Check it on this cloud, as `run` takes it.")] = None,
+    policy: Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Policy to check it with.")] = None,
+    cloud: Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Cloud to check it on.")] = None,
 ) -> None:
-    """Check a dataflow, starting nothing: whether `run` and `simulate` would refuse it, and what its policy will not know.
+    """Check a dataflow without starting it: errors of `run` and `simulate`, and metrics that its policy will lack.
 
-    A program is executed up to its `run(...)`, and files that a document names are imported, in a process of their own.
-    Exit status 2, with one sentence, for what they would refuse.
+    A program is executed up to its `run(...)` in a separate process, which also imports the files that a document names.
+    The exit status of an error is 2.
     """
-    from elastream.cli.child import in_child
-
     in_child(file, lambda: _check(file, policy, cloud))
+
+
+def in_child(file: Path, work: Callable[[], None]) -> None:
+    """Call `work`, which loads `file`, in a fork of this process, and print its output.
+
+    The user's code may end its process; the command then reports it.
+
+    Raises:
+        ElastreamError: The error of `work`, or a report that its process ended early.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        _work(theirs, work)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not answer:
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        raise ElastreamError(
+            f"{file}: the process that read it {how} before it was done: its code, or what that imports, ends it"
+        )
+    out, err, error = pickle.loads(answer)
+    sys.stdout.write(out)
+    sys.stderr.write(err)
+    if isinstance(error, int):
+        raise typer.Exit(error)
+    if error is not None:
+        raise error
+
+
+def _work(pipe: int, work: Callable[[], None]) -> None:
+    # Ends by `_exit`: handlers at exit are the parent's.
+    os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    out, err = io.StringIO(), io.StringIO()
+    error: ElastreamError | int | None = None
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            error = _outcome(work)
+        with open(pipe, "wb") as file:
+            file.write(pickle.dumps((out.getvalue(), err.getvalue(), error)))
+    finally:
+        os._exit(0)
+
+
+def _outcome(work: Callable[[], None]) -> ElastreamError | int | None:
+    import traceback
+
+    try:
+        work()
+    except ElastreamError as error:
+        failure = ElastreamError(str(error))
+        failure.exit_status = error.exit_status
+        return failure
+    except typer.Exit as ended:
+        return ended.exit_code
+    except Exception:
+        traceback.print_exc()
+        return FAULT_STATUS
+    return None
 
 
 def _check(file: Path, policy: str | None, cloud: str | None) -> None:
     from elastream.dataflow.key_table import selection_of
 
-    given = declared(file)
+    declaration = declared(file)
     if policy is not None:
-        given = given.replaced(policy=named_by(policy, "policy", file))
+        declaration = declaration.replaced(policy=named_by(policy, "policy", file))
     if cloud is not None:
-        given = given.replaced(cloud=named_by(cloud, "cloud", file))
+        declaration = declaration.replaced(cloud=named_by(cloud, "cloud", file))
     replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
-    with given.placing(*replaced):
-        only_simulated = refuse(given)
-    for each in given.settings.tables:
-        each.check(selection_of(given.graph, each.operator))
-    if given.settings.guards is not None:
+    with declaration.placing(*replaced):
+        only_simulated = check_declaration(declaration)
+    for each in declaration.settings.tables:
+        each.check(selection_of(declaration.graph, each.operator))
+    if declaration.settings.guards is not None:
         from elastream.guards.document import load_guards
 
-        load_guards(Path(given.settings.guards), given.graph)
-    said = [*unknown_to(given.policy, given.graph, given.settings.latency), *needed(given, only_simulated is None)]
-    said += beyond(given)
-    said += doubted(given)
-    if only_simulated is not None:
-        said.insert(0, f"it cannot be run: {only_simulated}")
-    _show(file, given.graph, said)
+        load_guards(Path(declaration.settings.guards), declaration.graph)
+    sentences = [] if only_simulated is None else [f"it cannot be run: {only_simulated}"]
+    sentences += unknown_metrics(declaration.policy, declaration.graph, declaration.settings.latency)
+    sentences += missing_settings(declaration, only_simulated is None)
+    sentences += overload_warnings(declaration)
+    sentences += warnings_of_run(declaration)
+    _show(file, declaration.graph, sentences)
 
 
-def refuse(given: "Declared") -> "ElastreamError | None":
-    """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
+def check_declaration(declaration: "Declaration") -> ElastreamError | None:
+    """Raise the error that `run` would raise, or `simulate` for a dataflow that only a simulation supports.
+
+    Returns:
+        The reason why only a simulation supports it; None if it runs.
+    """
     from elastream.clouds.pool import Pool
     from elastream.core.fitting import check_feasible, check_rules
     from elastream.dataflow.compiling import simulated_only
     from elastream.dataflow.stages import lay_out
 
-    settings, cloud = replace(given.settings, policy=given.policy), given.settings.cloud
-    asks = isinstance(cloud, Pool)  # a pool knows its types and its size only where it runs
-    types = given.host_types if asks else given.types
+    settings, cloud = replace(declaration.settings, policy=declaration.policy), declaration.settings.cloud
+    asks = isinstance(cloud, Pool)  # the server knows a pool's types and size
+    types = declaration.host_types if asks else declaration.types
     most = 1_000_000 if asks or cloud is None else cloud.max_hosts
     check_rules(settings.scaling, most, types)
-    reason = simulated_only(given.graph)
+    reason = simulated_only(declaration.graph)
     if reason is None:
-        from elastream.api.admission import admit
+        from elastream.api.run import admit
 
-        admit(given.graph, settings, types=types, max_hosts=most)
+        admit(declaration.graph, settings, types=types, max_hosts=most)
         return None
-    layout = lay_out(given.graph, chained=given.fused)
+    layout = lay_out(declaration.graph, chained=declaration.fused)
     check_feasible(
         layout,
         types,
-        given.policy,
+        declaration.policy,
         target_latency=settings.latency,
         max_hosts=most,
         scalable=layout.simulated_scalable,
-        unchained=not given.fused,
+        unchained=not declaration.fused,
     )
     return reason
 
 
-def needed(given: "Declared", runs: bool) -> "list[str]":
-    """What `run` and `simulate` need that the file does not say; a sentence each."""
+def missing_settings(declaration: "Declaration", runs: bool) -> "list[str]":
+    """Return sentences about options that `run` and `simulate` need, because the file does not declare them."""
     from elastream.dataflow.operators import Kind
 
-    found, graph = [], given.graph
-    if runs and given.settings.cloud is None:
-        found.append("to run it, give --cloud")
+    sentences, graph = [], declaration.graph
+    if runs and declaration.settings.cloud is None:
+        sentences.append("to run it, give --cloud")
     bare = [source.name for source in graph.sources if source.load is None]
     endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
     free = [
@@ -105,91 +180,89 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
         for operator in graph.operators
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.alternates[0].cost is None
     ]
-    wants = [
+    options = [
         ("--load", f"source {_declare(bare)} none" if bare else ""),
         ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
         ("--calibrate RUN", f"{_declare(free)} no cost" if free else ""),
-        ("--prices", "no host type is declared" if not given.host_types and given.settings.cloud is None else ""),
+        ("--prices", "no host type is declared" if not (declaration.host_types or declaration.settings.cloud) else ""),
     ]
-    if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
-        found.append(f"to simulate it, give {missing}")
-    return found
+    if missing := "; ".join(f"{option} ({why})" for option, why in options if why):
+        sentences.append(f"to simulate it, give {missing}")
+    return sentences
 
 
 def _declare(names: "list[str]") -> str:
     return f"{names_of(names)} {'declare' if len(names) > 1 else 'declares'}"
 
 
-def doubted(given: "Declared") -> "tuple[str, ...]":
-    """What `run` will warn of; a sentence each. How many hosts a pool has is known only where it runs."""
+def warnings_of_run(declaration: "Declaration") -> "tuple[str, ...]":
+    """Return the warnings that `run` will log."""
     from elastream.clouds.pool import Pool
     from elastream.core.fitting import doubts
     from elastream.dataflow.operators import Kind
 
-    settings, cloud = given.settings, given.settings.cloud
-    sized = cloud is not None and not isinstance(cloud, Pool)
-    keyed = any(each.kind is Kind.KEYED for each in given.graph.operators)
+    settings, cloud = declaration.settings, declaration.settings.cloud
+    sized = cloud is not None and not isinstance(cloud, Pool)  # the server knows a pool's size
+    keyed = any(each.kind is Kind.KEYED for each in declaration.graph.operators)
     most = cloud.max_hosts if sized else 0
-    return doubts(settings.replicas, given.types, settings.state_partitions if keyed else None, most)
+    return doubts(settings.replicas, declaration.types, settings.state_partitions if keyed else None, most)
 
 
-def beyond(given: "Declared") -> "list[str]":
-    """What is missing where the load's peak, by declared costs, fills more hosts than there may be, or than partitions of
-    state can use."""
+def overload_warnings(declaration: "Declaration") -> "list[str]":
+    """Return a warning if the declared peak load needs more hosts than the cloud or the state partitions allow."""
     from elastream.clouds.pool import Pool
     from elastream.core.fitting import state_partitions_of
     from elastream.core.wording import hosts_text
     from elastream.dataflow.stages import lay_out
-    from elastream.errors import ElastreamError
     from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
     from elastream.policies.common.reach import beyond_partitions
 
-    settings, cloud = given.settings, given.settings.cloud
-    if cloud is None or isinstance(cloud, Pool) or not given.types:
+    settings, cloud = declaration.settings, declaration.settings.cloud
+    if cloud is None or isinstance(cloud, Pool) or not declaration.types:
         return []
-    layout = lay_out(given.graph, chained=given.fused)
+    layout = lay_out(declaration.graph, chained=declaration.fused)
     try:
-        cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=settings.latency))
-        peak = for_cores(layout, given.types[0], cores).hosts
-    except ElastreamError:  # a load without end, an operator without a cost: what it fills is not known here
+        rates = rates_of(declaration.graph, declaration.graph.loads, "peak", window=settings.latency)
+        cores = declared_cores(declaration.graph, rates)
+        peak = for_cores(layout, declaration.types[0], cores).hosts
+    except ElastreamError:  # the load has no end, or an operator no cost
         return []
-    default = state_partitions_of(given.types, cloud.max_hosts, given.policy.partitions_a_host)
-    if bound := beyond_partitions(layout, cores, given.types[0].slot, settings.state_partitions or default):
+    default = state_partitions_of(declaration.types, cloud.max_hosts, declaration.policy.partitions_a_host)
+    if bound := beyond_partitions(layout, cores, declaration.types[0].slot, settings.state_partitions or default):
         return [f"at the load's peak {bound}; records will be late"]
     if peak <= cloud.max_hosts:
         return []
-    filled = f"the load's peak fills {hosts_text(peak)} of type {given.types[0].name!r} to {TARGET_UTILISATION:.0%}"
+    filled = f"the load's peak fills {hosts_text(peak)} of type {declaration.types[0].name!r} to {TARGET_UTILISATION:.0%}"
     return [f"{filled}, and the cloud has {cloud.max_hosts} at most (`max_hosts`): records will be late"]
 
 
 def names_of(names: "Sequence[str]") -> str:
-    """Names in quotes, the first three of many."""
+    """Return names in quotes, at most four."""
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(map(repr, names if not more else names[:3])) + more
 
 
-def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
-    """Metrics that `policy` needs and that `graph` will not have on Spark; a sentence each, with what is missing."""
+def unknown_metrics(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
+    """Return sentences about metrics that `policy` needs and that `graph` lacks on Spark."""
     from elastream.core.metrics import Rows
     from elastream.core.promises import PlantKind, promised
     from elastream.dataflow.stages import lay_out
 
-    layout, found = lay_out(graph), []
+    layout, sentences = lay_out(graph), []
     for rows, metric in sorted(policy.needs if policy is not None else ()):
         promises = [
-            (each, [need for need in each.when if need.holds(layout, target_latency, operator) is False])
+            (each, [rule for rule in each.when if rule.holds(layout, target_latency, operator) is False])
             for operator in (graph.operators if rows is Rows.OPERATOR else (None,))
             for each in promised(metric, rows, PlantKind.DATAFLOW, operator)
         ]
         if all(missing for _, missing in promises):
-            conditions = sorted({need.value for _, missing in promises for need in missing})
+            conditions = sorted({rule.value for _, missing in promises for rule in missing})
             why = f"it would be with: {'; '.join(conditions)}" if conditions else "no plant on Spark measures it"
-            found.append(f"policy {policy.name}: {metric} of the {rows} will be unknown; {why}")  # type: ignore[union-attr]
-    return found
+            sentences.append(f"policy {policy.name}: {metric} of the {rows} will be unknown; {why}")  # type: ignore[union-attr]
+    return sentences
 
 
 def _role(graph: "Graph", name: str) -> str:
-    """What an operator is, for the table: its kind, or which sink it is where it writes no results."""
     from elastream.dataflow.endpoints import DomainSignal
 
     operator = graph.by_name[name]
@@ -198,7 +271,7 @@ def _role(graph: "Graph", name: str) -> str:
     return "nothing" if graph.empty(name) else operator.kind.value
 
 
-def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
+def _show(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -216,7 +289,7 @@ def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
         stage = layout.stage_of[name].name
         table.add_row(name, _role(graph, name), sources, stage, alternates, duration_text(operator.max_duration))
     console.print(table)
-    for sentence in said:
+    for sentence in sentences:
         typer.echo(sentence)
     size = (
         f"{counted(len(graph.operators), 'operator')}, {counted(len(layout.stages), 'stage')}, "

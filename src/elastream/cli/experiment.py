@@ -1,4 +1,4 @@
-"""`elastream experiment NAME`: repeats a paper's evaluation and compares its figures with the paper's and with bars."""
+"""`elastream experiment NAME`: repeats a paper's evaluation and compares its figures."""
 
 import json
 import os
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from elastream.evaluation.experiments import Experiment
     from elastream.evaluation.findings import Findings
 
-NOT_HELD = 1
-"""Exit status if a check does not hold."""
+# Exit status if a check is missed.
+MISSED_STATUS = 1
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, those of the paper, and checks.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's figures and checks.")]
 
 
 Plant = Annotated[
     str | None,
-    typer.Option("--plant", metavar="PLANT", help="Plant: simulated (the default if available) or spark (minutes)."),
+    typer.Option("--plant", metavar="PLANT", help="simulated (the default if there is one), or spark (takes minutes)."),
 ]
 
 
@@ -40,7 +40,7 @@ def experiment(
         ),
     ],
     plant: Plant = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run only the smallest part, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also vary every assumption.")] = False,
     moves: Annotated[
         str | None,
@@ -55,7 +55,7 @@ def experiment(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="FILE", help="Keep results in FILE as they come, and go on from those in it."),
+        typer.Option("--resume", metavar="FILE", help="Write results to FILE as they come. Skip those that are in it."),
     ] = None,
     html: Html = None,
     json_file: Json = None,
@@ -81,7 +81,7 @@ def experiment(
         (
             f"elastream experiment {name}",
             *(f"{option} {value}" for option, value in options.items() if value is not None),
-            *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity), ("--full", full)) if given),
+            *(flag for flag, is_set in (("--quick", quick), ("--sensitivity", sensitivity), ("--full", full)) if is_set),
         )
     )
     part = {"moves": _numbers(moves), "full": full or None, "part": one}
@@ -90,7 +90,7 @@ def experiment(
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
     if resume is not None and plant != "simulated":
         raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
-    about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
+    about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before the experiment adds to it
     console = Console()
     with progress_bar(console) as progress:
         workers = min(2, os.cpu_count() or 1)
@@ -103,17 +103,17 @@ def experiment(
     console.print(f"{counted(outcome.checks)} ({plant}, {outcome.figures['seconds']:g} s)")
     save(outcome, html, json_file, console, about)
     if not outcome.holds:
-        raise typer.Exit(NOT_HELD)
+        raise typer.Exit(MISSED_STATUS)
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
     try:
-        found = None if text is None else tuple(dict.fromkeys(int(number) for number in text.split(",")))
+        counts = None if text is None else tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        found = (0,)
-    if found is not None and not all(1 <= number <= 16 for number in found):
+        counts = (0,)
+    if counts is not None and not all(1 <= number <= 16 for number in counts):
         raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, such as 1,4,16, not {text!r}")
-    return found
+    return counts
 
 
 def save(
@@ -123,17 +123,18 @@ def save(
     console: "Console",
     about: Mapping[str, object] | None = None,
 ) -> None:
-    """Write the page to `html` and the figures to `json_file`, if given. about: further facts of the environment.
+    """Write the page to `html`, and the figures with the facts `about` the environment to `json_file`.
 
-    Raises EnvironmentProblem if a file cannot be written.
+    Raises:
+        EnvironmentProblem: A file cannot be written.
     """
     from elastream.evaluation.page import render
     from elastream.recording.directory import write_text
 
     if json_file is not None:
-        found = outcome.to_json()
-        found["environment"] |= about or {}
-        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+        figures = outcome.to_json()
+        figures["environment"] |= about or {}
+        text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
         console.print(f"figures: {write_text(json_file, text, 'figures')}")
-    if html is not None:  # after the figures: a page that cannot be written costs none
+    if html is not None:  # last: if it fails, the figures are written
         console.print(f"page: {write_text(html, render(outcome.page), 'page')}")

@@ -9,8 +9,6 @@ from elastream.cli.options import Recorded, as_seconds
 from elastream.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.console import Console
     from rich.text import Text
 
@@ -21,7 +19,7 @@ Round = Annotated[int | None, typer.Option(metavar="N", min=0, help="Show this p
 
 
 def _time(text: str) -> float:
-    """Seconds of `"90s"`, or of `"1:30"`, as times of a run are printed."""
+    """Return the seconds of `"90s"` or `"1:30"`."""
     parts = text.split(":")
     if len(parts) in (2, 3) and all(part.isdecimal() for part in parts):
         return float(sum(int(part) * 60**place for place, part in enumerate(reversed(parts))))
@@ -29,7 +27,8 @@ def _time(text: str) -> float:
 
 
 At = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="Show the round in force at that time, e.g. 90s or 1:30.")
+    float | None,
+    typer.Option(parser=_time, metavar="TIME", help="Show the round in force then, such as 90s or 1:30."),
 ]
 
 
@@ -57,7 +56,7 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
         _list(recording, console)
         return
     decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
-    _tell(recording, decision, console)
+    _explain_round(recording, decision, _Printer(console))
 
 
 def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":
@@ -87,7 +86,7 @@ def _list(recording: "Recording", console: "Console") -> None:
     table.add_column("time", justify="right")
     table.add_column("round", justify="right")
     table.add_column("action and reason", overflow="fold")
-    groups: list[list[Decision]] = []  # rounds in a row that say the same share a line
+    groups: list[list[Decision]] = []  # consecutive rounds that read alike share a line
     for decision in recording.decisions:
         if not (worth_showing(decision) or decision.faults):
             continue
@@ -118,13 +117,12 @@ def _row(decision: "Decision", summary: str) -> "Text":
 
     if not decision.faults:
         return Text(summary)
-    said = "; ".join(fault.said for fault in decision.faults)
+    faults = "; ".join(fault.said for fault in decision.faults)
     more = "" if summary == UNKNOWN else f"; {summary}"
-    return Text(summary if said in summary else said + more, style="red")
+    return Text(summary if faults in summary else faults + more, style="red")
 
 
 def _newest(recording: "Recording", console: "Console") -> None:
-    """The metrics of the newest observation, as far as they are known, and what guards could not decide."""
     from rich.text import Text
 
     from elastream.core.latency import basis_text
@@ -134,11 +132,11 @@ def _newest(recording: "Recording", console: "Console") -> None:
 
     if not len(recording.times):
         return
-    known = [(metric, float(recording.application(metric)[-1])) for metric in Metric]
-    said = [f"{str(metric).replace('_', ' ')} {quantity(metric, value)}" for metric, value in known if value == value]
-    if said:
+    values = [(metric, float(recording.application(metric)[-1])) for metric in Metric]
+    parts = [f"{str(metric).replace('_', ' ')} {quantity(metric, value)}" for metric, value in values if value == value]
+    if parts:
         console.print(
-            f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False, soft_wrap=True
+            f"newest metrics, at {clock(recording.times[-1])}: {', '.join(parts)}", highlight=False, soft_wrap=True
         )
     for standing in recording.standings_at(float(recording.times[-1])).values():
         if standing.why:
@@ -150,32 +148,64 @@ def _newest(recording: "Recording", console: "Console") -> None:
         console.print(f"{whole}: {in_time(recording)}", highlight=False, soft_wrap=True)
 
 
-def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:
-    from rich.text import Text
+class _Printer:
+    """Prints headings and indented lines."""
 
-    from elastream.core.latency import basis_text
-    from elastream.core.wording import UNKNOWN, clock, duration_text, quantity
+    def __init__(self, console: "Console") -> None:
+        self._console = console
 
-    def heading(text: str) -> None:
-        console.print(Text(text, style="bold"))
+    def heading(self, text: str) -> None:
+        """Print a heading."""
+        self._console.print(self._text(text, "bold"))
 
-    def line(text: str, style: str = "") -> None:
-        console.print(Text(f"  {text}", style=style), soft_wrap=True)
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line below the heading."""
+        self._console.print(self._text(f"  {text}", style), soft_wrap=True)
 
-    def trace(traceback: str) -> None:
+    def trace(self, traceback: str) -> None:
+        """Print the lines of a stack trace."""
         for each in traceback.splitlines():
-            line(f"  {each}", "dim")
+            self.line(f"  {each}", "dim")
 
-    heading(f"round {decision.round} at {clock(decision.time)} ({decision.time:.1f} s), policy {decision.policy}")
-    line(f"planned in {duration_text(decision.seconds)}")
-    heading("seen")
+    @staticmethod
+    def _text(text: str, style: str) -> "Text":
+        from rich.text import Text
+
+        return Text(text, style=style)
+
+
+def _explain_round(recording: "Recording", decision: "Decision", printer: _Printer) -> None:
+    from elastream.core.wording import clock, duration_text
+
+    at = f"{clock(decision.time)} ({decision.time:.1f} s)"
+    printer.heading(f"round {decision.round} at {at}, policy {decision.policy}")
+    printer.line(f"planned in {duration_text(decision.seconds)}")
+    _explain_metrics(recording, decision, printer)
+    _explain_guards(recording, decision, printer)
+    _explain_actions(decision, printer)
+    for fault in decision.faults:
+        printer.heading("fault")
+        printer.line(fault.said)
+        printer.trace(fault.traceback)
+    _explain_predictions(decision, printer)
+    _explain_alarms(recording, decision, printer)
+
+
+def _explain_metrics(recording: "Recording", decision: "Decision", printer: _Printer) -> None:
+    from elastream.core.latency import basis_text
+    from elastream.core.wording import quantity
+
+    printer.heading("seen")
     for name, value in decision.seen.items():
-        line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
+        printer.line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
     if recording.latency_basis:
-        line(f"latency is measured: {basis_text(recording.latency_basis)}")
+        printer.line(f"latency is measured: {basis_text(recording.latency_basis)}")
     for lacking in decision.unknown:
-        line(str(lacking), "yellow")
-    _tell_guards(recording, decision, heading, line)
+        printer.line(str(lacking), "yellow")
+
+
+def _explain_actions(decision: "Decision", printer: _Printer) -> None:
+    heading, line = printer.heading, printer.line
     heading("proposed")
     for proposal in decision.proposals:
         why = f" - {proposal.action.why}" if proposal.action.why else ""
@@ -191,39 +221,40 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
         line(f"{outcome.action.describe()}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))
     if not decision.outcomes:
         line("nothing")
-    for fault in decision.faults:
-        heading("fault")
-        line(fault.said)
-        trace(fault.traceback)
+
+
+def _explain_predictions(decision: "Decision", printer: _Printer) -> None:
+    from elastream.core.wording import UNKNOWN, quantity
+
     if decision.predicted:
-        heading("predicted and measured")
-        for name, value in decision.predicted.items():
-            actual = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
-            line(f"{name.replace('_', ' ')}: {quantity(name, value)} predicted, {actual} measured")
-    stood = [
-        alarm for alarm, end in recording.alarms if alarm.since <= decision.time and (end is None or end > decision.time)
-    ]
-    if stood:
-        heading("alarms")
-    for alarm in stood:
-        line(f"{alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", "red")
-        trace(alarm.traceback)
+        printer.heading("predicted and measured")
+    for name, value in decision.predicted.items():
+        actual = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
+        printer.line(f"{name.replace('_', ' ')}: {quantity(name, value)} predicted, {actual} measured")
 
 
-def _tell_guards(
-    recording: "Recording", decision: "Decision", heading: "Callable[[str], None]", line: "Callable[..., None]"
-) -> None:
-    """What the guards allowed in a round, why, what ran, and the signals that they read."""
+def _explain_alarms(recording: "Recording", decision: "Decision", printer: _Printer) -> None:
+    time = decision.time
+    alarms = [alarm for alarm, end in recording.alarms if alarm.since <= time and (end is None or end > time)]
+    if alarms:
+        printer.heading("alarms")
+    for alarm in alarms:
+        printer.line(f"{alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", "red")
+        printer.trace(alarm.traceback)
+
+
+def _explain_guards(recording: "Recording", decision: "Decision", printer: _Printer) -> None:
     from elastream.core.wording import duration_text, signal_text
 
+    heading, line = printer.heading, printer.line
     standings = recording.standings_at(decision.time)
     if not standings:
         return
     compositions = recording.compositions_at(decision.time)
-    wanted = compositions[""]
+    requested = compositions[""]
     heading(f"guards, version {decision.guards}")
     for element, standing in standings.items():
-        runs = wanted.running(element)
+        runs = requested.running(element)
         effective = compositions.get(recording.query_of(element))
         ran = runs if effective is None else effective.running(element)
         yet = f" (the last committed batch ran {ran})" if ran != runs else ""

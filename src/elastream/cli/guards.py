@@ -1,4 +1,4 @@
-"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, shows what came of it."""
+"""`elastream guards check|set|show`: validates a guard file, sets it for a running run, shows its effect."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastream.recording.recorder import Recording
 
 guards = typer.Typer(
-    name="guards", no_args_is_help=True, help="Guards: what says which alternates and branches of a dataflow may run."
+    name="guards", no_args_is_help=True, help="Guards: rules for which alternates and branches of a dataflow may run."
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of guards.")]
@@ -24,7 +24,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of guard
 
 @guards.callback()
 def _group() -> None:
-    """Guards: what says which alternates and branches of a dataflow may run."""
+    """Guards: rules for which alternates and branches of a dataflow may run."""
 
 
 @guards.command()
@@ -34,9 +34,9 @@ def check(
         Path | None, typer.Option(metavar="FILE", help="The program or document that declares the dataflow.")
     ] = None,
 ) -> None:
-    """Check the guards in FILE, starting nothing: syntax, types, signals; with a dataflow its operators and choices, too.
+    """Check the guards in FILE: syntax, types and signals, and with a dataflow its operators and choices.
 
-    Exit status 2, with one sentence, for what is wrong.
+    The exit status of an error is 2.
     """
     from rich.console import Console
 
@@ -57,11 +57,10 @@ def check(
 
 
 @guards.command("set")
-def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")], file: File) -> None:
-    """Give RUN the guards in FILE, in place of those that it has: they are in force from its next round on.
+def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a running run.")], file: File) -> None:
+    """Set the guards in FILE for RUN, from its next round on.
 
-    They are checked against the dataflow that runs first. Exit status 2, with one sentence, for what is wrong, and for a
-    run that has ended: the run is not touched.
+    They are checked against the running dataflow first. After an error, with exit status 2, the run is unchanged.
     """
     from elastream.guards.document import load_guards
     from elastream.guards.subject import Subject
@@ -84,7 +83,7 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of 
 
 @guards.command()
 def show(run: Recorded) -> None:
-    """Show the versions of RUN's guards, what they allow, what runs, and the signals with their ages."""
+    """Show the guards of RUN: their versions, what they allow, what runs, and the signals with their ages."""
     from rich.console import Console
 
     from elastream.recording.directory import RunDirectory

@@ -1,4 +1,4 @@
-"""`elastream tables set|show`: gives a run a table of which alternate runs for which key, and shows those it has."""
+"""`elastream tables set|show`: sets a key table for a running run, and shows its tables."""
 
 import time
 from pathlib import Path
@@ -21,13 +21,13 @@ def _group() -> None:
 
 @tables.command("set")
 def give(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a running run.")],
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator that selects by key.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet: the columns of the key, then `alternate`.")],
 ) -> None:
-    """Give RUN the table in FILE as the next version of OPERATOR's; it is requested in its next round.
+    """Set the table in FILE as the next version of OPERATOR's table, from the next round of RUN on.
 
-    Exit status 2, with one sentence, for what is wrong, and for a run that has ended: the run is not touched.
+    After an error, with exit status 2, the run is unchanged.
     """
     from elastream.core.wording import counted
     from elastream.documents.key_table_files import load_key_table
@@ -44,7 +44,7 @@ def give(
 
 @tables.command()
 def show(run: Recorded) -> None:
-    """Show the versions of RUN's key tables, and which of them are wanted and in effect."""
+    """Show the versions of RUN's key tables, and those that are requested or in effect."""
     from rich.console import Console
     from rich.table import Table
 

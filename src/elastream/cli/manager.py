@@ -1,4 +1,4 @@
-"""`elastream manager FILE`: an arbiter of shared hosts or the manager of a region as a process of its own."""
+"""`elastream manager FILE`: an arbiter of shared hosts, or the manager of a region, as a process."""
 
 import logging
 import select
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 def manager(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML document with 'arbiter:' or 'region:'.")],
 ) -> None:
-    """Run an arbiter of shared hosts or a region's manager; SIGTERM or Ctrl-C ends it, and a journal lets the next one go
-    on."""
+    """Run an arbiter of shared hosts or a region's manager, until SIGTERM or Ctrl-C.
+
+    The next one resumes from its journal.
+    """
     from elastream.pool.document import ArbiterSetting, load_manager
 
     setting = load_manager(file)
@@ -65,7 +67,7 @@ def _region(setting: "RegionSetting") -> None:
     from elastream.pool.region import RegionLink, RegionNode, follow
     from elastream.pool.state_log import StateLog
 
-    # A signal only wakes the wait between two rounds: what is under way is finished and written before the process ends.
+    # A signal only ends the wait between two rounds, so that a round is finished and written.
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno())

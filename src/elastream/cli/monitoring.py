@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 
-def monitoring(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are written.")]) -> None:
-    """Write what Prometheus and Grafana need to watch runs: dashboard.json, alerts.yaml, prometheus.yaml."""
+def monitoring(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write the files to.")]) -> None:
+    """Write files for Prometheus and Grafana: dashboard.json, alerts.yaml, prometheus.yaml."""
     from elastream.observability.monitoring import write_files
 
     for path in write_files(folder):

@@ -1,4 +1,4 @@
-"""Arguments and parsers that several commands share, and the options that are run settings."""
+"""Arguments and parsers of several commands, and the options that are run settings."""
 
 import inspect
 from collections.abc import Callable
@@ -29,9 +29,12 @@ def as_some_seconds(text: str) -> float:
 
 
 def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = None) -> Any:
-    """The policy or cloud that `NAME[:key=value,...]` names: a short name, `module:Class` or `file.py:Class`.
+    """Make the policy or cloud `NAME[:key=value,...]`: a short name, `module:Class` or `file.py:Class`.
 
-    Files are sought in the working directory, then beside `file`. Raises ElastreamError, with `text` before its sentence.
+    It looks for files in the working directory, then beside `file`.
+
+    Raises:
+        ElastreamError: The error, after the option and its text.
     """
     from elastream.documents.registry import CLOUD, POLICY, made, named_in
     from elastream.documents.user_code import References
@@ -45,14 +48,13 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
         raise InputError(f"--{what} {text}: {error}") from error
 
 
-Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a recording.")]
-"""Argument that names a recorded run."""
+Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a recording.")]
 
 
 def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of a command that takes settings as `**settings`: those of `declaring` become options.
+    """Return a decorator that gives a command the settings of `declaring` as options.
 
-    The command receives the settings that are named on the command line, by name, and no others.
+    The command receives those on the command line as `**settings`.
     """
     options = [_option(declaring, name, each) for name, each in settings_of(declaring).items() if each.option]
 
@@ -78,7 +80,7 @@ def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[...,
 
 def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
     """Return the option of a setting of `declaring`. Its value is None if it is not on the command line."""
-    default = vars(declaring).get(name)  # of a setting that a program names, too, the program's is the default
+    default = vars(declaring).get(name)  # an inherited setting has the program's value by default
     shows = str(default) if isinstance(default, int | float) and not isinstance(default, bool) else False
     flag = f"--{name.replace('_', '-')}"
     about: dict[str, Any] = {"help": setting.help, "show_default": shows}

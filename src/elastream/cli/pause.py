@@ -1,4 +1,4 @@
-"""`elastream pause RUN` and `unpause RUN`: whether a running controller applies what it plans."""
+"""`elastream pause RUN` and `unpause RUN`: stop a controller from applying its plans, and allow it again."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +10,18 @@ from elastream.errors import ElastreamError, InputError
 if TYPE_CHECKING:
     from elastream.recording.directory import RunDirectory
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of an Autopilot.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of an Autopilot.")]
 
 
 def pause(run: Run) -> None:
-    """Pause the controller of a run: it goes on to plan and to record, and applies nothing. Queries run on."""
+    """Pause the controller of a run. It plans and records, but applies nothing. Queries continue."""
     already = "" if _directory(run).pause() else " already"
-    ended = f". {said}: only what goes on with it is paused" if (said := _ended(run)) else ""
+    ended = f". {ending}: only what goes on with it is paused" if (ending := _ended(run)) else ""
     typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 
 
 def unpause(run: Run) -> None:
-    """Let the controller of a paused run apply what it plans."""
+    """Let the controller of a paused run apply its plans again."""
     if not _directory(run).unpause():
         typer.echo(f"{run} was not paused")
     elif ended := _ended(run):
@@ -31,7 +31,6 @@ def unpause(run: Run) -> None:
 
 
 def _ended(run: Path) -> str:
-    """That a run has ended, of which nothing is left to pause; empty for one that goes on."""
     from elastream.core.wording import clock
     from elastream.recording.recorder import Recording
 

@@ -1,4 +1,4 @@
-"""Executes a user's Python program or YAML document, to run it or to learn the dataflow and settings that it declares."""
+"""Executes a user's Python program or YAML document, or reads the dataflow and settings that it declares."""
 
 import runpy
 import sys
@@ -23,11 +23,10 @@ DOCUMENTS = (".yaml", ".yml")
 
 
 def execute(file: Path, command: "Command") -> None:
-    """Execute `file`, whose calls of `run(...)` are carried out by `command`.
+    """Execute `file`. `command` carries out its calls of `run(...)`.
 
     Raises:
-        ElastreamError: An error that the user can correct, including those in the user's code, and a program that ends
-            without calling `run(...)`. SystemExit and KeyboardInterrupt pass.
+        ElastreamError: An error in the user's code or settings, or a program without a call of `run(...)`.
     """
     if file.suffix in DOCUMENTS and file.is_file():
         _run_document(file, command)
@@ -38,14 +37,13 @@ def execute(file: Path, command: "Command") -> None:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A dataflow and the run settings that a program or a document declares.
+class Declaration:
+    """A dataflow and its run settings, declared by a program or document.
 
     Attributes:
-        settings: Settings of its `run(...)`; the cloud is None if it names none.
+        settings: Settings of `run(...)`; the cloud is None if there is none.
         host_types: Host types that a document declares.
-        placing: Puts file, line and field before errors raised inside. Its arguments are keys in whose place something
-            else is used.
+        placing: Context that adds file, line and field to errors. Its arguments are keys whose values are not used.
     """
 
     graph: "Graph"
@@ -62,31 +60,31 @@ class Declared:
 
     @property
     def types(self) -> "tuple[HostType, ...]":
-        """Host types to lease: those declared, else the cloud's own."""
+        """Host types to lease: the declared ones, or else the cloud's."""
         return self.host_types or (() if self.settings.cloud is None else self.settings.cloud.types)
 
     @property
     def fused(self) -> bool:
-        """Whether operators of one stage are simulated together by default, as on Spark."""
+        """True if a simulation chains the operators of a stage by default, as on Spark."""
         return self.settings.cloud is not None or not self.host_types
 
-    def replaced(self, **settings: Any) -> "Declared":
-        """Return the same with other `settings`."""
+    def replaced(self, **settings: Any) -> "Declaration":
+        """Return a copy with other `settings`."""
         return replace(self, settings=replace(self.settings, **settings))
 
 
 class _Recorder:
-    """A launcher that keeps the first call of `run(...)` and ends the program there."""
+    """A launcher that records the first call of `run(...)` and ends the program there."""
 
-    declared: Declared | None = None
+    declaration: Declaration | None = None
 
     def __call__(self, graph: "Graph", settings: "RunSettings") -> "RunResult":
-        self.declared = self.declared or Declared(graph, settings)
+        self.declaration = self.declaration or Declaration(graph, settings)
         raise SystemExit
 
 
-def declared(file: Path) -> Declared:
-    """Return what `file` declares; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
+def declared(file: Path) -> Declaration:
+    """Return the declaration in `file`. Executes a program up to its `run(...)`, with the errors of `execute`."""
     from elastream.dataflow.builder import Dataflow
     from elastream.settings import RunSettings
 
@@ -96,29 +94,28 @@ def declared(file: Path) -> Declared:
     try:
         names |= _executed(file, recorder)
     except SystemExit as ended:
-        if recorder.declared is None:
+        if recorder.declaration is None:
             raise InputError(f"{file} ended by itself (status {ended.code or 0}) before it called run(...)") from None
-    if recorder.declared is not None:
-        return recorder.declared
+    if recorder.declaration is not None:
+        return recorder.declaration
     flows = [value for value in names.values() if isinstance(value, Dataflow)]
     if len(flows) != 1:
         _refuse_without_run(file, names)
-    return Declared(flows[0].graph, _without_cloud(RunSettings))
+    return Declaration(flows[0].graph, _without_cloud(RunSettings))
 
 
-def _without_cloud(settings: "Callable[..., RunSettings]", **given: Any) -> "RunSettings":
-    """Return settings of a dataflow whose cloud is still to be named."""
-    return settings(**{"cloud": None, **given})
+def _without_cloud(make: "Callable[..., RunSettings]", **settings: Any) -> "RunSettings":
+    return make(**{"cloud": None, **settings})
 
 
-def _of_document(file: Path) -> Declared:
+def _of_document(file: Path) -> Declaration:
     from elastream.documents.dataflow import load_document
     from elastream.settings import RunSettings
 
     document = load_document(file)
     cloud = None if document.cloud is None else document.cloud.build()
     settings = _without_cloud(RunSettings, policy=document.policy.build(), cloud=cloud, **document.settings)
-    return Declared(document.graph, settings, tuple(document.host_types.values()), document.placing)
+    return Declaration(document.graph, settings, tuple(document.host_types.values()), document.placing)
 
 
 def _run_document(file: Path, command: "Command") -> None:
@@ -142,7 +139,6 @@ def _cloud_of(document: "Document") -> Any:
 
 
 def _executed(file: Path, launcher: "Launcher") -> Mapping[str, Any]:
-    """Execute a program; return its globals at its end."""
     from elastream.api.run import launching
     from elastream.documents.user_code import blame, importing_from, placed
 
@@ -163,7 +159,6 @@ def _executed(file: Path, launcher: "Launcher") -> Mapping[str, Any]:
 
 
 def _refuse_without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
-    """Raise DataflowError that says what a program lacks that ended without calling `run(...)`. names: its globals."""
     from elastream.dataflow.builder import Dataflow
 
     flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}

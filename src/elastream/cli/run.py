@@ -21,7 +21,7 @@ Program = Annotated[
     Path | None,
     typer.Argument(
         metavar="FILE",
-        help="A Python program that calls run(...), or a YAML document; of a resumed run, by default its own.",
+        help="A Python program that calls run(...), or a YAML document. Default for --resume: the run's own.",
     ),
 ]
 Policy = Annotated[
@@ -66,7 +66,7 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
             settings,
             settings.pop("scaling", ()),
             (ends, *exporters(settings.get("metrics_port"), settings.get("events"), settings.get("traces", False))),
-            {"file": str(file.resolve()), "folder": os.getcwd(), "options": options},
+            {"file": str(file.resolve()), "folder": str(Path.cwd()), "options": options},
         )
         execute(file, command)
     if ends.interrupted(settings.get("limit")):
@@ -74,14 +74,12 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
 
 
 def _written(name: str, value: Any) -> str:
-    """Return an option as the run's folder keeps it: as text, paths absolute."""
     if isinstance(value, list):
         return "\n".join(value)
     return _absolute(value) if name == "input" or isinstance(value, Path) else str(value)
 
 
 def _read(kind: Kind, text: str) -> Any:
-    """Return the value of an option that a run's folder keeps as text."""
     match kind:
         case Whole():
             return int(text)
@@ -97,36 +95,36 @@ def _read(kind: Kind, text: str) -> Any:
 
 
 def exporters(metrics_port: int | None, events: Path | None, traces: bool) -> "list[Observer]":
-    """Observers that serve metrics, write events and make spans.
+    """Return observers that serve metrics, write events and make spans.
 
-    Raises EnvironmentProblem where the port or the file cannot be had.
+    Raises:
+        EnvironmentProblem: The port or the file is not available.
     """
     from elastream.errors import EnvironmentProblem
     from elastream.observability.events import EventLog
     from elastream.observability.metrics import PrometheusObserver
     from elastream.observability.tracing import SpanObserver
 
-    found: list[Observer] = [] if events is None else [EventLog(str(events))]
+    observers: list[Observer] = [] if events is None else [EventLog(str(events))]
     if traces:
-        found.append(SpanObserver())
+        observers.append(SpanObserver())
     if metrics_port is not None:
         try:
-            found.append(PrometheusObserver(port=metrics_port))
+            observers.append(PrometheusObserver(port=metrics_port))
         except OSError as error:
             raise EnvironmentProblem(f"--metrics-port {metrics_port}: {error.strerror or error}") from None
-    return found
+    return observers
 
 
 def _absolute(path: Path | str) -> str:
-    """Return a path that is valid in every folder. What is no file here, such as an address or a pattern, is left."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)
 
 
 def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, str]]:
-    """Return what to execute to go on with `run`, in which folder, and with which options.
+    """Return the program, folder and options with which to resume `run`.
 
     Raises:
-        InputError: The run does not say that, and no `file` does.
+        InputError: The run has no program, and `file` is None.
     """
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest
@@ -143,14 +141,14 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, 
         return file, Path(), {}
     folder = Path(program["folder"])
     if manifest.files and not folder.is_dir():
-        folder = Path()  # begun on another machine: its relative paths are of this folder now
+        folder = Path()  # begun on another machine: relative paths are now those of this folder
     elif not (folder.is_dir() and os.access(folder, os.X_OK)):
         raise InputError(f"{run} was begun in {folder}: No such file or directory")
     return file, folder, program.get("options", {})
 
 
 class Ends:
-    """An observer that keeps how the last run ended."""
+    """An observer that records the end of the last run."""
 
     def __init__(self) -> None:
         self._ending: Ending | None = None
@@ -168,7 +166,7 @@ class Ends:
         self._ending = ending
 
     def interrupted(self, limit: float | None) -> bool:
-        """Whether the user stopped the run before its load or its time limit ended it."""
+        """Return True if the user stopped the run before its load or time limit ended it."""
         ending = self._ending
         from elastream.recording.observer import LIMITED
 

@@ -1,8 +1,4 @@
-"""`elastream simulate FILE`: compares policies on a load in simulated time, by cost and compliance.
-
-With `--calibrate RUN` the simulator's constants come from a recorded run; without FILE that run is replayed, and the
-drift between simulation and measurement is printed.
-"""
+"""`elastream simulate FILE`: compares policies in simulated time, or replays a recorded run and prints the drift."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.experiment import NOT_HELD, Html, Json, save
+from elastream.cli.experiment import MISSED_STATUS, Html, Json, save
 from elastream.cli.options import as_seconds, as_some_seconds, named_by, options_of
 from elastream.cli.program import declared
 from elastream.cli.tables import print_table
@@ -27,22 +23,22 @@ if TYPE_CHECKING:
 
 Program = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A Python program or a YAML document.")]
 Against = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run with the constants of that one.")
+    Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run with the constants of the other.")
 ]
 Policies = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy, or file.py:Class, to compare; repeatable."),
+    typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy to compare, or file.py:Class. Repeatable."),
 ]
-Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; default: the host types of FILE.")]
+Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list. Default: the host types of FILE.")]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
-Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
+Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use. Repeatable.")]
 PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
 Unit = Annotated[
     float | None,
-    typer.Option(parser=as_some_seconds, metavar="TIME", help="Billing time unit of a price list; default: 1s."),
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Billing time unit of the price list. Default: 1s."),
 ]
 Minimum = Annotated[
-    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time of a price list; default: 60s.")
+    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time of the price list. Default: 60s.")
 ]
 
 
@@ -61,9 +57,9 @@ def simulate(
     json_file: Json = None,
     **settings: Any,
 ) -> None:
-    """Compare policies on a dataflow and a load; exit status 1 if none meets the target.
+    """Compare policies on a dataflow and a load. The exit status is 1 if none meets the target.
 
-    With --calibrate RUN and no FILE: replay a recorded run and print the drift; exit status 1 if it is too large.
+    With --calibrate RUN and no FILE: replay a recorded run and print the drift. The exit status is 1 if it is too large.
     """
     from rich.console import Console
 
@@ -80,23 +76,23 @@ def simulate(
         seed = settings.get("seed", SimulateSettings.seed)
         _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
-    given = declared(file)
+    declaration = declared(file)
     named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
-    named = named or {given.policy.name: given.policy}
-    own = given.types if calibrate is None else measured(calibrate, given.graph)[1]
-    cloud = None if prices is not None else given.settings.cloud
-    of_file = {each.name: getattr(given.settings, each.name) for each in fields(DataflowSettings)}
+    named = named or {declaration.policy.name: declaration.policy}
+    own = declaration.types if calibrate is None else measured(calibrate, declaration.graph)[1]
+    cloud = None if prices is not None else declaration.settings.cloud
+    of_file = {each.name: getattr(declaration.settings, each.name) for each in fields(DataflowSettings)}
     of_hosts = {
-        "fused": calibrate is not None or (prices is None and given.fused),
+        "fused": calibrate is not None or (prices is None and declaration.fused),
         "max_hosts": None if cloud is None else cloud.max_hosts,
         "min_hosts": None if cloud is None else getattr(cloud, "min_hosts", 1),
     }
-    scaling = given.settings.scaling.with_pairs(settings.pop("scaling", ()))
+    scaling = declaration.settings.scaling.with_pairs(settings.pop("scaling", ()))
     replaced = [*settings, *(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
-    with given.placing(*replaced):
+    with declaration.placing(*replaced):
         types = hosts_from(prices, shapes, host or [], region, billing, minimum, list(own))
         comparison = compared(
-            given.graph,
+            declaration.graph,
             named,
             **{**of_file, **of_hosts, **settings, "scaling": scaling, "host_types": types, "show": True},
         )
@@ -108,11 +104,10 @@ def simulate(
 def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, console: "Console") -> None:
     save(outcome, html, json_file, console)
     if not outcome.holds:
-        raise typer.Exit(NOT_HELD)
+        raise typer.Exit(MISSED_STATUS)
 
 
-def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
-    """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
+def _replay(run: Path, against: Path | None, policy_texts: list[str], seed: int, console: "Console") -> "Findings":
     from elastream.evaluation.drift import replayed
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
@@ -122,20 +117,20 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
     recording = Recording.read(place)
     guards = GuardLog(RunDirectory(place).guards).versions if place.is_dir() else ()
     source = None if against is None else Recording.read(run)
-    policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
+    policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in policy_texts}
     from elastream.dashboard.progress import progress_bar
 
     with progress_bar(console) as progress:
-        found = replayed(recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress)
-    print_table(console, found.constants())
-    print_table(console, found.table())
-    print_table(console, found.phases())
-    console.print(found.verdict)
-    return found.outcome()
+        replay = replayed(recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress)
+    print_table(console, replay.constants())
+    print_table(console, replay.table())
+    print_table(console, replay.phases())
+    console.print(replay.verdict)
+    return replay.outcome()
 
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
-    """The policy of a run with the parameters that it had; none where that is no policy of ours."""
+    """Return the policy of a run with its parameters; empty for a policy of the user's."""
     from elastream.documents.registry import POLICY, made
     from elastream.documents.user_code import References
 
@@ -151,27 +146,27 @@ def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
 def hosts_from(
     prices: Path | None,
     shapes: Path | None,
-    wanted: list[str],
+    names: list[str],
     region: str | None,
     unit: float | None,
     minimum: float | None,
     declared: "list[HostType]",
 ) -> "tuple[HostType, ...]":
-    """Host types of the price list, or those that the document declares with its own billing."""
+    """Return the host types of the price list, or else the declared ones."""
     from elastream.core.hosts import Billing
     from elastream.documents.user_code import near
     from elastream.evaluation.prices import read_prices
 
     options = {"--shapes": shapes, "--region": region, "--billing": unit, "--minimum": minimum}
-    if prices is None and (given := [name for name, value in options.items() if value is not None]):
-        raise InputError(f"{given[0]} is about a price list: give one with --prices")
+    if prices is None and (named := [name for name, value in options.items() if value is not None]):
+        raise InputError(f"{named[0]} is about a price list: give one with --prices")
     if prices is not None:
         billing = Billing(1.0 if unit is None else unit, 60.0 if minimum is None else minimum)
-        return read_prices(prices, only=wanted, region=region, billing=billing, shapes=shapes)
-    if unknown := sorted(set(wanted) - {type.name for type in declared}):
+        return read_prices(prices, only=names, region=region, billing=billing, shapes=shapes)
+    if unknown := sorted(set(names) - {type.name for type in declared}):
         there = near(unknown[0], {type.name for type in declared})
         raise CloudError(f"--host {unknown[0]}: the dataflow declares no such host type{there}")
-    types = tuple(type for type in declared if not wanted or type.name in wanted)
+    types = tuple(type for type in declared if not names or type.name in names)
     if not types:
         raise CloudError("no host types: declare them in the dataflow, or give a price list with --prices")
     return types

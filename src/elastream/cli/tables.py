@@ -1,4 +1,4 @@
-"""Prints tables of figures such that no figure is lost, however narrow the terminal is."""
+"""Tables of figures that show each figure in full on a terminal of any width."""
 
 import os
 from collections.abc import Sequence
@@ -9,16 +9,15 @@ if TYPE_CHECKING:
 
     from elastream.evaluation.page import Table
 
-BETWEEN = 2
-"""Blanks from one column to the next."""
-PROSE = 30
-"""Characters above which a cell is text, which may be wrapped; figures are shorter, and never are."""
+COLUMN_GAP = 2
+# Longer cells are text, which may wrap; figures are shorter and never wrap.
+MIN_TEXT_WIDTH = 30
 
 
 def print_table(console: "Console", table: "Table") -> None:
-    """Print `table`; where it is wider than the terminal, in several parts that each begin with the first column.
+    """Print `table`, in parts that each begin with the first column if the terminal is too narrow.
 
-    Where there is no terminal and COLUMNS is not set, each row is one line, however long.
+    Without a terminal and COLUMNS, each row is one line.
     """
     from rich.console import Console
     from rich.text import Text
@@ -27,11 +26,11 @@ def print_table(console: "Console", table: "Table") -> None:
     piped = not console.is_terminal and "COLUMNS" not in os.environ
     if piped:
         widths = [max(map(len, column)) for column in columns]
-        console = Console(file=console.file, width=max(80, sum(widths) + BETWEEN * len(widths), len(table.caption)))
+        console = Console(file=console.file, width=max(80, sum(widths) + COLUMN_GAP * len(widths), len(table.caption)))
     else:
         room = max(20, console.width)
         widths = [_width(column, room // 2) for column in columns]
-        widths[0] = min(widths[0], room // 2)  # names may be folded
+        widths[0] = min(widths[0], room // 2)  # names may wrap
     console.print(Text(table.caption, style="italic"))
     for part in _parts(widths, console.width):
         console.print(_part(table, part, widths))
@@ -39,22 +38,22 @@ def print_table(console: "Console", table: "Table") -> None:
 
 
 def _width(column: Sequence[str], most: int) -> int:
-    """Characters that a column needs: a header wraps between its words, long texts wrap, figures do not."""
+    """Return the width of a column: headers and long texts wrap, figures do not."""
     header, *cells = column
     need = max(len(word) for word in header.split())
     longest = max(map(len, cells), default=0)
-    return max(need, longest if longest <= PROSE else max(PROSE, min(longest, most)))
+    return max(need, longest if longest <= MIN_TEXT_WIDTH else max(MIN_TEXT_WIDTH, min(longest, most)))
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns of each part, the first of the table in all of them."""
+    """Return the columns of each part; each begins with the first column."""
     parts, used = [[0]], widths[0]
     for number, width in enumerate(widths[1:], start=1):
-        if used + BETWEEN + width > room and len(parts[-1]) > 1:
+        if used + COLUMN_GAP + width > room and len(parts[-1]) > 1:
             parts.append([0])
             used = widths[0]
         parts[-1].append(number)
-        used += BETWEEN + width
+        used += COLUMN_GAP + width
     return parts
 
 
@@ -62,10 +61,12 @@ def _part(table: "Table", part: Sequence[int], widths: Sequence[int]) -> object:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False)
+    shown = RichTable(box=None, padding=(0, COLUMN_GAP, 0, 0), pad_edge=False)
     for number in part:
-        prose = number == 0 or any(len(row[number]) > PROSE for row in table.rows)
-        shown.add_column(table.header[number], justify="left" if prose else "right", width=widths[number], overflow="fold")
+        is_text = number == 0 or any(len(row[number]) > MIN_TEXT_WIDTH for row in table.rows)
+        shown.add_column(
+            table.header[number], justify="left" if is_text else "right", width=widths[number], overflow="fold"
+        )
     for row, good in zip(table.rows, table.good or (None,) * len(table.rows), strict=True):
         shown.add_row(*(Text(row[number]) for number in part), style="red" if good is False else None)
     return shown

@@ -30,8 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from elastream.clouds.local.cluster import executor_memory
-from elastream.clouds.local.local import HOST_TYPES, MIN_HEAP_MIB
+from elastream.clouds.host_types import HOST_TYPES, MIN_HEAP_MIB, executor_memory
 from elastream.clouds.provider import (
     UNLIMITED,
     Cloud,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from elastream.core.action import Action, Outcome, Switch
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import Lease
+from elastream.core.members import Members
 from elastream.core.metrics import Needs
 from elastream.core.observation import Context, Observation
 from elastream.core.overridable import overridable
@@ -185,6 +186,10 @@ class SupportsPlan(Protocol):
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """Return the plan for an observation."""
         ...
+
+
+POLICY_MEMBERS: Members = {"name": str, "plan": 2}
+"""What an object must have to be a policy."""
 
 
 class PlainPolicy(Policy):

@@ -1,7 +1,4 @@
-"""Live view of a run in a notebook: the screen of the terminal as an output that is updated in place.
-
-It needs nothing but IPython, which a notebook has; it is the notebook's front end that must understand `update_display`.
-"""
+"""The live view of a run in a notebook: an output that is updated in place."""
 
 import html
 import io
@@ -14,21 +11,21 @@ from rich.console import Console
 from elastream.dashboard.live import Screen
 from elastream.recording.observer import Ending, Header
 
+# Characters; unused height is left out.
 WIDTH, HEIGHT = 100, 26
-"""Size of the screen in characters; what is not needed of its height is left out."""
-EVERY = 1.0
-"""Least seconds between two updates: each is sent to a browser and stored with the notebook at its end."""
-FORMAT = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace;line-height:1.3\">{code}</pre>"
+# Each update is sent to a browser.
+UPDATE_INTERVAL_S = 1.0
+HTML_FORMAT = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace;line-height:1.3\">{code}</pre>"
 
 
 def in_notebook() -> bool:
-    """Whether this program is run by a notebook's kernel."""
+    """Return True if a notebook's kernel runs this program."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 
 
 class NotebookView(Screen):
-    """Shows a run in the output of the cell that started it."""
+    """A run in the output of the cell that started it."""
 
     def __init__(self, length: float | None = None) -> None:
         console = Console(
@@ -47,16 +44,16 @@ class NotebookView(Screen):
         self._paint()
 
     def ended(self, ending: Ending) -> None:
-        """Show the last state, whose figures the summary below it completes."""
+        """Show the last state."""
         self._next = 0.0
         self._paint()
 
     def _paint(self) -> None:
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + EVERY
+        self._next = time.monotonic() + UPDATE_INTERVAL_S
         self._console.print(self.screen())
-        self._show(self._console.export_html(inline_styles=True, code_format=FORMAT))
+        self._show(self._console.export_html(inline_styles=True, code_format=HTML_FORMAT))
 
     def _show(self, text: str) -> None:
         from IPython.display import HTML, display

@@ -1,4 +1,4 @@
-"""How far a computation of several parts is: a bar on a terminal, elsewhere a line at intervals."""
+"""Progress of a computation of several parts: a bar on a terminal, elsewhere lines."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+LINE_INTERVAL_S = 10.0
 
 
 @contextmanager
-def progress_bar(console: Console, *, line_seconds: float = EVERY) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar; yields its update function (description, runs done, total runs).
+def progress_bar(console: Console, *, line_seconds: float = LINE_INTERVAL_S) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a progress bar; yield its update function (description, runs done, total runs).
 
-    Where there is no terminal, a line at most every ten seconds says the same, on standard error: what a command found out
-    is read by others, and is the same however long it took.
+    Without a terminal, lines on standard error replace the bar, so that standard output holds results only.
     """
     if not console.is_terminal:
         yield _lines(Console(stderr=True), line_seconds)

@@ -1,4 +1,4 @@
-"""Prints the summary of a finished run to the terminal: a dozen figures and the path of the report."""
+"""The summary of a finished run on the terminal."""
 
 import math
 from pathlib import Path
@@ -13,14 +13,13 @@ from elastream.recording.recorder import Recording
 from elastream.report.page import costs_text, static_aside
 from elastream.report.summary import Summary, summarise
 
-RESUMPTIONS = 5
-"""Most times that the run went on that are listed, the newest."""
+MAX_RESUMPTIONS = 5
 
 
 def print_summary(
     recording: Recording, console: Console, report: Path | None = None, summary: Summary | None = None
 ) -> None:
-    """Print the figures of a run on one screen, then the path of the report on a line of its own."""
+    """Print the figures of a run, then the path of the report."""
     header, ending, figures = recording.header, recording.ending, summary or summarise(recording)
     target = header.target_latency
     simulated = " (simulated)" if header.plant == "simulated" else ""
@@ -51,16 +50,16 @@ def print_summary(
         ("cost", f"{costs_text(figures)}{static}"),
         ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),
         *(("remark", str(each)) for each in figures.lacked),
-        *(("resumed", each) for each in header.resumptions[-RESUMPTIONS:]),
+        *(("resumed", each) for each in header.resumptions[-MAX_RESUMPTIONS:]),
     ]
     if recording.forgotten:
         rows.append(("details", f"from {clock(recording.forgotten)} on; of the time before only the figures are kept"))
-    shown = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}
+    shown_above = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}
     facts = ending.facts if ending else {}
     rows += [
         (name.replace("_", " "), value if isinstance(value, str) else quantity(name, value))
         for name, value in facts.items()
-        if name not in shown
+        if name not in shown_above
     ]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

@@ -1,4 +1,4 @@
-"""A dataflow written as YAML: the same graph as the Python API builds, with policy, cloud and target latency beside it.
+"""Dataflows in YAML: the graph of the Python API, with policy, cloud and run settings.
 
     dataflow: word_count
     target_latency: 2s
@@ -12,19 +12,22 @@
     policy: {threshold: {scale_out: 0.7}}
     cloud: {local: {host_type: small, max_hosts: 6}}
 
-Paths and `file.py:name` are relative to the document; a policy, cloud, source or sink may be a class of the user's,
-`module:Class` or `file.py:Class`. A file of guards stands beside it, `guards: guards.yaml`. Every error names file,
-line and field in one sentence.
+Paths and `file.py:name` are relative to the document. A policy, cloud, source or sink may be the user's class,
+`module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from elastream.core.hosts import HostType
-from elastream.dataflow.builder import Dataflow, Tap
+from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS, Dataflow, Tap
 from elastream.dataflow.endpoints import (
     Collected,
     DomainSignal,
@@ -42,35 +45,360 @@ from elastream.dataflow.endpoints import (
 )
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selection_of
-from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, Operator
-from elastream.dataflow.windows import Pairs, Timeout
-from elastream.documents.dataflow_keys import (
-    FORMS,
-    GROUPINGS,
-    KEYED_FORMS,
-    SETTINGS,
-    AlternateKeys,
-    DiagnosticKeys,
-    DocumentKeys,
-    OperatorKeys,
-    SinkKeys,
-    TimeoutKeys,
-    document_keys,
-)
+from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, OnError, Operator
+from elastream.dataflow.windows import Pairs, Timeout, Window
 from elastream.documents.key_table_files import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
 from elastream.documents.registry import CLOUD, DEFAULT_POLICY, POLICY, SINK, SOURCE, Registry, made
-from elastream.documents.schema import chosen, declared_types
+from elastream.documents.schema import (
+    Columns,
+    Duration,
+    HostTypeKeys,
+    Keys,
+    Memory,
+    NamedParameters,
+    Names,
+    ScalingKeys,
+    at_most_one,
+    belongs,
+    chosen,
+    declared_types,
+    exactly_one,
+    key_of,
+    named,
+)
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.errors import DataflowError, ElastreamError
 from elastream.loads import pattern_from
-from elastream.settings import PathOf
+from elastream.settings import PathOf, RunSettings, Setting, settings_of
 from elastream.units import duration
+
+# Keys for the function of a stateless operator, as in the Python API.
+FORMS: Mapping[str, Form] = {
+    "map": Form.MAP,
+    "flat_map": Form.FLAT_MAP,
+    "filter": Form.FILTER,
+    "map_arrow": Form.ARROW,
+    "map_pandas": Form.PANDAS,
+    "map_stream": Form.STREAM,
+    "select": Form.COLUMNS,
+}
+SOURCES = ("text_files", "files", "records", "kafka")
+SINKS = ("parquet", "collect", "kafka")
+KEYED_FORMS: Mapping[str, Form] = {"aggregate": Form.AGGREGATE, "apply": Form.STATE}
+# Keys that group records, and the form of a function that `apply` names beside them.
+GROUPINGS: Mapping[str, Form] = {"key_by": Form.STATE, "group_by": Form.WINDOW, "join": Form.JOIN}
+
+
+def _endpoint(value: object) -> object:
+    """Normalise a source or sink that is a single word, or a class of the user's, to a mapping."""
+    if value in ("simulated", "nothing"):
+        return {value: True}
+    if isinstance(value, str | Mapping) and isinstance(mapping := named(value), Mapping) and len(mapping) == 1:
+        return {"own": mapping} if ":" in next(iter(mapping)) else value
+    return value
+
+
+def _under(key: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: value if value is None or isinstance(value, Mapping) else {key: value})
+
+
+def _edges(value: object) -> object:
+    return [
+        {"operator": each} if isinstance(each, str) else each for each in (value if isinstance(value, list) else [value])
+    ]
+
+
+class FunctionKeys(Keys):
+    """A function of records in one of several forms, and its cost."""
+
+    map: str | None = None
+    flat_map: str | None = None
+    filter: str | None = None
+    map_arrow: str | None = None
+    map_pandas: str | None = None
+    map_stream: str | None = None
+    select: Columns | None = None
+    cost: Duration | None = None
+    selectivity: float | None = Field(None, ge=0)
+
+
+class EndpointKeys(Keys):
+    """Keys of sources and sinks: `simulated`, Kafka with its options, or `own` for a class of the user's."""
+
+    simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+
+
+class EdgeKeys(Keys):
+    """An input of an operator, with the delivery of its records."""
+
+    operator: str
+    delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
+    durable: Literal["parquet", "kafka"] | None = None
+    choice: str | None = None
+    value: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    @model_validator(mode="after")
+    def _branch(self) -> "EdgeKeys":
+        if self.value is not None and self.choice is None:
+            raise ValueError("a value is that of a branch: name its 'choice'")
+        return self
+
+
+class AlternateKeys(FunctionKeys):
+    """One implementation of an operator: at most one function, its value and its cost."""
+
+    apply: str | None = None
+    aggregate: Any = None
+    state: str | None = None
+    returns: str = ""
+    value: float = Field(1.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _one_function(self) -> "AlternateKeys":
+        if self.aggregate is not None:
+            raise ValueError(
+                "native aggregates cannot be alternates, because Spark cannot change them in a running query: write "
+                "functions with state, with 'apply'"
+            )
+        at_most_one(self, (*FORMS, "apply"), "function")
+        if self.state is not None and self.apply is None:
+            raise ValueError("'state' goes with 'apply' alone")
+        return self
+
+
+class WindowKeys(Keys):
+    """Windows of time, count or landmarks. `every` counts seconds or records, as the window does."""
+
+    seconds: Duration | None = None
+    count: int | None = None
+    landmark: str | None = None
+    every: Duration | None = None
+    by: str = ""
+    late: Duration = 0.0
+
+    @field_validator("every", mode="before")
+    @classmethod
+    def _counted(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str) and info.data.get("count") is not None:
+            raise ValueError(f"{value!r} is not a whole number of records, as those that 'count' counts")
+        return value
+
+    def built(self) -> Window:
+        """Build the window. Raises DataflowError if it is invalid."""
+        return Window(**self.model_dump())
+
+
+class TimeoutKeys(Keys):
+    """End of a key's state, and the function that emits then."""
+
+    seconds: Duration
+    by: str = ""
+    late: Duration = 0.0
+    emits: str | None = None
+
+
+class DiagnosticKeys(Keys):
+    """A signal that is the aggregate of a diagnostic branch. By default it has the name of the operator."""
+
+    aggregate: str
+    name: str = ""
+    stale: Annotated[Duration, Field(gt=0)] = math.inf
+    trace: str | dict[str | float, float | bool | str | None] | None = None
+
+
+class SourceKeys(EndpointKeys):
+    """The input of a source."""
+
+    text_files: str | None = None
+    files: str | None = None
+    format: Literal["parquet", "json", "csv"] = "parquet"
+    records: list[dict[str, Any]] | None = None
+    schema_: str | None = Field(None, alias="schema")
+    group: str = ""
+
+    @model_validator(mode="after")
+    def _one(self) -> "SourceKeys":
+        if self.own is not None:
+            return self
+        kind = exactly_one(self, (*SOURCES, "simulated"), "source")
+        of_kafka = {"servers": ("kafka",), "options": ("kafka",), "group": ("kafka",)}
+        owners = {"format": ("files",), "schema_": ("files", "records"), **of_kafka}
+        belongs(self, owners, kind)
+        if kind in ("files", "records") and self.schema_ is None:
+            raise ValueError(f"a source of {kind} needs a schema, such as 'word string, n long'")
+        return self
+
+
+class SinkKeys(EndpointKeys):
+    """The output of a sink. `nothing` ends an empty branch; `parquet: true` writes into the run's folder."""
+
+    nothing: Literal[True] | None = None
+    parquet: str | Literal[True] | None = None
+    collect: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "SinkKeys":
+        if self.own is not None:
+            return self
+        kind = exactly_one(self, (*SINKS, "nothing", "simulated"), "sink")
+        belongs(self, {"servers": ("kafka",), "options": ("kafka",)}, kind)
+        return self
+
+
+# One of these keys determines an operator; only a join may have a function or alternates beside it.
+KINDS = ("source", "sink", "signal", *FORMS, "alternates", *KEYED_FORMS, "join", "zip")
+
+
+class OperatorKeys(FunctionKeys):
+    """An operator: a source, a sink, a signal, or a function of records, keys or windows."""
+
+    from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
+    source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
+    sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
+    signal: Annotated[DiagnosticKeys | None, _under("aggregate")] = None
+    load: Any = None
+    alternates: dict[str, AlternateKeys] | None = None
+    key_by: Names | None = None
+    group_by: Names | None = None
+    join: Annotated[list[EdgeKeys], BeforeValidator(_edges)] | None = None
+    on: Names | None = None
+    zip: Annotated[list[EdgeKeys], BeforeValidator(_edges)] | None = None
+    window: WindowKeys | None = None
+    aggregate: Columns | None = None
+    apply: str | None = None
+    state: str | None = None
+    own_state: bool = False
+    timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
+    select_by: Names | None = None
+    sequential: bool = False
+    unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
+    returns: str = ""
+    max_duration: Annotated[Duration, Field(gt=0)] | None = None
+    cores: float | None = Field(None, ge=0)
+    memory: Memory = 0.0
+    image: Memory = 0.0
+    waits: bool = False
+    record_bytes: float | None = Field(None, ge=0)
+    on_error: OnError = OnError.FAIL
+
+    @property
+    def kind(self) -> str:
+        """The key that determines the operator; `cost` for one that is only simulated."""
+        kinds = tuple(each for each in KINDS if each != "join") if chosen(self, KINDS) != "join" else KINDS
+        if self.cost is not None and chosen(self, KINDS) is None:
+            return "cost"
+        return exactly_one(self, kinds, "operator")
+
+    @property
+    def grouping(self) -> str | None:
+        """The key that groups its records, or None."""
+        return chosen(self, GROUPINGS)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "OperatorKeys":
+        kind = self.kind
+        if kind == "source" and "from_" in self.model_fields_set:
+            raise ValueError("a source has no 'from': records arrive there from outside")
+        if kind != "source" and not self.from_:
+            raise ValueError("'from' is missing: it names the operator (or operators) whose records arrive here")
+        self._check_grouping(kind)
+        self._check_window()
+        functions = (*FORMS, "alternates", "apply")
+        owners: dict[str, tuple[str, ...]] = {"load": ("source",), "state": ("apply", "alternates"), "returns": functions}
+        costs = ("cost", *FORMS, *KEYED_FORMS, "join", "zip")  # alternates have their own
+        owners |= dict.fromkeys(("cost", "selectivity"), costs)
+        owners |= {"own_state": ("alternates",), "select_by": ("alternates",), "unrolled": ("cost", *functions)}
+        owners |= {
+            "timeout": ("alternates", "apply", "join", "cost"),
+            "sequential": ("source", "cost", *FORMS, "alternates"),
+        }
+        belongs(self, owners, kind)
+        self._check_schemas(kind)
+        return self
+
+    def _check_grouping(self, kind: str) -> None:
+        at_most_one(self, GROUPINGS, "operator")
+        written = [each for alternate in (self.alternates or {}).values() if (each := chosen(alternate, (*FORMS, "apply")))]
+        plain = next((each for each in written if each != "apply"), None)
+        keyed = kind in KEYED_FORMS or (kind == "alternates" and "apply" in written)
+        if keyed and plain is not None:
+            raise ValueError(f"its alternates have 'apply' and {plain!r}: functions by key or of single records, not both")
+        if keyed and self.grouping is None:
+            raise ValueError("'key_by' is missing: the columns of the key")
+        if self.grouping is not None and not keyed and (plain is not None or kind not in ("alternates", "join", "cost")):
+            raise ValueError(f"{self.grouping!r} is for 'aggregate' and 'apply'; this operator has {plain or kind!r}")
+        if self.grouping == "join" and kind == "aggregate":
+            raise ValueError("a join gives pairs of records, or what 'apply' makes of them: put 'aggregate' behind it")
+        if (self.on is None) != (self.join is None):
+            missing = "'on' is missing: the columns in which a left and a right record are equal"
+            raise ValueError(missing if self.on is None else "'on' goes with 'join' alone")
+
+    def _check_window(self) -> None:
+        windowed = self.grouping in ("group_by", "join")
+        if windowed and self.window is None:
+            raise ValueError(
+                f"{self.grouping!r} needs a 'window', such as {{count: 10}}: without one no group is ever complete; "
+                "functions with state and running aggregates go with 'key_by'"
+            )
+        if self.window is not None and not windowed:
+            raise ValueError("'window' goes with 'group_by' or 'join'")
+
+    def _check_schemas(self, kind: str) -> None:
+        if kind not in ("apply", "alternates") or self.grouping is None:
+            return
+        if self.grouping != "key_by" and "state" in self.model_fields_set:
+            raise ValueError(f"'state' goes with 'key_by': with {self.grouping!r} a function is (key, rows) -> rows")
+        alternates = [each for each in (self.alternates or {}).values() if each.apply]
+        state = self.state or (alternates and all(each.state for each in alternates)) or self.grouping != "key_by"
+        returns = self.returns or (alternates and all(each.returns for each in alternates))
+        if (kind == "apply" or alternates) and not (state and returns):
+            both = "a schema for both" if self.grouping == "key_by" else "the schema of what it gives"
+            raise ValueError(f"{'state' if returns else 'returns'!r} is missing: 'apply' needs {both}")
+
+
+class DocumentKeys(Keys):
+    """A whole document. `document_keys` adds the run settings."""
+
+    dataflow: str
+    operators: dict[str, OperatorKeys]
+    policy: NamedParameters | None = None
+    cloud: NamedParameters | None = None
+    tables: dict[str, str] = Field(default_factory=dict)
+    host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
+    scaling: ScalingKeys = Field(default_factory=ScalingKeys)
+
+    @field_validator("policy", "cloud")
+    @classmethod
+    def _one_name(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and len(value) != 1:
+            raise ValueError(f"{len(value)} names are given; exactly one is needed, with its parameters below it")
+        return value
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Run settings that the document has, by name."""
+        return {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
+
+
+SETTINGS: Mapping[str, Setting] = {name: each for name, each in settings_of(RunSettings).items() if each.key}
+
+
+@cache
+def document_keys() -> type[DocumentKeys]:
+    """Return the keys of a document, run settings included."""
+    defaults = {each.name: each.default for each in fields(RunSettings)}
+    own: dict[str, Any] = {name: (key_of(each, defaults[name]), defaults[name]) for name, each in SETTINGS.items()}
+    return create_model("DocumentKeys", __base__=DocumentKeys, **own)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A policy or a cloud, a source or a sink as the document names it; `build` makes it, and imports it only then."""
+class ObjectSpec:
+    """A policy, cloud, source or sink that the document names. `build` imports its class."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -80,7 +408,7 @@ class Setting:
     _references: References = field(repr=False)
 
     def build(self) -> Any:
-        """What is named; raises DataflowError with the line for what it is not, does not take or refuses."""
+        """Make the object. Raises DataflowError, with the line, if a name or parameter is wrong."""
 
         def refusal(path: tuple[str, ...], sentence: str) -> DataflowError:
             return self._file.error((*self._place, *path), sentence)
@@ -93,27 +421,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class Document:
-    """A document, checked: the dataflow, and how it is to be run.
+    """A checked document: the dataflow and its run settings.
 
     Attributes:
         policy: The default one if the document names none.
-        host_types: Host types that are declared in the document, by name.
-        settings: Further settings of `RunSettings` that the document has.
+        host_types: Declared host types by name.
+        settings: Further settings of `RunSettings`.
     """
 
     path: Path
     flow: Dataflow
-    policy: Setting
-    cloud: Setting | None = None
+    policy: ObjectSpec
+    cloud: ObjectSpec | None = None
     host_types: Mapping[str, HostType] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     file: Located | None = field(default=None, repr=False)
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
-        """Put file, line and field before the sentence of an error raised inside that is about a part of the document.
+        """Add file, line and field to errors raised inside that concern the document.
 
-        replaced: keys at its top in whose place something else is used.
+        Args:
+            replaced: Top-level keys whose values are not used.
         """
         try:
             yield
@@ -130,10 +459,12 @@ class Document:
 
 
 def load_document(path: Path | str) -> Document:
-    """The document in the YAML file `path`.
+    """Read the document in the YAML file `path`.
 
-    Raises InputError where the file cannot be read, DataflowError - with file, line and field - for what is wrong in it,
-    ProgramError where a file of functions that it names fails by itself.
+    Raises:
+        InputError: The file cannot be read.
+        DataflowError: Something in it is wrong, with file, line and field.
+        ProgramError: A file of functions that it names fails by itself.
     """
     file = read_yaml(Path(path))
     keys: DocumentKeys = file.validate(document_keys())
@@ -156,7 +487,6 @@ def load_document(path: Path | str) -> Document:
 
 
 def _beside(file: Located, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings` with paths that are relative to the document's folder."""
     paths = {name for name, value in settings.items() if isinstance(SETTINGS[name].kind, PathOf) and value is not None}
     return {name: file.path.parent / value if name in paths else value for name, value in settings.items()}
 
@@ -176,7 +506,7 @@ def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow
     except DataflowError as error:
         place = file.written(error.at)
         if len(place) < 2:
-            # Some faults are of the whole; others are of the operator that the sentence quotes.
+            # The error may quote the operator that is at fault.
             culprit = next((name for name in keys.operators if repr(name) in str(error).partition(": ")[2]), None)
             place = ("operators", culprit) if culprit else ("operators",)
         raise file.error(place, str(error)) from None
@@ -189,7 +519,7 @@ def _table(file: Located, operator: str, place: str, graph: Graph) -> KeyTable:
 
 
 def _taps(keys: OperatorKeys) -> list[Tap]:
-    """Where records come from: `from` feeds the first port, `join` the second, and each of `zip` one more."""
+    """Return the inputs. `from` feeds the first port, `join` the second, and each of `zip` one more."""
     edges = [(edge, 0) for edge in keys.from_]
     edges += [(edge, 1) for edge in keys.join or ()]
     edges += [(edge, port) for port, edge in enumerate(keys.zip or (), 1)]
@@ -200,7 +530,6 @@ def _taps(keys: OperatorKeys) -> list[Tap]:
 
 
 def _round(operator: Operator, name: str) -> Operator:
-    """`operator` as one round of an unrolled loop."""
     alternates = operator.alternates
     if [each.name for each in alternates] == [operator.name]:
         alternates = (replace(alternates[0], name=name),)
@@ -208,7 +537,7 @@ def _round(operator: Operator, name: str) -> Operator:
 
 
 def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
-    seen: dict[str, tuple[str, int]] = {}
+    sources: dict[str, tuple[str, int]] = {}
     operator = keys.operators[name]
     ways = {"from": operator.from_, "join": operator.join, "zip": operator.zip}
     for key, position, edge in ((key, *each) for key, edges in ways.items() for each in enumerate(edges or ())):
@@ -217,7 +546,7 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
             raise file.error(place, f"there is no operator {edge.operator!r}{near(edge.operator, keys.operators)}")
         if keys.operators[edge.operator].kind in ("sink", "signal"):
             raise file.error(place, f"{edge.operator!r} is a {keys.operators[edge.operator].kind}: nothing comes out of it")
-        first = seen.setdefault(edge.operator, (key, position))
+        first = sources.setdefault(edge.operator, (key, position))
         if first[0] != key:
             way = "give one of them an operator of its own, such as one with 'select' and other names for its columns"
             raise file.error(place, f"{edge.operator!r} is on both sides of {name!r}: {way}")
@@ -267,13 +596,13 @@ def _operator(file: Located, name: str, keys: OperatorKeys, references: Referenc
 def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, references: References) -> tuple[Alternate, ...]:
     grouped = GROUPINGS.get(keys.grouping or "", Form.NONE)
     if keys.alternates is not None:
-        found = []
+        alternates = []
         for label, each in keys.alternates.items():
             function, form = _function(file, (*place, "alternates", label), each, references, grouped)
-            found.append(
+            alternates.append(
                 Alternate(label, function, form, each.value, each.cost, each.selectivity, each.state, each.returns)
             )
-        return tuple(found)
+        return tuple(alternates)
     if keys.kind in ("source", "sink", "signal"):
         return ()
     function, form = _function(file, place, keys, references, grouped)
@@ -287,7 +616,7 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, refere
 def _function(
     file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References, grouped: Form
 ) -> tuple[Callable[..., Any] | Mapping[str, str] | None, Form]:
-    """What is called, and how; grouped: the form of a function that is named by `apply`."""
+    """Return the function and its form. `grouped` is the form of a function under `apply`."""
     forms = {**FORMS, **KEYED_FORMS, "apply": grouped}
     key = chosen(keys, forms)
     if key is None:
@@ -329,8 +658,8 @@ def _signal(file: Located, place: Loc, name: str, keys: DiagnosticKeys, referenc
         if isinstance(keys.trace, str):
             trace = references.find(keys.trace)
         elif keys.trace is not None:
-            taken = sorted(((duration(time), value) for time, value in keys.trace.items()), key=lambda each: each[0])
-            trace = Trace(tuple(time for time, _ in taken), tuple(value for _, value in taken))
+            samples = sorted(((duration(time), value) for time, value in keys.trace.items()), key=lambda each: each[0])
+            trace = Trace(tuple(time for time, _ in samples), tuple(value for _, value in samples))
         return domain_signal(keys.name or name, keys.aggregate, stale=keys.stale, trace=trace)
 
 
@@ -364,7 +693,7 @@ def _setting(
     registry: Registry,
     references: References,
     host_types: Mapping[str, HostType] | None = None,
-) -> Setting | None:
+) -> ObjectSpec | None:
     return None if written is None else _named(file, place, written, registry, references, host_types)
 
 
@@ -375,28 +704,26 @@ def _named(
     registry: Registry,
     references: References,
     host_types: Mapping[str, HostType] | None = None,
-) -> Setting:
+) -> ObjectSpec:
     ((name, parameters),) = written.items()
     place = file.written((*place, name)) or place
     if name not in registry.known and ":" not in name:
         raise file.error(place, f"there is no {registry.what} {name!r}{near(name, registry.known)}")
-    given, types = {parameter: _plain(value) for parameter, value in parameters.items()}, host_types or {}
-    if isinstance(given.get("host_type"), Mapping):
+    arguments, types = {parameter: _plain(value) for parameter, value in parameters.items()}, host_types or {}
+    if isinstance(arguments.get("host_type"), Mapping):
         raise file.error((*place, "host_type"), "a host type is named here: declare it under 'host_types', by its name")
-    if (named := str(given.get("host_type"))) in types:
-        given["host_type"] = types[named]
-    if isinstance(several := given.get("host_types"), list) and types:
-        given["host_types"] = tuple(types.get(str(each), each) for each in several)
-    return Setting(name, given, registry, place, file, references)
+    if (named := str(arguments.get("host_type"))) in types:
+        arguments["host_type"] = types[named]
+    if isinstance(several := arguments.get("host_types"), list) and types:
+        arguments["host_types"] = tuple(types.get(str(each), each) for each in several)
+    return ObjectSpec(name, arguments, registry, place, file, references)
 
 
 def _relative(path: str, folder: Path) -> str:
-    """`path` seen from the document; addresses (`s3a://...`) are taken as they are."""
     return path if "://" in path else str(folder / path)
 
 
 def _plain(value: Any) -> Any:
-    """`value` without what the YAML reader wraps around it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,4 @@
-"""Reads key tables from CSV and Parquet: a column for each of the key, and last one with the name of the alternate.
-
-Every error names the file, and of CSV the line.
-"""
+"""Key tables in CSV and Parquet: the columns of the key, then the alternate. Errors name file and line."""
 
 import csv
 import datetime
@@ -15,7 +12,7 @@ from elastream.recording.key_table_log import ALTERNATE
 
 
 def load_key_table(path: Path, selection: Selection) -> KeyTable:
-    """The table in `path`, for the operator that `selection` describes. Raises InputError for what is not one."""
+    """Read the table in `path` for the operator of `selection`. Raises InputError if it is invalid."""
     header, rows = _parquet(path) if path.suffix == ".parquet" else _csv(path, selection)
     wanted = [*selection.columns, ALTERNATE]
     if list(header) != wanted:
@@ -36,8 +33,8 @@ def load_key_table(path: Path, selection: Selection) -> KeyTable:
     return KeyTable(selection.dataflow, selection.operator, tuple(selection.columns), found)
 
 
+# Place in the file, key, alternate.
 Rows = Iterator[tuple[str, Key, str]]
-"""Where each row is, its key, and its alternate."""
 
 
 def _csv(path: Path, selection: Selection) -> tuple[Sequence[str], Rows]:
@@ -100,7 +97,7 @@ def _date(cell: str) -> datetime.date:
         raise ValueError(f"{cell!r} is not a date such as 2026-11-22") from None
 
 
+# By Spark's type; cells of other types stay text.
 _READ: Mapping[str, Callable[[str], Any]] = {
     "tinyint": _whole, "smallint": _whole, "int": _whole, "bigint": _whole, "boolean": _truth, "date": _date,
 }  # fmt: skip
-"""How a cell becomes a key, by Spark's type; as text where that is the type, or only Spark knows it."""

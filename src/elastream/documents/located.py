@@ -1,7 +1,4 @@
-"""Reads YAML with source positions, so that an error names file, line and field in one sentence.
-
-This module handles reading, duplicate keys and syntax errors; `elastream.documents.schema` defines the keys.
-"""
+"""YAML with source positions, so that an error names file, line and field in one sentence."""
 
 import re
 import warnings
@@ -24,11 +21,22 @@ Loc: TypeAlias = tuple[str | int, ...]
 """Path of a value in a document: keys and list positions from the top."""
 
 
+# Faults of a value by the type of pydantic's error.
+_FAULTS: Mapping[str, str] = {
+    "string_type": "is not a text",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "is neither true nor false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "is not a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "is not a list"),
+}
+
+
 @dataclass(frozen=True)
 class Located:
-    """A parsed YAML file; data: its top mapping, as ruamel objects with line numbers.
+    """A parsed YAML file.
 
-    text: what was parsed. columns: whether errors name a column besides the line.
+    Attributes:
+        data: The top mapping, as ruamel objects with line numbers.
+        columns: True if errors name a column beside the line.
     """
 
     path: Path
@@ -37,11 +45,11 @@ class Located:
     columns: bool = False
 
     def line(self, loc: Loc) -> int:
-        """Line, from 1, of the value at `loc`, or of the nearest enclosing value in the file."""
+        """Return the line (from 1) of the value at `loc`, or of the nearest enclosing one."""
         return self.place(loc)[0]
 
     def error(self, loc: Loc, sentence: str) -> DataflowError:
-        """The error `file:line: field: sentence`, or `file:line:column: ...`."""
+        """Return the error `file:line: field: sentence`, or `file:line:column: ...`."""
         field = ".".join(str(step) for step in loc)
         line, column = self.place(loc)
         place = f"{line}:{column}" if self.columns else f"{line}"
@@ -49,23 +57,22 @@ class Located:
 
     @contextmanager
     def at(self, loc: Loc) -> Iterator[None]:
-        """Put file, line and field before the sentence of an error raised inside."""
+        """Add file, line and field to an error raised inside."""
         try:
             yield
         except ElastreamError as error:
             raise self.error(loc, str(error)) from error
 
     def written(self, loc: Loc) -> Loc:
-        """The part of `loc` that exists in the file: normalised values have steps that were not written."""
+        """Return the steps of `loc` that exist in the file; normalised values have further ones."""
         return tuple(step for step, _ in self._walk(loc))
 
     def place(self, loc: Loc) -> tuple[int, int]:
-        """Line and column, from 1, of the key at `loc`, or of the nearest enclosing one in the file."""
+        """Return line and column (from 1) of the key at `loc`, or of the nearest enclosing one."""
         line, column = ([(0, 0)] + [place for _, place in self._walk(loc)])[-1]
         return line + 1, column + 1
 
     def _walk(self, loc: Loc) -> Iterator[tuple[str | int, tuple[int, int]]]:
-        """The steps of `loc` that exist in the file, each with its line and column, from 0."""
         node: Any = self.data
         for step in loc:
             there = range(len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
@@ -78,7 +85,7 @@ class Located:
             node = node[step]
 
     def validate(self, schema: type[BaseModel]) -> Any:
-        """Validate `data` against `schema`. Raises DataflowError for the first error in file order."""
+        """Validate `data` against `schema`. Raises DataflowError for the first error of the file."""
         try:
             return schema.model_validate(self.data)
         except ValidationError as problem:
@@ -95,14 +102,8 @@ class Located:
                 return self.error(loc, f"there is no such key{near(str(loc[-1]), siblings)}")
             case "value_error":
                 return self.error(self.written(loc), str(error["ctx"]["error"]))
-            case "string_type":
-                sentence = f"{value} is not a text"
             case "float_type" | "float_parsing" | "int_type" | "int_parsing" | "int_from_float":
                 sentence = f"{value} is not a {'whole ' if error['type'].startswith('int') else ''}number"
-            case "bool_type" | "bool_parsing":
-                sentence = f"{value} is neither true nor false"
-            case "dict_type" | "model_type" | "model_attributes_type":
-                sentence = f"{value} is not a mapping"
             case "greater_than" | "greater_than_equal" | "less_than_equal":
                 ((_, bound),) = error["ctx"].items()
                 relation = {"greater_than": "above", "greater_than_equal": "at least", "less_than_equal": "at most"}
@@ -111,33 +112,35 @@ class Located:
                 sentence = f"{value} is not one of {error['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
             case "too_short":
                 sentence = "it is empty"
-            case "list_type" | "tuple_type":
-                sentence = f"{value} is not a list"
+            case kind if kind in _FAULTS:
+                sentence = f"{value} {_FAULTS[kind]}"
             case _:
                 sentence = f"{value}: {error['msg'][:1].lower()}{error['msg'][1:]}"
         return self.error(self.written(loc), sentence)
 
 
 def _begin(node: Any, step: str | int) -> tuple[int, int]:
-    """Line and column, from 0, at which a key or an item of `node` stands; those of `node` if it was merged into it."""
+    """Return line and column (from 0) of a key or item of `node`, or of `node` if it was merged in."""
     lines = node.lc
     try:
-        found: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)
+        position: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)
     except (KeyError, TypeError):
-        found = None
-    return found or (lines.line, lines.col)
+        position = None
+    return position or (lines.line, lines.col)
 
 
 def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
-    """Read the mapping in the YAML file `path`. Raises InputError for an unreadable file, DataflowError for its syntax.
+    """Read the mapping in the YAML file `path`. `form` describes a valid document, for errors.
 
-    form: description of a valid document, for the error if it is not a mapping.
+    Raises:
+        InputError: The file cannot be read.
+        DataflowError: It is no valid YAML, or no mapping.
     """
     return parse_yaml(text_of(path), path, form)
 
 
 def text_of(path: Path) -> str:
-    """The text of the file `path`. Raises InputError where it cannot be read, or is no text."""
+    """Return the text of the file `path`. Raises InputError if it cannot be read or is no text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -146,12 +149,12 @@ def text_of(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-DEEPEST = 200
-"""Levels of a document: the reader takes seconds for thousands of them, and then fails."""
+# The reader takes seconds for thousands of levels, and then fails.
+MAX_DEPTH = 200
 
 
 def _depth(text: str) -> int:
-    """Levels that brackets and indentation can open at most."""
+    """Return an upper bound of the levels that brackets and indentation open."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = max(0, depth + (1 if bracket in "[{" else -1))
@@ -160,12 +163,9 @@ def _depth(text: str) -> int:
 
 
 def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Located:
-    """The mapping that `text` is, which was read from `path`; arguments and errors as for `read_yaml`.
-
-    columns: whether errors name a column besides the line.
-    """
-    if _depth(text) > DEEPEST:
-        raise DataflowError(f"{path}{':1:1' if columns else ''}: this is nested more than {DEEPEST} levels deep")
+    """Parse `text`, which was read from `path`. Arguments and errors are those of `read_yaml` and `Located`."""
+    if _depth(text) > MAX_DEPTH:
+        raise DataflowError(f"{path}{':1:1' if columns else ''}: this is nested more than {MAX_DEPTH} levels deep")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)
@@ -180,7 +180,7 @@ def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Lo
         at = text[: getattr(error, "position", 0) or 0]
         place = f":{at.count(chr(10)) + 1}:{len(at) - at.rfind(chr(10))}" if columns else ""
         raise DataflowError(f"{path}{place}: this is not YAML: {first_line(error)}") from None
-    except Exception as error:  # what the reader makes of odd texts, such as keys that are lists, raises all sorts
+    except Exception as error:  # odd texts, such as keys that are lists, make the reader raise other errors
         place = ":1:1" if columns else ""
         raise DataflowError(f"{path}{place}: this cannot be read as YAML: {in_one_line(error)}") from error
     if not isinstance(data, Mapping):
@@ -195,7 +195,6 @@ def _mark(error: MarkedYAMLError, columns: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Short description of `value` for an error."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -206,11 +205,10 @@ def _shown(value: Any) -> str:
 
 
 def _fields(schema: Any, loc: Loc) -> list[str]:
-    """Keys that a mapping at `loc` may have according to `schema`."""
     models = [schema]
     for step in loc:
         inner = [f.annotation for m in models for n, f in m.model_fields.items() if step in (n, f.alias)]
-        models = [found for annotation in inner for found in _models(annotation)] or models
+        models = [model for annotation in inner for model in _models(annotation)] or models
     return [field.alias or name for model in models[:1] for name, field in model.model_fields.items()]
 
 

@@ -1,4 +1,4 @@
-"""What hosts and links do while a simulation lasts, as an argument says it: a file, a generator by name, or an object."""
+"""Traces of host speeds and links from an argument: a file, a generator by name, or an object."""
 
 from pathlib import Path
 from typing import Any
@@ -9,27 +9,27 @@ from elastream.errors import ElastreamError, InputError
 from elastream.loads import LinkSource, SpeedSource, recorded_links, recorded_speeds
 
 
-def speeds_from(given: SpeedSource | str | Path) -> SpeedSource:
-    """Speeds of hosts: a CSV file (`.gz` too), or `NAME[:key=value,...]` such as `walk:seed=3`; anything else is returned.
+def speeds_from(source: SpeedSource | str | Path) -> SpeedSource:
+    """Return host speeds from a CSV file (also `.gz`) or from `NAME[:key=value,...]`, such as `walk:seed=3`.
 
-    Raises InputError with file and line for a file, else with what was given before its sentence.
+    Other objects are returned unchanged. Raises InputError for a faulty file or name.
     """
-    if isinstance(given, str | Path):
-        found: SpeedSource = recorded_speeds(given) if _is_file(given) else _named(str(given), SPEEDS)
-        return found
-    return given
+    if isinstance(source, str | Path):
+        trace: SpeedSource = recorded_speeds(source) if _is_file(source) else _named(str(source), SPEEDS)
+        return trace
+    return source
 
 
-def links_from(given: LinkSource | str | Path) -> LinkSource:
-    """Links between hosts, as `speeds_from` takes speeds."""
-    if isinstance(given, str | Path):
-        found: LinkSource = recorded_links(given) if _is_file(given) else _named(str(given), LINKS)
-        return found
-    return given
+def links_from(source: LinkSource | str | Path) -> LinkSource:
+    """Return links between hosts, from arguments as in `speeds_from`."""
+    if isinstance(source, str | Path):
+        trace: LinkSource = recorded_links(source) if _is_file(source) else _named(str(source), LINKS)
+        return trace
+    return source
 
 
-def _is_file(given: str | Path) -> bool:
-    return isinstance(given, Path) or given.endswith((".csv", ".csv.gz"))
+def _is_file(source: str | Path) -> bool:
+    return isinstance(source, Path) or source.endswith((".csv", ".csv.gz"))
 
 
 def _named(text: str, registry: Registry) -> Any:

@@ -1,7 +1,4 @@
-"""What all documents share: keys that are checked, quantities with units, host types.
-
-Field types convert units to numbers; `elastream.documents.dataflow_keys` defines the keys of a dataflow.
-"""
+"""Parts of the schemas of all documents: checked keys, quantities with units, host types."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -28,12 +25,11 @@ def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeVal
 
 
 def _listed(value: object) -> object:
-    """Wrap a single value in a list."""
     return value if isinstance(value, list) else [value]
 
 
 def named(value: object) -> object:
-    """Normalise a name alone, or with nothing below it, to a mapping without parameters."""
+    """Normalise a bare name to a mapping without parameters."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):
@@ -64,7 +60,7 @@ class Keys(BaseModel):
 
 
 class HostTypeKeys(Keys):
-    """A type of host that can be leased; `btu` is its billing time unit, paid in whole. price: of one, unless it says."""
+    """A host type. `btu` is its billing time unit; a price without a unit of time is that of one BTU."""
 
     cores: float
     memory: Memory = 4000.0
@@ -88,7 +84,7 @@ class HostTypeKeys(Keys):
 
 
 class ScalingKeys(Keys):
-    """Rules for the number of hosts; `ScalingRules` says what each means and what it may be."""
+    """Rules for the number of hosts, as in `ScalingRules`."""
 
     stabilization_up: Duration | None = None
     stabilization_down: Duration | None = None
@@ -104,7 +100,7 @@ class ScalingKeys(Keys):
     budget: str | None = None
 
     def built(self, file: Located) -> ScalingRules:
-        """The rules in `file`. Raises DataflowError with the line of what is out of range."""
+        """Build the rules. Raises DataflowError, with the line in `file`, if a value is out of range."""
         try:
             return ScalingRules(**{**self.model_dump(), "excluded_periods": tuple(self.excluded_periods)})
         except ElastreamError as error:
@@ -112,19 +108,19 @@ class ScalingKeys(Keys):
 
 
 def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    """The host types below `loc`, by name; raises DataflowError with the line of an invalid one."""
-    found = {}
+    """Build the host types below `loc`, by name. Raises DataflowError, with the line, if one is invalid."""
+    types = {}
     for name, each in keys.items():
         with file.at((*loc, name)):
-            found[name] = each.built(name)
-    return found
+            types[name] = each.built(name)
+    return types
 
 
-Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(named)]
+NamedParameters = Annotated[dict[str, dict[str, Any]], BeforeValidator(named)]
 
 
 def key_of(setting: settings.Setting, default: object) -> Any:
-    """Return the type of a key that is the run setting `setting`, as pydantic checks it."""
+    """Return the type by which pydantic checks the key of a run setting."""
     kind: Any
     match setting.kind:
         case settings.Whole(least=least):  # with None inside: `Keys` looks for these types to refuse a truth value
@@ -143,19 +139,19 @@ def key_of(setting: settings.Setting, default: object) -> Any:
 
 
 def chosen(keys: BaseModel, names: Any) -> str | None:
-    """The first of `names` with a value, or None."""
+    """Return the first of `names` with a value, or None."""
     return next((name for name in names if getattr(keys, name) is not None), None)
 
 
 def at_most_one(keys: BaseModel, names: Any, what: str) -> None:
-    """Raise ValueError where two of `names` have a value, which exclude each other."""
+    """Raise ValueError if more than one of `names` has a value."""
     written = [name for name in names if getattr(keys, name) is not None]
     if len(written) > 1:
         raise ValueError(f"{' and '.join(repr(name) for name in written)} exclude each other: this is one {what}")
 
 
 def exactly_one(keys: BaseModel, names: Any, what: str) -> str:
-    """The one of `names` that has a value; raises ValueError where none has, or several."""
+    """Return the one of `names` that has a value. Raises ValueError for none or several."""
     at_most_one(keys, names, what)
     kind = chosen(keys, names)
     if kind is None:
@@ -164,7 +160,7 @@ def exactly_one(keys: BaseModel, names: Any, what: str) -> str:
 
 
 def belongs(keys: BaseModel, owners: Mapping[str, tuple[str, ...]], kind: str) -> None:
-    """Raise ValueError for a key that does not go with `kind`. owners: the kinds that each goes with."""
+    """Raise ValueError for a key that does not go with `kind`. `owners` lists the kinds of each key."""
     for name in sorted(keys.model_fields_set & owners.keys()):
         if kind not in owners[name]:
             field = type(keys).model_fields[name].alias or name

@@ -1,7 +1,6 @@
-"""Loads user functions and classes named in a document or a command, and attributes errors to user code or this package.
+"""Users' functions and classes by name, and the attribution of errors to users' code or to this package.
 
-An error in user code is reported in one sentence with file and line, without a stack trace; a fault of this package keeps
-its stack trace. Documents and the command line share this rule.
+An error in users' code is one sentence with file and line. A fault of this package keeps its stack trace.
 """
 
 import difflib
@@ -20,12 +19,12 @@ _OURS = Path(__file__).parents[1]
 
 
 class ProgramError(ElastreamError):
-    """A user's program cannot be loaded, or raises; the message names file and line."""
+    """An error in a user's program, with file and line."""
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`", did you mean 'cores'?"` if one of `known` is close to `name`, else the list of `known`."""
-    options = sorted(known)
+def near(name: str, choices: Iterable[str]) -> str:
+    """Return `", did you mean 'cores'?"` if an option is close to `name`, else the list of options."""
+    options = sorted(choices)
     close = difflib.get_close_matches(name, options, n=1)
     if close:
         return f", did you mean {close[0]!r}?"
@@ -33,10 +32,9 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def blame(error: BaseException, folder: Path) -> ProgramError | None:
-    """Describe an error raised by code below `folder`; None if frames of this package lie inside the innermost user frame.
+    """Describe an error of the user's code below `folder`; return None if this package raised it.
 
-    Code outside Elastream that the user's code called (standard library, packages) counts as the user's; the line named is
-    the innermost one of the user's own files.
+    Other packages that the user's code calls count as the user's. The line is the innermost one of the user's files.
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
         return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
@@ -48,9 +46,9 @@ def blame(error: BaseException, folder: Path) -> ProgramError | None:
 
 
 def placed(error: ElastreamError, folder: Path) -> ElastreamError:
-    """`error` prefixed with the line of the user's code that caused it, if any; else `error` itself.
+    """Prefix `error` with the line of the user's code that caused it.
 
-    Errors inside `run(...)` name their own place and get no prefix.
+    Errors of other causes, and those inside `run(...)`, are returned unchanged.
     """
     inside, place = _innermost(error, folder)
     if place is None or any(frame.endswith(("api/run.py", "elastream/settings.py")) for frame in inside):
@@ -59,7 +57,7 @@ def placed(error: ElastreamError, folder: Path) -> ElastreamError:
 
 
 def _innermost(error: BaseException, folder: Path) -> tuple[list[str], str | None]:
-    """(files of this package called inside the innermost user frame; that frame as `file:line`, or None)."""
+    """Return this package's files called inside the innermost user frame, and that frame as `file:line` or None."""
     inside, root = [], folder.resolve()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
@@ -78,14 +76,13 @@ def _is_users(file: Path, root: Path) -> bool:
 
 
 def _short(file: str | Path) -> str:
-    """`file` relative to the working directory, if it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Put `folder` first on the import path, as `python file.py` does for the file's folder."""
+    """Put `folder` first on the import path, as `python file.py` does."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -95,11 +92,9 @@ def importing_from(folder: Path) -> Iterator[None]:
 
 
 class References:
-    """Functions and classes by reference, `"module:name"` or `"file.py:name"`, the latter relative to the first of
-    `folders` that has the file.
+    """Functions and classes by reference: `"module:name"`, or `"file.py:name"` in the first of `folders` that has the file.
 
-    A file is executed once however much of it is used, and is not left among the imported modules: functions that come
-    from it are pickled by value, so that they reach leased hosts that have no such file.
+    A file is executed once and is no imported module, so that its functions are pickled by value. Hosts lack the file.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -107,7 +102,7 @@ class References:
         self._files: dict[Path, dict[str, Any]] = {}
 
     def find(self, reference: str, what: str = "function") -> Callable[..., Any]:
-        """What `reference` names, a `what`; ProgramError says what is missing, or where the user's code fails."""
+        """Return the `what` under `reference`. Raises ProgramError if it is missing or the user's code fails."""
         place, colon, attribute = reference.rpartition(":")
         if not (colon and place and attribute):
             name = "function" if what == "function" else "Class"
@@ -121,19 +116,19 @@ class References:
                 if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == names["__name__"]
             ]
             raise ProgramError(f"{place} has no {what} {head!r}{near(head, own)}")
-        found: Any = names[head]
+        value: Any = names[head]
         for name in rest:
-            if not hasattr(found, name):
+            if not hasattr(value, name):
                 raise ProgramError(f"{place} has no {what} {attribute!r}")
-            found = getattr(found, name)
-        if not callable(found):
-            raise ProgramError(f"{attribute!r} of {place} is no {what} but {type(found).__name__}")
-        named: Callable[..., Any] = found
+            value = getattr(value, name)
+        if not callable(value):
+            raise ProgramError(f"{attribute!r} of {place} is no {what} but {type(value).__name__}")
+        named: Callable[..., Any] = value
         return named
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Run the user's code: what it raises by itself becomes a ProgramError with file and line."""
+        """Turn errors of the user's code inside into a ProgramError with file and line."""
         with ExitStack() as stack:
             for folder in reversed(self._folders):
                 stack.enter_context(importing_from(folder))

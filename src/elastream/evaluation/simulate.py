@@ -15,12 +15,12 @@ from rich.console import Console
 from elastream.clouds.provider import as_cloud
 from elastream.core.fitting import check_replicas, check_rules, doubts
 from elastream.core.hosts import HostType
-from elastream.core.plant import Policy, as_policy
+from elastream.core.members import missing_member
+from elastream.core.plant import POLICY_MEMBERS, Policy, as_policy
 from elastream.dashboard.progress import progress_bar
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
-from elastream.documents.registry import POLICY
 from elastream.errors import CloudError, InputError
 from elastream.evaluation.calibrated import calibration_of
 from elastream.evaluation.compare import compare
@@ -109,7 +109,7 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
     else:
         several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
     for policy in several:
-        if wrong := POLICY.unfit(policy):
+        if wrong := missing_member(policy, POLICY_MEMBERS):
             raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
     several = list(map(as_policy, several))
     if isinstance(policies, Mapping):

@@ -146,7 +146,7 @@ class Evaluator:
             stale = self._sampled.get(name, -math.inf) + signal.stale <= now
             self._values[name] = None if stale else self._newest[name]
 
-    def _decide(self, element: Element, guards: list[Guard]) -> Standing:
+    def _decide(self, element: Element, guards: list[Guard]) -> GuardDecision:
         """Advance the guards of an element and return its new decision."""
         unknown: dict[str, tuple[str, ...]] = {}
         for written, guard in zip(element.guards, guards, strict=True):

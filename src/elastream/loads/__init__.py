@@ -1,37 +1,46 @@
-"""Loads, host speeds and links of a run, as shapes and recorded traces.
+"""Loads and conditions that a run meets: records due over time, host speeds and links, as shapes and recorded traces.
 
-Hosts and links vary in simulation only.
+Plants read the records themselves. Hosts and links vary in simulation only.
 """
 
-from elastream.loads.document import load_from, pattern_from
-from elastream.loads.links import Ec2Links, LinkSource, LinkTrace
-from elastream.loads.pattern import Pattern, Section, counts, dues
-from elastream.loads.recorded import SpeedSpread, recorded_links, recorded_speeds
-from elastream.loads.shapes import constant, ramp, random_walk, sine, steps
-from elastream.loads.speeds import Ec2Speeds, SpeedSource, SpeedTrace, SpeedWalk
-from elastream.loads.trace import trace
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Ec2Links",
-    "Ec2Speeds",
-    "LinkSource",
-    "LinkTrace",
-    "Pattern",
-    "Section",
-    "SpeedSource",
-    "SpeedSpread",
-    "SpeedTrace",
-    "SpeedWalk",
-    "constant",
-    "counts",
-    "dues",
-    "load_from",
-    "pattern_from",
-    "ramp",
-    "random_walk",
-    "recorded_links",
-    "recorded_speeds",
-    "sine",
-    "steps",
-    "trace",
-]
+from elastream._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from elastream.loads.document import load_from as load_from
+    from elastream.loads.document import pattern_from as pattern_from
+    from elastream.loads.links import Ec2Links as Ec2Links
+    from elastream.loads.links import LinkSource as LinkSource
+    from elastream.loads.links import LinkTrace as LinkTrace
+    from elastream.loads.pattern import Pattern as Pattern
+    from elastream.loads.pattern import Section as Section
+    from elastream.loads.pattern import counts as counts
+    from elastream.loads.pattern import dues as dues
+    from elastream.loads.recorded import SpeedSpread as SpeedSpread
+    from elastream.loads.recorded import recorded_links as recorded_links
+    from elastream.loads.recorded import recorded_speeds as recorded_speeds
+    from elastream.loads.shapes import constant as constant
+    from elastream.loads.shapes import ramp as ramp
+    from elastream.loads.shapes import random_walk as random_walk
+    from elastream.loads.shapes import sine as sine
+    from elastream.loads.shapes import steps as steps
+    from elastream.loads.speeds import Ec2Speeds as Ec2Speeds
+    from elastream.loads.speeds import SpeedSource as SpeedSource
+    from elastream.loads.speeds import SpeedTrace as SpeedTrace
+    from elastream.loads.speeds import SpeedWalk as SpeedWalk
+    from elastream.loads.traces import trace as trace
+
+# No submodule may have the name of one of these: once imported, it would take its place.
+__getattr__, __dir__, __all__ = lazy_names(
+    "elastream.loads",
+    {
+        "elastream.loads.document": ("load_from", "pattern_from"),
+        "elastream.loads.links": ("Ec2Links", "LinkSource", "LinkTrace"),
+        "elastream.loads.pattern": ("Pattern", "Section", "counts", "dues"),
+        "elastream.loads.recorded": ("SpeedSpread", "recorded_links", "recorded_speeds"),
+        "elastream.loads.shapes": ("constant", "ramp", "random_walk", "sine", "steps"),
+        "elastream.loads.speeds": ("Ec2Speeds", "SpeedSource", "SpeedTrace", "SpeedWalk"),
+        "elastream.loads.traces": ("trace",),
+    },
+)

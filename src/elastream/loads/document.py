@@ -10,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 from elastream.errors import DataflowError, ElastreamError, InputError
 from elastream.loads.pattern import Pattern, chain
 from elastream.loads.shapes import constant, ramp, random_walk, sine, steps
-from elastream.loads.trace import trace
+from elastream.loads.traces import trace
 
 
 def _steps(levels: Sequence[Any], every: Any = None) -> Pattern:

@@ -18,7 +18,7 @@ from elastream.errors import InputError
 from elastream.loads.links import LinkTrace, pairs_of
 from elastream.loads.pattern import Floats
 from elastream.loads.speeds import GENERATED_HOSTS, SpeedTrace
-from elastream.loads.trace import TIME_UNITS, read_lines, seconds_of, words_in
+from elastream.loads.traces import TIME_UNITS, read_lines, seconds_of, words_in
 
 INTERVAL_TOLERANCE = 1e-6  # part of an interval by which two lines may miss a whole number of intervals
 SCORE_COLUMNS = ("value", "score", "speed")

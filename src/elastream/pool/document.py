@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from elastream.clouds.arbiter_link import is_this_machine
-from elastream.clouds.local.local import HOST_TYPES
+from elastream.clouds.host_types import HOST_TYPES
 from elastream.clouds.pool import local_cloud
 from elastream.core.hosts import HostType
 from elastream.documents.located import Located, read_yaml

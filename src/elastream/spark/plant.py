@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -41,7 +41,6 @@ from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.ring import Rings
-from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
@@ -50,11 +49,14 @@ from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_w
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
+if TYPE_CHECKING:  # Autopilot watches queries and never loads the compiler
+    from elastream.spark.queries.compiled import CompiledQueries
+
 log = logging.getLogger(__name__)
 
 # Ten minutes at one a second.
 HISTORY_LENGTH = 600
-Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
+Q = TypeVar("Q", bound="CompiledQueries | SessionQueries")
 
 
 @dataclass(frozen=True, slots=True)

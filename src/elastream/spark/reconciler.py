@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -25,10 +26,12 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.ring import Rings
-from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
+
+if TYPE_CHECKING:  # Autopilot watches queries and never loads the compiler
+    from elastream.spark.queries.compiled import CompiledQueries
 
 # Seconds between checks for the end of a batch while tasks wait to move (the T_W of N-Storm); LONG_STEP_S if no batch
 # has ended for RECENT_S.
@@ -103,7 +106,7 @@ class Reconciler:
     def __init__(
         self,
         instruments: Instruments,
-        queries: CompiledQueries | SessionQueries,
+        queries: "CompiledQueries | SessionQueries",
         hosts: Hosts,
         rings: Rings,
         clock: Callable[[], float],

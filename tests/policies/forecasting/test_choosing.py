@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elastream.api.admission import admit
+from elastream.api.run import admit
 from elastream.clouds.local.local import Local
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import records

@@ -4,8 +4,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
-from elastream.spark.jvm import adapters
-from elastream.spark.jvm.adapters import FURTHER_ARGUMENTS, SPELLINGS, arrow_schema, for_release, further_arguments, in_zone
+from elastream.spark.jvm import arrow_schemas
+from elastream.spark.jvm.adapters import FURTHER_ARGUMENTS, SPELLINGS, for_release, further_arguments
+from elastream.spark.jvm.arrow_schemas import arrow_schema, in_zone
 from elastream.spark.jvm.driver_side import HERE
 from elastream.spark.jvm.releases import NEWEST, OLDEST
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
@@ -70,10 +71,10 @@ def test_a_release_that_knows_utc_only_gives_the_same_schema(zone, monkeypatch):
         assert "timezone" not in options
         return newest(schema, timezone="UTC")
 
-    newest = adapters.to_arrow_schema
+    newest = arrow_schemas.to_arrow_schema
     expected = arrow_schema(TIMES, zone)
-    monkeypatch.setattr(adapters, "to_arrow_schema", utc_only)
-    monkeypatch.setattr(adapters, "TAKES_TIME_ZONE", False)
+    monkeypatch.setattr(arrow_schemas, "to_arrow_schema", utc_only)
+    monkeypatch.setattr(arrow_schemas, "ZONED", False)
     assert types_of(arrow_schema(TIMES, zone)) == types_of(expected)
     assert arrow_schema(TIMES, zone).names == expected.names
 

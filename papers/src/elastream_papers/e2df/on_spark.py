@@ -148,7 +148,7 @@ def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
         ending = result.ending
         if ending.status != "finished":
             raise ElastreamError(f"the scenario {name!r} {ending.status}: {ending.reason}")
-        exact = counts_are_exact(folder, {source: result.replay(source) for source in result.taken})
+        exact = counts_are_exact(folder, {source: result.replay(source) for source in result.replayable})
         return summed_up(name, Recording.read(result.directory), exact)
 
 

@@ -25,6 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from elastream.clouds.host_types import executor_memory
 from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.authentication import Secrets, for_others, quiet_executors
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
@@ -34,7 +35,6 @@ from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording.directory import PRIVATE, create_private
 
-HEAP_SHARE = 0.7  # share of a host's memory for the executor's heap; the rest is for Python workers, RocksDB and the worker
 MAX_HOSTS = 200  # addresses 127.0.x.10 to .209
 MIN_FREE_BYTES = 50e6  # in the cluster's folder: logs and shuffle files of a few minutes
 MASTER = "master"  # name of the master at the supervisor and of its log file; no host can have it
@@ -43,11 +43,6 @@ ENDED_HOST_LOGS = 50  # number of ended hosts whose logs remain
 USUAL_LINE = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO |WARN NativeCodeLoader)|Using Spark's default log4j")
 TERMINATION_GRACE_S = 3.0  # time for a worker to end its executors before its whole tree is killed
 RESPONSE_TIMEOUT_S = 60.0  # a request takes milliseconds, or seconds on an overloaded machine
-
-
-def executor_memory(host: HostType) -> int:
-    """Return the heap of an executor on this type of host (MiB), for `spark.executor.memory`."""
-    return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
 
 
 def log_excerpt(log: Path, count: int) -> str:

@@ -3,24 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
-from elastream.clouds.local.cluster import HEAP_SHARE, MAX_HOSTS, LocalCluster, executor_memory
+from elastream.clouds.host_types import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, executor_memory
+from elastream.clouds.local.cluster import MAX_HOSTS, LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
 from elastream.clouds.provider import Cloud, ExistingSession
 from elastream.core.alarm import Alarms
-from elastream.core.hosts import Billing, HostType
+from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
 from elastream.units import duration
 
-SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
-
-# Built-in host types. `small`: one task at a time, half a core, 1,000 MB (heap 700 MB), price 1 per 30 s, so that a
-# demonstration of minutes sees leases end; ready about 8 s after the request.
-HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
-
-MIN_HEAP_MIB = 450  # Spark refuses smaller executors (1.5 times the 300 MiB that it reserves)
 MAX_REGIONS = 16  # each region needs a network device
 
 

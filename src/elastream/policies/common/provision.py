@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.loads.pattern import counts
-from elastream.recording.recorder import Recording
 from elastream.units import ROUNDING
+
+if TYPE_CHECKING:
+    from elastream.recording.recorder import Recording
 
 TARGET_UTILISATION = 0.7
 """Part of a host's cores that work is to fill: the default of Flink's autoscaler (`job.autoscaler.utilization.target`)."""
@@ -256,7 +258,7 @@ class Work:
         return Provision(hosts, rate=rate, cores=cores)
 
 
-def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
+def measured(recording: "Recording", at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
     """The provision that a recorded run's offered load fills at the work per record that it measured; None if unknown.
 
     The peak is the highest mean rate over the target latency.
@@ -266,7 +268,7 @@ def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_
     return work_of(recording, Work(recording.header.target_latency)).provision(recording.host_types[0], at, utilisation)
 
 
-def work_of(recording: Recording, before: Work) -> Work:
+def work_of(recording: "Recording", before: Work) -> Work:
     """The work of a recording, and that `before` it."""
     work = before.copy()
     offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
@@ -279,7 +281,7 @@ def _most(of_hosts: float, of_operators: float) -> float:
     return of_operators if math.isnan(of_hosts) else float(np.fmax(of_hosts, of_operators))
 
 
-def _busy(recording: Recording) -> Floats:
+def _busy(recording: "Recording") -> Floats:
     """Cores of speed 1 in use over time: of all hosts where they measure it, else of all operators; NaN where unknown."""
     speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
     of_hosts = _summed(
@@ -291,7 +293,7 @@ def _busy(recording: Recording) -> Floats:
     return np.broadcast_to(busy, recording.times.shape)
 
 
-def _speed(recording: Recording, host: str, nominal: float) -> Floats:
+def _speed(recording: "Recording", host: str, nominal: float) -> Floats:
     """Speed of a host over time: measured if known, else nominal."""
     measured = recording.host(host, Metric.SPEED)
     return np.where(np.isnan(measured), nominal, measured)

@@ -19,7 +19,7 @@ from elastream.dataflow.operators import Edge
 from elastream.recording.places import Place, place_of, readable
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.readers import RangeReader, Steering, shares
-from elastream.spark.jvm.adapters import arrow_schema
+from elastream.spark.jvm.arrow_schemas import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
 from elastream.spark.worker.records import conform
 

@@ -20,7 +20,7 @@ from elastream.dataflow.windows import Pairs, Timeout, Window, WindowKind
 from elastream.errors import DataflowError, first_line
 from elastream.spark.dataflow.channels import Outflow, selected
 from elastream.spark.dataflow.shipping import pickled
-from elastream.spark.jvm.adapters import arrow_schema, in_zone
+from elastream.spark.jvm.arrow_schemas import arrow_schema, in_zone
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.exits import EXIT, ORDER
 from elastream.spark.worker.meter import Meter

@@ -28,7 +28,7 @@ from elastream.spark.dataflow.corpus import check_files, check_text, input_files
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.readers import RangeReader, Steering, shares
 from elastream.spark.dataflow.stamps import with_stamps
-from elastream.spark.jvm.adapters import arrow_schema
+from elastream.spark.jvm.arrow_schemas import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream_load"

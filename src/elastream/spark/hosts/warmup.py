@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,9 @@ from elastream.errors import first_line
 from elastream.spark.jvm.driver_side import DriverSide, runs_python
 from elastream.spark.jvm.executors import Executor
 from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +110,12 @@ def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
     return DataFrame(java_session(spark).createDataFrame(rdd.toJavaRDD(), schema), spark)
 
 
-def _touch() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _touch() -> Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
     rows = ROWS_PER_TASK
 
-    def touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def touch(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
         import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
+        import pyarrow as pa
 
         for _ in batches:
             yield pa.record_batch([pa.array([f"word {number}" for number in range(rows)])], names=["word"])

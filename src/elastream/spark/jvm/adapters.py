@@ -4,12 +4,7 @@ Java sources and settings are written for the newest release; on an older one, n
 older release lacks disable their mechanism.
 """
 
-import inspect
 from typing import NamedTuple
-
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from elastream.spark.jvm.releases import release_of
 
@@ -87,31 +82,3 @@ FURTHER_ARGUMENTS: tuple[Further, ...] = (
 def further_arguments(call: str, version: str) -> tuple[bool, ...]:
     """Return the arguments that `call` takes on Spark `version` beyond those of all releases."""
     return tuple(each.value for each in FURTHER_ARGUMENTS if each.call == call and release_of(version) >= each.since)
-
-
-# PySpark's Arrow schemas take a time zone since 4.2; before, times are in UTC.
-TAKES_TIME_ZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
-
-
-def arrow_schema(schema: StructType, zone: str = "UTC") -> pa.Schema:
-    """Return `schema` as Arrow, with zoned times in time zone `zone`."""
-    if TAKES_TIME_ZONE:
-        return to_arrow_schema(schema, timezone=zone)
-    return to_arrow_schema(schema) if zone == "UTC" else in_zone(to_arrow_schema(schema), zone)
-
-
-def in_zone(schema: pa.Schema, zone: str | None) -> pa.Schema:
-    """Return `schema`, nullable, with all zoned times in `zone` (None: without a zone)."""
-    return pa.schema([pa.field(each.name, _type_in_zone(each.type, zone)) for each in schema])
-
-
-def _type_in_zone(kind: pa.DataType, zone: str | None) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp(kind.unit, zone) if kind.tz else kind
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _type_in_zone(each.type, zone)) for each in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_type_in_zone(kind.value_type, zone))
-    if pa.types.is_map(kind):
-        return pa.map_(_type_in_zone(kind.key_type, zone), _type_in_zone(kind.item_type, zone))
-    return kind

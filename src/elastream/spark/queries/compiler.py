@@ -35,7 +35,7 @@ from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from, win
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sources import HOLD, files_read, open_source
-from elastream.spark.jvm.adapters import arrow_schema
+from elastream.spark.jvm.arrow_schemas import arrow_schema
 from elastream.spark.queries.segments import (
     SHUFFLED_EACH,
     RunningSegment,

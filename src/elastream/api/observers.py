@@ -1,7 +1,9 @@
-"""What Autopilot logs of a run: observations, actions and refusals, each once while it lasts."""
+"""Observers that `Autopilot` and `run` add to the user's own: Autopilot's log, and events for the cluster manager."""
 
 import logging
 from collections.abc import Hashable
+
+from pyspark.sql import SparkSession
 
 from elastream.core.action import Action, HostAction, MoveTask, Outcome, Status
 from elastream.core.decision import Decision
@@ -10,14 +12,22 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.wording import gist, quantities
 from elastream.dataflow.operators import Kind
-from elastream.recording.observer import Ending, Header
+from elastream.observability.events import EventLog
+from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.attach import AttachedPlant
+from elastream.spark.jvm.cluster_events import event_sink
 from elastream.units import format_duration
 
 log = logging.getLogger("elastream.autopilot")
 
 
-class PilotLog:
+def cluster_observers(spark: SparkSession) -> list[Observer]:
+    """Return the observer that sends events to the cluster manager of `spark`; none if it takes no events."""
+    sink = event_sink(spark)
+    return [] if sink is None else [EventLog(sinks=[sink], logged=False)]
+
+
+class AutopilotLog:
     """An observer that logs observations, actions and refusals, each once while it lasts."""
 
     def __init__(self, plant: AttachedPlant, period: float, observe_only: bool) -> None:
@@ -78,9 +88,9 @@ class PilotLog:
         else:
             log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
 
-    def _once(self, what: str, text: str, *, again: bool = True) -> None:
-        """Log `text` unless it says the same as the last text about `what`; without `again`, unless there was any."""
-        last = self._last.get(what, "")
+    def _once(self, subject: str, text: str, *, again: bool = True) -> None:
+        """Log `text` unless the last text about `subject` said the same; without `again`, unless there was one."""
+        last = self._last.get(subject, "")
         if text and (gist(last) != gist(text) if again else not last):
-            log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
-        self._last[what] = text
+            log.log(logging.WARNING if subject == "busy" else logging.INFO, "%s", text)
+        self._last[subject] = text

@@ -1,0 +1,32 @@
+"""Members that an object of the user's must have, checked without a base class."""
+
+import inspect
+from collections.abc import Mapping
+from types import UnionType
+
+Members = Mapping[str, type | UnionType | int]
+"""Type of each attribute, or the number of arguments that a method is called with."""
+
+_ABSENT = object()
+
+
+def missing_member(value: object, members: Members) -> str:
+    """Return a sentence about the first member that `value` lacks; an empty string if it lacks none."""
+    if isinstance(value, type):
+        return "it is a class, and no object of it"
+    for name, expected in members.items():
+        if (member := getattr(value, name, _ABSENT)) is _ABSENT:
+            return f"it has no {name!r}"
+        if not isinstance(expected, int):
+            if not isinstance(member, expected):
+                return f"its {name!r} is {member!r}, not {getattr(expected, '__name__', expected)}"
+        elif not callable(member):
+            return f"its {name!r} is {member!r}, which cannot be called"
+        else:
+            try:
+                inspect.signature(member).bind(*range(expected))
+            except TypeError:
+                return f"its {name!r} does not take {expected} argument{'s' * (expected > 1)}"
+            except ValueError:  # built-in callables may have no signature to look at
+                continue
+    return ""
