@@ -33,7 +33,7 @@ from elastream.evaluation.compare import compare
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.loads import constant, ramp, random_walk, sine, steps, trace
 from elastream.loads.pattern import counts
-from elastream.policies.common.provision import TARGET_UTILISATION, declared, declared_cores, for_cores
+from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, declared_provision, provision_for_cores
 from elastream.policies.threshold import Threshold
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
@@ -195,17 +195,17 @@ def run_case(case: Case) -> dict[str, Any]:
     ).trials[0]
     records = case.load.count(case.seconds)
     work = sum(declared_cores(case.graph, {"source": 1.0}).values()) * records
-    peak = declared(
+    peak = declared_provision(
         lay_out(case.graph, chained=case.fused), case.kind, {"source": case.load}, seconds=case.seconds, window=TARGET
     )
     kept = (trial.compliance or 0.0) * (1 - trial.waiting / max(1, records))
-    filled = work / (case.kind.cores * case.kind.speed)
+    instances_to_fill = work / (case.kind.cores * case.kind.speed)
     return {
         "case": case.title,
         "in time": kept,
-        "hosts over work": trial.result.host_seconds / filled,
-        "fewest whole hosts over work, full": fewest(case, 1.0) / filled,
-        "fewest whole hosts over work, at the target utilisation": fewest(case, TARGET_UTILISATION) / filled,
+        "hosts over work": trial.result.host_seconds / instances_to_fill,
+        "fewest whole hosts over work, full": fewest(case, 1.0) / instances_to_fill,
+        "fewest whole hosts over work, at the target utilisation": fewest(case, TARGET_UTILISATION) / instances_to_fill,
         "hosts at most": trial.peak_hosts,
         "leases": trial.result.leases,
         "leases a day": trial.result.leases * DAY / case.seconds,
@@ -228,7 +228,7 @@ def fewest(case: Case, utilisation: float) -> float:
     edges = np.append(np.arange(0.0, case.seconds - TARGET / 2, TARGET), case.seconds)
     rates = np.diff(counts(case.load, edges)) / np.diff(edges)
     needed = {
-        rate: for_cores(layout, case.kind, {name: cores * rate for name, cores in work.items()}, utilisation).hosts
+        rate: provision_for_cores(layout, case.kind, {name: each * rate for name, each in work.items()}, utilisation).hosts
         for rate in set(rates.tolist())
     }
     return float(sum(needed[rate] * length for rate, length in zip(rates.tolist(), np.diff(edges).tolist(), strict=True)))

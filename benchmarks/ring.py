@@ -15,7 +15,7 @@ import numpy as np
 from _common import Report, Sides, main, progress
 
 from elastream.core.ring import Ring
-from elastream.policies.ring.balance import Arc, evened
+from elastream.policies.ring.balance import Arc, even_cut
 
 KEYS, HOSTS = 1_000_000, (4, 12, 128, 1024)
 PARTITIONS, NEIGHBOURS = 1_000, 10
@@ -47,7 +47,7 @@ def cut(rounds: int) -> float:
         tuple(f"h{number}" for number in range(NEIGHBOURS)), 0, PARTITIONS, random.gamma(1.0, 0.01, PARTITIONS),
         (PARTITIONS // NEIGHBOURS,) * NEIGHBOURS, np.zeros(NEIGHBOURS), np.ones(NEIGHBOURS),
     )  # fmt: skip
-    return statistics.median(seconds(lambda: evened(arc)) for _ in range(rounds))
+    return statistics.median(seconds(lambda: even_cut(arc)) for _ in range(rounds))
 
 
 def measure(arguments: argparse.Namespace) -> Report:

@@ -25,8 +25,7 @@ from elastream.dataflow.key_table import KeyTable, selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
 from elastream.policies import Static
-from elastream.policies.forecasting.choosing import Choosing
-from elastream.policies.forecasting.selection import Selector
+from elastream.policies.forecasting.selection import Selector, SelectorSink
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
@@ -392,7 +391,7 @@ def composition_of(run: RunDirectory, graph, operator, batch):
 def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark and check what it gave."""
     columns = {"key": "customer", "period": "hour", "method": "method", "error": "error", "vector": "deviations"}
-    choosing = Choosing(given.selector, **columns, running=given.first)
+    choosing = SelectorSink(given.selector, **columns, running=given.first)
     graph = dataflow(given, results, choosing).graph
     result = run(
         graph,

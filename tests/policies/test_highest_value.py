@@ -26,7 +26,7 @@ from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import ElastreamError
 from elastream.loads import steps
-from elastream.policies.common.alternates import Worked
+from elastream.policies.common.alternates import CompositionWork
 from elastream.policies.highest_value import HighestValue
 from elastream.policies.static import Static
 from elastream.policies.threshold import Threshold
@@ -138,7 +138,7 @@ def test_guards_say_what_may_run_and_what_it_is_worth(guards: dict[str, GuardDec
     assert found == ([] if to is None else [to])
 
 
-def test_a_forbidden_alternate_is_left_for_a_carried_or_the_lightest_one() -> None:
+def test_forbidden_option_gives_way_to_carried_else_least_work() -> None:
     guards = {**ASLEEP, **standing("tree", "mean")}
     assert switched(observed(200, standings=guards)) == ["tree"]
     assert switched(observed(1000, standings={**ASLEEP, **standing("tree", "mean", tree=1.0, mean=0.3)})) == ["mean"]
@@ -171,7 +171,7 @@ def test_measured_costs_come_before_declared_ones_and_are_remembered() -> None:
     assert run.plan(seen(40, 4.0)).actions == (SwitchAlternate("forecast", "arima"),)
 
 
-def test_an_alternate_of_unknown_cost_is_tried_once() -> None:
+def test_alternate_of_unknown_cost_is_tried_once() -> None:
     of = graph({"cheap": (0.5, 0.001), "best": (1.0, None)})
     run = OneRun(HighestValue())
     (tried,) = run.plan(observed(100, 0.0, of=of, standings=ASLEEP)).actions
@@ -186,7 +186,7 @@ def test_an_alternate_of_unknown_cost_is_tried_once() -> None:
         assert run.plan(observed(100, float(second), **after)).actions == ()
 
 
-def test_an_unknown_rate_is_named_and_a_forbidden_alternate_still_left() -> None:
+def test_unknown_rate_is_named_and_forbidden_option_left() -> None:
     plan = HighestValue().plan(observed(math.nan, runs={"forecast": "tree"}, standings=ASLEEP))
     assert plan.actions == ()
     assert [str(each) for each in plan.unknown] == ["cannot choose: arrival rate of 'meters' unknown"]
@@ -226,7 +226,7 @@ def test_nothing_is_switched_for_value_alone_while_records_are_late(latency: flo
     assert switched(late) == to
 
 
-def test_an_element_under_switch_is_not_switched_for_value() -> None:
+def test_element_is_not_switched_while_a_switch_is_under_way() -> None:
     under_way = {"meters": Composition(0, {"forecast": "mean"}, {"split": "asleep"})}
     assert switched(observed(10, runs={"forecast": "tree"}, standings=ASLEEP, effective=under_way)) == []
     there = {"meters": Composition(1, {"forecast": "tree"}, {"split": "asleep"})}
@@ -257,7 +257,7 @@ def test_it_does_not_flap_where_rates_and_values_are_noise(rounds: list[tuple[fl
     )
 )
 @settings(deadline=None, max_examples=examples(100))
-def test_choices_stay_in_the_allowed_set_and_move_only_for_gain(rounds: list[Any]) -> None:
+def test_choice_stays_in_the_allowed_set_without_idle_switches(rounds: list[Any]) -> None:
     run, runs = OneRun(HighestValue(settle=4.0)), {"forecast": "arima", "split": "asleep"}
     for number, (rate, allowed, hosts) in enumerate(rounds):
         guards = standing(*sorted(allowed))
@@ -322,7 +322,7 @@ def test_what_is_wrong_with_its_parameters_is_one_sentence(parameters: dict[str,
     assert not said or str(raised.value) == said
 
 
-def test_a_dataflow_without_a_choice_or_a_sizing_is_refused() -> None:
+def test_dataflow_without_a_choice_is_refused() -> None:
     plain = graph({"arima": (1.0, 0.02)})
     bare = Graph("bare", plain.operators[:2] + plain.operators[3:4], (Edge("meters", "forecast"), Edge("forecast", "out")))
     context = Context(lay_out(bare), {"vm": VM})
@@ -367,7 +367,7 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     assert element.switches == 3
 
 
-def test_a_stages_work_counts_once_if_its_source_has_the_total() -> None:
+def test_stage_work_counts_once_if_its_source_has_the_figure() -> None:
     """Simulated queries are measured stage by stage, and the first operator of one has its figure."""
     plant = make_plant(
         lay_out(graph()),
@@ -379,5 +379,5 @@ def test_a_stages_work_counts_once_if_its_source_has_the_total() -> None:
     plant.advance(60.0)
     seen = plant.observe()
     assert seen.operators.value("meters", Metric.BUSY_CORES) > 0.2
-    works = Worked(seen, {}).cores(seen.composition)
+    works = CompositionWork(seen, {}).cores(seen.composition)
     assert works == pytest.approx(20 * 0.02, rel=0.1)  # arima alone: its records go to nobody

@@ -48,7 +48,7 @@ def test_a_host_is_leased_only_when_all_are_full():
     ]
 
 
-def test_below_the_threshold_the_youngest_hosts_instance_goes_with_it():
+def test_youngest_host_goes_below_the_lower_threshold():
     assert plan([operator("a")], {"h1": ["a", "a"], "h2": ["a"]}, metrics=waiting(0.0)) == [
         SetParallelism("a", 2, without=(TaskId("a", 2),)),
         ReleaseHost("h2"),

@@ -104,7 +104,7 @@ def lasting(cpu, seconds=20.0, **more):
     return [seen(2.0 * number, cpu, **more) for number in range(int(seconds / 2) + 1)]
 
 
-def test_an_operator_without_a_ring_gets_one_with_zones_in_turn():
+def test_first_ring_alternates_zones():
     (action,), _ = after(RingBalance(), seen(0.0, [0.1] * 4, ring={}, zones="aabb"))
     assert isinstance(action, SetTokens)
     assert [token for _, token in action.tokens] == [0.0, 0.25, 0.5, 0.75]
@@ -112,7 +112,7 @@ def test_an_operator_without_a_ring_gets_one_with_zones_in_turn():
     assert zones in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
 
 
-def test_an_overloaded_host_gives_half_its_interval_to_a_light_neighbour():
+def test_overloaded_host_gives_half_to_its_light_neighbour():
     actions, _ = after(RingBalance(), *lasting([0.9, 0.2, 0.2], waits=3.0))
     assert actions == [SetTokens("count", tuple(Ring({"h1": 0.0, "h2": 3 / 16, "h3": 2 / 3}).tokens.items()))]
 
@@ -137,7 +137,7 @@ def test_a_moment_of_overload_changes_nothing():
 
 @pytest.mark.parametrize("age", [0.0, 6.0], ids=["", "long batches"])
 @pytest.mark.parametrize("placed", [False, True], ids=["", "placed before its state is there"])
-def test_after_a_change_decisions_wait_for_measurements_of_its_effect(age, placed):
+def test_no_decision_until_metrics_show_the_last_change(age, placed):
     policy, run = RingBalance(), OneRun(RingBalance())
     moved = Ring({"h1": 0.0, "h2": 3 / 16, "h3": 2 / 3})
     for each in lasting([0.9, 0.2, 0.2], waits=3.0):
@@ -170,7 +170,7 @@ def test_where_no_host_is_light_as_many_are_leased_as_the_load_needs():
     assert after(RingBalance(), *far_behind)[0] == [LeaseHost(f"h{number}", "one") for number in (4, 5, 6, 7)]
 
 
-def test_the_backlog_of_a_vanished_load_needs_no_further_host():
+def test_backlog_of_a_load_that_ended_needs_no_more_hosts():
     given = seen(0.0, [0.9, 0.9], rate=0.0, done=100.0, batch=1.0, latency=9.0)
     columns = {each: given.operators.column(each) for each in given.operators.metrics}
     left = Frame(NAMES, {**columns, Metric.BACKLOG: [500.0 if name == "in" else math.nan for name in NAMES]})
@@ -198,7 +198,7 @@ def test_a_host_that_comes_joins_between_the_fullest_and_its_neighbour():
     assert dict(by_load.tokens)["h3"] == 1 / 16, "half would leave both heavy partitions where they are"
 
 
-def test_a_replacement_joins_the_ring_in_the_lost_hosts_place():
+def test_replacement_joins_where_the_lost_host_was():
     # h2 was lost: h3 took over its interval, [0.25, 0.5), and is the fullest.
     ring = Ring({"h1": 0.0, "h3": 0.25, "h4": 0.75})
     (action,), _ = after(RingBalance(), seen(0.0, [0.2, 0.0, 0.4, 0.2], ring=ring, zones="abab", loads=[0.05] * P))
@@ -213,7 +213,7 @@ def test_a_replacement_joins_the_ring_in_the_lost_hosts_place():
 @example(4, 3, [1, 4, 10, 10, 9])  # several as full: beside one of them the newcomer would have a neighbour of its own zone
 @example(4, 3, [3, 1])
 @given(each_zone=st.integers(2, 4), zones=st.integers(2, 3), lost=st.lists(st.integers(0, 11), min_size=1, max_size=6))
-def test_neighbours_stay_in_distinct_zones_through_replacements(each_zone, zones, lost):
+def test_neighbours_stay_in_distinct_zones_after_losses(each_zone, zones, lost):
     named = {f"h{number + 1}": "abc"[number % zones] for number in range(each_zone * zones)}
     ring, count = Ring.even(in_zones(named)), len(named)
     for number in lost:
@@ -237,7 +237,7 @@ def test_a_zone_that_holds_state_with_all_its_copies_is_named():
     assert plan.remarks[0].startswith("fault zone a (h1, h3) holds some state with all its copies")
 
 
-def test_the_even_cut_replaces_half_if_half_would_not_help():
+def test_even_cut_replaces_a_half_cut_that_would_not_help():
     # All of h1's load is in the upper half of its interval: half would only pass it on.
     loads = np.array([0.0] * 6 + [0.44, 0.44] + [0.0] * 8)
     ring = Ring({"h1": 0.0, "h2": 0.5})
@@ -281,7 +281,7 @@ def test_a_host_whose_loads_do_not_agree_holds_up_no_other_one():
     assert action.why.startswith("h3 is overloaded, h4 is light")
 
 
-def test_farther_hosts_are_left_alone_if_they_lower_nothing():
+def test_farther_hosts_stay_if_they_would_lower_nothing():
     loads = np.array([0.2] * 4 + [0.025] * 4 + [0.125] * 8)
     (action,), _ = after(RingBalance(cut="load"), *skewed(loads))
     assert {host: token for host, token in action.tokens if host in ("h3", "h4")} == {"h3": 0.5, "h4": 0.75}
@@ -305,7 +305,7 @@ def test_a_host_and_its_neighbour_that_are_both_light_become_one():
     assert after(RingBalance(), *lasting([0.3, 0.6], 30.0))[0] == []
 
 
-def test_no_host_goes_in_a_short_calm_with_backlog_or_growing_load():
+def test_no_host_goes_for_a_moment_of_calm():
     assert after(RingBalance(), *lasting([0.1, 0.1], 8.0))[0] == []
     assert after(RingBalance(), *lasting([0.1, 0.1], 30.0, waits=1.2))[0] == []
     assert after(RingBalance(), *lasting([0.1, 0.1], 30.0, min_hosts=2))[0] == []
@@ -316,7 +316,7 @@ def test_an_empty_host_that_drains_is_released():
     assert ReleaseHost("h2") in after(RingBalance(), seen(0.0, [0.5, 0.0], ring=Ring({"h1": 0.0}), states=states))[0]
 
 
-def test_among_equal_prices_a_type_of_a_third_zone_is_leased():
+def test_equal_type_in_another_zone_than_neighbours_is_leased():
     types = [replace(ONE, name=f"one-{zone}", zone=zone) for zone in "abc"]
     rounds = lasting([0.9, 0.9], waits=3.0, types=types, zones="ab")
     assert after(RingBalance(), *rounds)[0] == [LeaseHost("h3", "one-c")]
@@ -377,7 +377,7 @@ def test_what_a_partition_takes_counts_by_the_speed_of_its_host():
     assert arc.levels(arc.owned) == pytest.approx([0.8, 0.4])
 
 
-def test_back_to_back_batches_with_waiting_records_mean_a_full_query():
+def test_batches_without_a_pause_mean_a_full_query():
     rounds = lasting([0.6, 0.55], batch=1.6, latency=2.5)
     leases, _ = after(RingBalance(), *rounds)
     # Of 1.6 s 0.64 are spent between tasks: five hosts shorten the rest so far that a batch takes 0.9 s.
@@ -386,7 +386,7 @@ def test_back_to_back_batches_with_waiting_records_mean_a_full_query():
     assert after(RingBalance(), *lasting([0.6, 0.55], batch=1.6, latency=4.5))[0] == [], "with pauses there is room"
 
 
-def test_no_host_is_leased_if_none_would_shorten_batches_enough():
+def test_no_host_is_leased_if_none_would_shorten_batches():
     actions, plan = after(RingBalance(), *lasting([0.2, 0.25], batch=1.6, latency=2.5))
     assert actions == []
     (remark,) = plan.remarks
@@ -448,7 +448,7 @@ def test_what_hosts_do_beside_state_is_not_told_by_one_measurement(odd):
     assert cut(0.1) == cut(0.0), "a measurement that is off by half does not change where state goes"
 
 
-def test_low_above_a_derived_high_is_refused():
+def test_low_above_derived_high_is_refused():
     context = Context(LAYOUT, target_latency=1.0)
     assert RingBalance(queue_low=2.0).unsupported_reason(context) == (
         "queue_low is 2 s; it must be at most queue_high, half of the target latency: 0.5 s"

@@ -17,7 +17,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, Observation, Sample
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
-from elastream.policies.common.load_history import Line, Seen
+from elastream.policies.common.load_history import LinearFit, LoadHistory
 from elastream.policies.forecasting.trend import Surprises
 from elastream.policies.threshold import Threshold
 from support.fake_plant import SMALL, FakePlant, word_count
@@ -109,7 +109,7 @@ def test_starting_hosts_count_so_a_need_is_not_answered_twice():
 
 
 @pytest.mark.parametrize("processed", [50.0, 20.0])
-def test_the_first_batches_lease_no_host_while_nothing_is_late(processed):
+def test_first_batches_lease_no_host_while_nothing_is_late(processed):
     def seen(seconds):
         early = observe([host("h1")], 50.0, seen_for=seconds)
         dear = [replace(sample, operators=frame(50.0, processed, work=0.05)) for sample in early.history]
@@ -119,7 +119,7 @@ def test_the_first_batches_lease_no_host_while_nothing_is_late(processed):
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
 
 
-def test_too_few_state_partitions_are_reported_after_three_warm_rounds():
+def test_too_few_partitions_are_reported_after_three_warm_rounds():
     """The first batches of a run, small ones at a jump of the load and those of hosts that come work more a record."""
 
     def seen(seconds, at):
@@ -153,12 +153,12 @@ def test_no_host_goes_while_the_rate_rises_so_that_it_would_soon_be_missed():
     assert DrainHost not in kinds(Threshold(settle=10.0).plan(rising).actions)
 
 
-def test_a_queue_served_within_the_target_is_not_late():
+def test_queue_processed_within_the_target_is_not_late():
     ending = observe([host("h1"), host("h2")], 0.0, before=100.0, processed=100.0, backlog=50.0, parallelism=1)
     assert not any(isinstance(action, SetParallelism) for action in Threshold().plan(ending).actions)
 
 
-def test_no_more_than_max_hosts_are_leased_and_a_shortage_is_reported():
+def test_host_limit_holds_and_is_reported():
     plan = Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))
     assert kinds(plan.actions) == [LeaseHost, LeaseHost]
     # (900/s x 0.01 core-seconds, and 5.75 cores for what waits until hosts work) at 77 % of a core a host.
@@ -168,11 +168,11 @@ def test_no_more_than_max_hosts_are_leased_and_a_shortage_is_reported():
 
 
 @pytest.mark.parametrize("arriving", [120.0, 75.0, 0.0])
-def test_max_hosts_is_not_mentioned_if_it_suffices(arriving):
+def test_host_limit_is_not_reported_if_hosts_suffice(arriving):
     assert Threshold().plan(observe([host("h1")], arriving, max_hosts=3)).remarks == ()
 
 
-def test_late_backlog_is_to_be_served_within_a_hosts_start_time():
+def test_late_backlog_is_processed_within_a_host_start():
     # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
     plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
     assert kinds(plan) == [LeaseHost, LeaseHost]
@@ -180,7 +180,7 @@ def test_late_backlog_is_to_be_served_within_a_hosts_start_time():
 
 
 @pytest.mark.parametrize("arriving", [1.0, 0.2])
-def test_the_rest_of_a_burst_costs_no_more_after_the_load_has_fallen(arriving):
+def test_burst_backlog_costs_the_same_at_a_low_rate(arriving):
     """Batches work 0.3 cores whatever they hold: shared by a record a second that is 0.3 core-seconds, and not 0.01."""
     rates = [20.0 + 2.0 * n for n in range(30)]
     seen = observe([host("h1")], arriving, processed=80.0, backlog=950.0, max_hosts=99)
@@ -218,7 +218,7 @@ def test_spare_hosts_are_kept_above_need():
     assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)).actions == ()
 
 
-def test_at_most_half_of_the_hosts_drain_those_with_fewest_tasks_first():
+def test_at_most_half_are_drained_fewest_tasks_first():
     plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
     assert plan == (DrainHost("h2"),)
 
@@ -254,7 +254,7 @@ def test_no_host_is_drained_while(leases):
 
 
 @pytest.mark.parametrize(("cool_down", "goes"), [(20.0, []), (5.0, [DrainHost])])
-def test_no_host_goes_before_the_last_release_has_shown_its_effect(cool_down, goes):
+def test_no_host_goes_soon_after_another(cool_down, goes):
     policy = Threshold(settle=10.0, cool_down=cool_down)
     draining = [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)]
     memory = policy.plan(observe(draining, 20.0, tasks=(0, 1))).memory
@@ -287,7 +287,7 @@ def test_tasks_are_moved_onto_a_host_that_has_come():
     assert {action.host for action in plan} == {"h2"}
 
 
-def test_a_source_stages_instances_follow_the_load_and_the_hosts():
+def test_source_stage_has_as_many_tasks_as_slots_are_filled():
     three = [host("h1"), host("h2"), host("h3", changed=999.0)]
     # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
     assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1)).actions
@@ -303,7 +303,7 @@ def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
     assert SetParallelism("source", 1) in Threshold().plan(gone).actions
 
 
-def test_the_fixed_cost_of_batches_does_not_grow_with_the_load():
+def test_fixed_batch_cost_does_not_grow_with_the_load():
     def seen(rate):
         # Half a core for having batches, and 0.01 core-seconds a record.
         busy = frame(rate)
@@ -321,17 +321,17 @@ def test_the_fixed_cost_of_batches_does_not_grow_with_the_load():
     assert kinds(plan) == [LeaseHost] * 5
 
 
-def test_far_extrapolation_adds_the_error_but_at_most_proportion():
+def test_fit_counts_with_its_error_beyond_observed_rates():
     rates = np.linspace(5_000.0, 15_000.0, 30)
-    scattered = Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
-    exact = Line.through(rates, 0.15 + 5e-6 * rates)
+    scattered = LinearFit.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
+    exact = LinearFit.through(rates, 0.15 + 5e-6 * rates)
     assert exact.cores(54_000.0, 1.0) == pytest.approx(0.15 + 5e-6 * 54_000)
     assert scattered.cores(10_000.0, 1.0) == pytest.approx(0.2, abs=0.01)
     assert 0.5 < scattered.cores(54_000.0, 1.0) < 0.7
     assert scattered.cores(54_000.0, 0.5) == 0.5
 
 
-def test_a_stage_gets_no_more_instances_than_slots():
+def test_stage_never_gets_more_tasks_than_slots():
     plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions
     assert SetParallelism not in kinds(plan)
 
@@ -370,7 +370,7 @@ def test_a_trend_is_followed_one_host_start_ahead():
     assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
 
 
-def test_the_first_batches_with_records_are_no_measure():
+def test_first_batches_with_records_do_not_count():
     heavy = frame(50.0, work=0.05)
     first = replace(observe([host("h1")], 50.0, before=0.0), operators=heavy)
     assert Threshold().plan(first).actions == ()
@@ -379,11 +379,11 @@ def test_the_first_batches_with_records_are_no_measure():
 
 
 @pytest.mark.parametrize(("target", "leases"), [(2.0, 1), (20.0, 0)])
-def test_reserve_for_a_jump_keeps_its_records_in_time_and_no_more(target, leases):
+def test_reserve_for_a_jump_keeps_its_records_in_time(target, leases):
     now = observe([host("h1"), host("h2")], 100.0)
     now = replace(now, context=replace(now.context, target_latency=target))
     jumped = Surprises(np.array([[900.0], [250.0], [100.0]]), ((300.0, (150.0,) * 9), (900.0, (150.0,) * 9)))
-    memory = replace(Seen.after(None, replace(now, time=998.0), 120.0, 10.0), surprises=jumped)
+    memory = replace(LoadHistory.after(None, replace(now, time=998.0), 120.0, 10.0), surprises=jumped)
     # 250/s for the 6 s until hosts asked for then work: two hosts lag behind by 300 records, 1.5 s of them and no 10 s.
     assert kinds(Threshold().plan(now, memory).actions) == [LeaseHost] * leases
 
@@ -430,7 +430,7 @@ def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
 
 
 @pytest.mark.parametrize(("rate", "before"), [(5e-324, 1.0), (5e-324, 5e-324), (1.0, 5e-324)])
-def test_a_tiny_rate_asks_for_no_endless_number_of_hosts(rate, before):
+def test_tiny_rate_needs_no_endless_number_of_hosts(rate, before):
     leases = [host("h1", HostState.REQUESTED)]
     plan = Threshold().plan(observe(leases, rate, before=before, backlog=256.0, max_hosts=8)).actions
     assert kinds(plan).count(LeaseHost) <= 1
@@ -460,7 +460,7 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
 class TestWithdrawn:
     """Hosts that wait for their provider while the need for them goes."""
 
-    def test_a_waiting_host_is_withdrawn_once_the_others_suffice(self):
+    def test_waiting_host_is_withdrawn_once_others_sufficed(self):
         leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
         plan = Threshold(settle=10.0).plan(observe(leases, 20.0)).actions
         assert plan == (ReleaseHost("h3"), ReleaseHost("h2"))

@@ -214,7 +214,7 @@ def overload_warnings(declaration: "Declaration") -> "list[str]":
     from elastream.core.fitting import state_partitions_of
     from elastream.core.wording import hosts_text
     from elastream.dataflow.stages import lay_out
-    from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
+    from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, provision_for_cores, rates_of
     from elastream.policies.common.reach import beyond_partitions
 
     settings, cloud = declaration.settings, declaration.settings.cloud
@@ -224,7 +224,7 @@ def overload_warnings(declaration: "Declaration") -> "list[str]":
     try:
         rates = rates_of(declaration.graph, declaration.graph.loads, "peak", window=settings.latency)
         cores = declared_cores(declaration.graph, rates)
-        peak = for_cores(layout, declaration.types[0], cores).hosts
+        peak = provision_for_cores(layout, declaration.types[0], cores).hosts
     except ElastreamError:  # the load has no end, or an operator no cost
         return []
     default = state_partitions_of(declaration.types, cloud.max_hosts, declaration.policy.partitions_a_host)

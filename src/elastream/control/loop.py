@@ -24,7 +24,7 @@ from elastream.core.plant import Clock, Plan, Plant, Policy
 from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, in_one_line
-from elastream.policies.common.measures import seen
+from elastream.policies.common.measures import decision_figures
 from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
 from elastream.units import ROUNDING
 
@@ -448,7 +448,7 @@ class Loop:
     def _figures(self, observation: Observation) -> dict[str, float]:
         """Return the figures for a decision record; one observation completes a round and begins the next."""
         if self._figured is None or self._figured[0] is not observation:
-            self._figured = observation, seen(observation)
+            self._figured = observation, decision_figures(observation)
         return self._figured[1]
 
     def _fault(self, source: str, message: str, error: BaseException, *, noted: bool = True) -> None:

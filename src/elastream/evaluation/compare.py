@@ -21,7 +21,7 @@ from elastream.evaluation.trials import Scene, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
 from elastream.loads import LinkTrace, SpeedTrace, load_from
-from elastream.policies.common.provision import declared_cores, for_cores, rates_of
+from elastream.policies.common.provision import declared_cores, provision_for_cores, rates_of
 from elastream.policies.common.reach import beyond_partitions
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
@@ -164,7 +164,7 @@ def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
     found, why = [], ""
     for type in scene.settings.types:
         try:
-            provision = for_cores(layout, type, work)
+            provision = provision_for_cores(layout, type, work)
         except ElastreamError as error:
             why = str(error)
         else:

@@ -23,7 +23,7 @@ from elastream.evaluation.simulated import simulated
 from elastream.evaluation.worth import WorthWatch, merits_of
 from elastream.guards.document import GuardDocument
 from elastream.policies.common.provision import Costs
-from elastream.policies.static import standing
+from elastream.policies.static import initial_hosts
 from elastream.policies.value_cost.problem import Goal
 from elastream.settings import SimulateSettings
 from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
@@ -90,7 +90,7 @@ class Scene:
         if self.partitions_for is not None:
             default = state_partitions_of(types, self.partitions_for, policy.partitions_a_host)
             constants = replace(constants, state_partitions=max(constants.state_partitions, default))
-        hosts, parallelism = standing(policy, self.layout, types, self.max_hosts, self.costs) or (None, None)
+        hosts, parallelism = initial_hosts(policy, self.layout, types, self.max_hosts, self.costs) or (None, None)
         if hosts is not None:  # its own, and those below which no run has fewer
             hosts = [*hosts, *hosts[:1] * (self.min_hosts - len(hosts))]
         plant = make_plant(

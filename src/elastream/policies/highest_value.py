@@ -1,7 +1,7 @@
-"""Chooses among alternates and branches: of what their guards allow, the highest value that the usable cores carry.
+"""Selection among alternates and branches: the highest value that guards allow and the usable cores carry.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), 3.2.4 and 3.5: value-based guards
-leave the choice to the system, which is to maximise the value obtained under the resources there are.
+From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5. Value-based guards
+leave the choice to the system, which maximises the value under the available resources.
 """
 
 import math
@@ -15,41 +15,35 @@ from elastream.core.observation import Composition, Context, Observation
 from elastream.core.plant import Plan, Policy, as_policy
 from elastream.core.prospect import Prospect
 from elastream.errors import InputError
-from elastream.policies.common.alternates import Choosable, Costs, Worked, elements, selected, under_way
+from elastream.policies.common.alternates import CompositionWork, Costs, DynamicElement, elements, is_under_way, with_option
 from elastream.policies.common.provision import TARGET_UTILISATION
 
+# Part of the usable cores up to which the running composition stays: the upper end of the band of Flink's autoscaler (0.7 +
+# 0.3).
 CARRIED = 1.0
-"""Part of the usable cores up to which what runs goes on: the upper end of the band around the target of Flink's autoscaler
-(`job.autoscaler.target.utilization` 0.7, `job.autoscaler.target.utilization.boundary` 0.3)."""
+# Consecutive rounds in which a small lead must hold; fewer are noise.
 ROUNDS = 3
-"""Rounds in a row in which a small lead must have stood: fewer are noise."""
+# Compositions whose work is computed in a round; the rest is left for the next.
 MOST_TRIED = 200
-"""Compositions whose work is computed in a round: what is left is for the next."""
 
 
 @dataclass(frozen=True)
 class HighestValue(Policy):
-    """Of the allowed alternates and branches, run those of the highest relative value that the usable cores carry.
+    """Run the alternates and branches of the highest relative value that the usable cores carry.
 
-    **Values** are those of the guards, else declared ones; an element without guards may run all that it has. Where nothing
-    is allowed, or what is allowed is unknown, what runs stays.
+    Values are those of the guards, else declared. A composition is carried if its work at the present rates is at most
+    `fill` of the usable cores; the running one up to all of them. If it needs more, the alternates that free most cores for
+    the value lost go first.
 
-    **Cores.** A composition is carried if its work at the present rates (the alternates' own costs and selectivities, as
-    measured, else declared) is at most `fill` of the usable cores. An alternate whose cost is neither is taken to be
-    carried until it has run. What runs already goes on up to all usable cores. Beyond that, alternates are given up,
-    those first that free most cores for the value lost; then the highest values that fit are taken. Where not even the
-    cheapest fit, these run.
+    An option that may not run is left at once. A higher value is taken at once if its lead exceeds `gain`, else after
+    `settle` seconds and three rounds; never twice within `settle` seconds unless the guards change, nor for more work while
+    records are late.
 
-    **Rest.** What may not run, or is not carried, is left at once. For a higher value alone an element is switched at once
-    where the lead is above `gain`, else when it has stood for `settle` seconds and three rounds; and not again within
-    `settle` seconds, unless new guards came, nor while its last switch is under way, nor for one that works more while
-    records are late: cores that the rate leaves are for those that wait. Of equal values what runs stays.
-
-    With `sizing`, a policy for hosts and instances, both plan each round: the usable cores are those of its hosts, and it
-    sizes for what runs.
-
-    fill: part of the usable cores (Flink's autoscaler: 0.7). gain: lead in relative value. settle: seconds. sizing: such as
-    `Threshold()`; None: hosts and instances stay as they are.
+    Args:
+        fill: Part of the usable cores (Flink's autoscaler: 0.7).
+        gain: Lead in relative value.
+        settle: Seconds.
+        sizing: Policy for hosts and instances, such as `Threshold()`; both plan each round. None: these stay as they are.
     """
 
     fill: float = TARGET_UTILISATION
@@ -69,23 +63,23 @@ class HighestValue(Policy):
 
     @property
     def name(self) -> str:
-        """Both names where there are two."""
+        """Name, with that of the sizing policy."""
         return "highest_value" if self.sizing is None else f"highest_value + {self.sizing.name}"
 
     @property
     def default_window(self) -> bool:
-        """That of the sizing."""
+        """Return True if the sizing policy's window was left at its default."""
         return self.sizing is not None and self.sizing.default_window
 
     @property
     def needs(self) -> Needs:
-        """Arrival rates, and what the sizing needs."""
+        """Arrival rates, and the metrics of the sizing policy."""
         own: Needs = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
         return own if self.sizing is None else own | self.sizing.needs
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Switches, then what the sizing plans. memory: a `Chosen` and the memory of the sizing."""
-        before, sized = memory if isinstance(memory, tuple) else (Chosen(), None)
+        """Plan switches, then hosts. The memory is a `ChoiceMemory` and that of the sizing policy."""
+        before, sized = memory if isinstance(memory, tuple) else (ChoiceMemory(), None)
         rest = Plan() if self.sizing is None else self.sizing.plan(observation, sized)
         own = _Round(self, observation, before).plan()
         return replace(
@@ -103,16 +97,19 @@ class HighestValue(Policy):
         return None if self.sizing is None else self.sizing.unsupported_reason(context)
 
     def prepared(self, prospect: Prospect) -> "HighestValue":
-        """With its sizing prepared."""
+        """Return the policy with its sizing policy prepared."""
         return self if self.sizing is None else replace(self, sizing=self.sizing.prepared(prospect))
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What the policy remembers of a run. guards: version that was in force. costs: known of alternates.
+class ChoiceMemory:
+    """Memory of the policy.
 
-    leads: by element the option of a higher value, since when and for how many rounds. switched: when it was last switched
-    for a higher value.
+    Attributes:
+        guards: Version in force.
+        costs: Known costs of alternates.
+        leads: By element: option of a higher value, time of its first round, number of rounds.
+        switched: By element: time of the last switch for a higher value.
     """
 
     guards: int = 0
@@ -122,17 +119,17 @@ class Chosen:
 
 
 class _Round:
-    """One planning round. wanted: options that are to run in place of others; why: by element."""
+    """One planning round. `targets` and `why`: options to run and reasons, by element."""
 
-    def __init__(self, policy: HighestValue, observation: Observation, before: Chosen) -> None:
+    def __init__(self, policy: HighestValue, observation: Observation, before: ChoiceMemory) -> None:
         self.policy, self.observation = policy, observation
-        self.before = before if before.guards == observation.guards else Chosen(observation.guards, before.costs)
-        self.load = Worked(observation, before.costs)
+        self.before = before if before.guards == observation.guards else ChoiceMemory(observation.guards, before.costs)
+        self.load = CompositionWork(observation, before.costs)
         self.elements = {element.name: element for element in elements(observation)}
         self.composition = observation.composition
         self.work = math.nan
         self.tried = 0
-        self.wanted: dict[str, str] = {}
+        self.targets: dict[str, str] = {}
         self.why: dict[str, str] = {}
         self.leads: dict[str, tuple[str, float, int]] = {}
 
@@ -150,15 +147,15 @@ class _Round:
             self._raise(better)
         actions = tuple(
             self.elements[name].switch(option, self.why[name])
-            for name, option in self.wanted.items()
+            for name, option in self.targets.items()
             if option != self.elements[name].active
         )
         time = self.observation.time
-        followed = {name: time for name in self.leads if name in self.wanted}
+        followed = {name: time for name in self.leads if name in self.targets}
         after = replace(
             self.before,
             costs=self.load.costs,
-            leads={name: lead for name, lead in self.leads.items() if name not in self.wanted},
+            leads={name: lead for name, lead in self.leads.items() if name not in self.targets},
             switched={**self.before.switched, **followed},
         )
         return Plan(actions, after, unknown=self._lacking(unknown) if better else ())
@@ -175,70 +172,74 @@ class _Round:
         self.tried += 1
         return self.load.cores(composition)
 
-    def _select(self, element: Choosable, option: str, why: str) -> None:
-        self.composition = selected(self.composition, element, option)
-        self.wanted[element.name], self.why[element.name] = option, why
+    def _select(self, element: DynamicElement, option: str, why: str) -> None:
+        self.composition = with_option(self.composition, element, option)
+        self.targets[element.name], self.why[element.name] = option, why
 
-    def _leave(self, element: Choosable) -> None:
-        """Select what is carried of the highest value, else what works least, for what may not run any more."""
+    def _leave(self, element: DynamicElement) -> None:
+        """Replace an option that may not run: by the highest value carried, else by the least work."""
         most = self.policy.fill * self.load.usable if self.load.usable > 0 else math.inf
         works: dict[str, float] = {}
         carried: str | None = None
         for option in element.ranked:
-            works[option] = work = self._tried(selected(self.composition, element, option))
+            works[option] = work = self._tried(with_option(self.composition, element, option))
             if not work > most or self.tried >= MOST_TRIED:
                 carried = option
                 break
         option = min(works, key=works.__getitem__) if carried is None else carried
-        said = f"value {max(0.0, element.value(option)):.3g}"
+        value_text = f"value {max(0.0, element.value(option)):.3g}"
         if carried is None:
-            said = f"it works least: {works[option]:.3g} of {self.load.usable:.3g} cores"
+            value_text = f"it works least: {works[option]:.3g} of {self.load.usable:.3g} cores"
         refused = "" if element.standing is None else element.standing.refusal(element.active)
-        self._select(element, option, f"{refused or f'{element.active} may not run'}; {option}: {said}")
+        self._select(element, option, f"{refused or f'{element.active} may not run'}; {option}: {value_text}")
 
     def _give_up(self) -> None:
-        """Select what frees most cores for the value that it costs, until the rest fills no more than it may."""
+        """Select options that free most cores for the value lost, until the rest fits."""
         needed, most = self.work, self.policy.fill * self.load.usable
         why = f"{needed:.3g} cores are needed with {{}}, and {self.load.usable:.3g} are usable"
         while self.work > most and self.tried < MOST_TRIED:
-            found: tuple[float, float, Choosable, str] | None = None
+            best: tuple[float, float, DynamicElement, str] | None = None
             for element in self.elements.values():
                 runs = self._runs(element)
                 for option in element.options:
                     if option == runs or self.tried >= MOST_TRIED:
                         continue
-                    saved = self.work - self._tried(selected(self.composition, element, option))
+                    saved = self.work - self._tried(with_option(self.composition, element, option))
                     lost = max(0.0, element.value(runs) - element.value(option))
-                    if saved > 0 and (found is None or (lost / saved, -saved) < found[:2]):
-                        found = (lost / saved, -saved, element, option)
-            if found is None:
+                    if saved > 0 and (best is None or (lost / saved, -saved) < best[:2]):
+                        best = (lost / saved, -saved, element, option)
+            if best is None:
                 break
-            _, freed, element, option = found
+            _, freed, element, option = best
             self._select(element, option, self.why.get(element.name, why.format(element.active)))
             self.work += freed
 
-    def _raise(self, among: list[Choosable]) -> None:
+    def _raise(self, among: list[DynamicElement]) -> None:
         """Select higher values that are carried, the greatest gains first."""
         for element in sorted(among, key=lambda each: each.value(self._runs(each)) - each.value(each.ranked[0])):
             for option in _higher(element, self._runs(element)):
                 if self.tried >= MOST_TRIED:
                     return
-                changed = selected(self.composition, element, option)
+                changed = with_option(self.composition, element, option)
                 work = self._tried(changed)
                 if work <= self.policy.fill * self.load.usable:
-                    if element.name in self.wanted:  # it is switched in any case
+                    if element.name in self.targets:  # it is switched in any case
                         self._select(element, option, self.why[element.name])
                         self.work = work
                     elif self._leads(element, option, more=not work <= self.work):
-                        self._select(element, option, self._said(element, option, work))
+                        self._select(element, option, self._reason(element, option, work))
                         self.work = work
                     break
 
-    def _runs(self, element: Choosable) -> str:
-        return self.wanted.get(element.name, element.active)
+    def _runs(self, element: DynamicElement) -> str:
+        return self.targets.get(element.name, element.active)
 
-    def _leads(self, element: Choosable, option: str, *, more: bool) -> bool:
-        """Note the lead of `option`; whether it is to be followed now. more: whether it works more than what runs."""
+    def _leads(self, element: DynamicElement, option: str, *, more: bool) -> bool:
+        """Record the lead of `option`. Return True if it is taken now.
+
+        Args:
+            more: True if it needs more work than the running option.
+        """
         time, policy, name = self.observation.time, self.policy, element.name
         last, since, rounds = self.before.leads.get(name, (option, time, 0))
         if last != option:
@@ -246,22 +247,22 @@ class _Round:
         self.leads[name] = (option, since, rounds + 1)
         if (
             (more and self.observation.late)
-            or under_way(self.observation, element)
+            or is_under_way(self.observation, element)
             or time < self.before.switched.get(name, -math.inf) + policy.settle
         ):
             return False
         lead = element.value(option) - max(0.0, element.value(element.active))
         return lead > policy.gain or (time - since >= policy.settle and rounds + 1 >= ROUNDS)
 
-    def _said(self, element: Choosable, option: str, work: float) -> str:
+    def _reason(self, element: DynamicElement, option: str, work: float) -> str:
         values = f"{element.value(option):.3g} instead of {max(0.0, element.value(element.active)):.3g}"
-        said = f"value {values}; {work:.3g} of {self.load.usable:.3g} cores"
+        sentence = f"value {values}; {work:.3g} of {self.load.usable:.3g} cores"
         operator = None if element.choice else self.observation.context.graph.by_name[element.name]
-        if operator is not None and math.isnan(self.load.cost(operator, selected(self.composition, element, option))):
-            said += f", and the cost of {option} is unknown until it runs"
-        return said
+        if operator is not None and math.isnan(self.load.cost(operator, with_option(self.composition, element, option))):
+            sentence += f", and the cost of {option} is unknown until it runs"
+        return sentence
 
 
-def _higher(element: Choosable, than: str) -> tuple[str, ...]:
-    """Options of a value above that of `than`, the highest first."""
+def _higher(element: DynamicElement, than: str) -> tuple[str, ...]:
+    """Return options of a higher value than `than`, the highest first."""
     return tuple(option for option in element.ranked if element.value(option) > element.value(than))

@@ -24,7 +24,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.task_id import TaskId
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK
-from elastream.policies.static import missing_hosts, places_only
+from elastream.policies.static import missing_hosts, placement_unsupported_reason
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class Otd(OtdRules, Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        return places_only(self.name, self.hosts, context) or None
+        return placement_unsupported_reason(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
         """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""

@@ -11,14 +11,16 @@ from elastream.core.frames import Integers
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.policies.elastic_allocator.policy import free_slots, movable
-from elastream.policies.static import missing_hosts, places_only
+from elastream.policies.static import missing_hosts, placement_unsupported_reason
 
 
 @dataclass(frozen=True)
 class Even(Policy):
-    """Storm's even scheduler: the tasks of `operators` (all by default) on the hosts in round-robin order.
+    """Storm's even scheduler: tasks on the hosts in round-robin order.
 
-    hosts: number of hosts to keep leased; 0: the hosts present.
+    Args:
+        operators: Operators to place; empty: all.
+        hosts: Hosts to keep leased; 0: those present.
     """
 
     operators: Sequence[str] = ()
@@ -26,22 +28,24 @@ class Even(Policy):
     name: ClassVar = "even"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Moves of the tasks that are not on their round-robin host."""
+        """Move the tasks that are not on their round-robin host."""
         rows = movable(observation, self.operators)
         turns = np.arange(rows.size) % max(1, len(observation.usable))
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        return places_only(self.name, self.hosts, context) or None
+        return placement_unsupported_reason(self.name, self.hosts, context)
 
 
 @dataclass(frozen=True)
 class Random(Policy):
-    """Each task of `operators` (all by default) on a random host; deterministic for a seed.
+    """Each task on a random host; deterministic for a seed.
 
-    slots: whether each task fills a slot of its host, as on Storm: then in a random slot of those that others leave free.
-    hosts: number of hosts to keep leased; 0: the hosts present.
+    Args:
+        operators: Operators to place; empty: all.
+        slots: True to draw among the free slots, as on Storm, where each task fills one.
+        hosts: Hosts to keep leased; 0: those present.
     """
 
     seed: int = 0
@@ -51,7 +55,7 @@ class Random(Policy):
     name: ClassVar = "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Moves of the tasks that are not on their drawn host."""
+        """Move the tasks that are not on their drawn host."""
         rows = movable(observation, self.operators)
         random, usable = np.random.default_rng(self.seed), observation.usable
         drawn = random.integers(0, max(1, len(usable)), rows.size)
@@ -64,27 +68,26 @@ class Random(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        return places_only(self.name, self.hosts, context) or None
+        return placement_unsupported_reason(self.name, self.hosts, context)
 
 
 @dataclass(frozen=True)
 class Untouched(Policy):
-    """Leaves everything as it is."""
+    """Policy without actions."""
 
     name: ClassVar = "untouched"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """No actions."""
+        """Return an empty plan."""
         return Plan()
 
 
-def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:
-    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, for tasks that are elsewhere."""
+def _moves(observation: Observation, rows: Integers, targets: Integers, why: str) -> list[Action]:
     tasks, hosts, usable = observation.tasks, observation.hosts.ids, observation.usable
     if not usable:
         return []
     return [
         MoveTask(tasks.tasks[row], usable[host], why=why)
-        for row, host in zip(rows.tolist(), wanted.tolist(), strict=True)
+        for row, host in zip(rows.tolist(), targets.tolist(), strict=True)
         if hosts[tasks.host[row]] != usable[host]
     ]

@@ -1,7 +1,7 @@
 """VISP's baseline: scales operators by their queues, and leases or releases hosts accordingly, ignoring billing.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), section Baseline. The
-paper does not define where instances are placed and which one is removed; the choices here pack hosts, which favours the
+From Hochreiner et al., "Cost-efficient enactment of stream processing topologies" (PeerJ CS 2017), section Baseline. The
+paper does not define where instances are placed and which one is removed. The choices here pack hosts, which favours the
 baseline.
 """
 
@@ -22,12 +22,14 @@ from elastream.policies.common.queues import fixed_queue, fixed_waits, waiting
 
 @dataclass(frozen=True, slots=True)
 class QueueThreshold(Policy):
-    """The policy: adds one instance above `upper` items waiting, two above `second_upper`; removes one below `lower`.
+    """Add one instance above `upper` waiting items and two above `second_upper`; remove one below `lower`.
 
-    The paper names an upper threshold "according to Algorithm 1" and the queue as the trigger; this is read as that
-    algorithm's 50 items, without its durations. A host is leased when all are full, so instances are placed on the oldest
-    host with room (first fit), and released when its last instance is gone, so the one on the youngest host is removed.
-    host_type: type to lease; None: the cheapest per core that fits.
+    The paper's threshold is "according to Algorithm 1": its 50 items, without its durations. Instances are placed on the
+    oldest host with room (first fit). A host is leased if all are full. The instance on the youngest host goes first; an
+    empty host is released.
+
+    Args:
+        host_type: Type to lease; None: the cheapest per core that fits.
     """
 
     upper: float = 50.0
@@ -39,7 +41,7 @@ class QueueThreshold(Policy):
     name: ClassVar = "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """The plan of this round. An unknown queue triggers no action, and is named."""
+        """Plan instances and hosts. An unknown queue triggers no action and is named."""
         draft = Draft(observation)
         queues = {unit.name: waiting(observation, unit) for unit in draft.scalable}
         for unit in draft.scalable:
@@ -82,7 +84,7 @@ class QueueThreshold(Policy):
                 draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _release_empty(self, draft: Draft) -> None:
-        """Release empty running hosts, down to `min_hosts`, and drained ones; tasks with state go elsewhere first."""
+        """Release drained hosts, and empty running ones down to `min_hosts`. Tasks with state move first."""
         for host, lease in draft.observation.leases.items():
             if lease.state is HostState.DRAINING and not draft.tasks_on(host):
                 draft.do(ReleaseHost(host, why="empty"))

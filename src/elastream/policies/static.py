@@ -1,4 +1,4 @@
-"""A cluster of fixed size, filled: the baseline for elasticity."""
+"""A cluster of fixed size: the baseline for elasticity."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,24 +14,34 @@ from elastream.core.wording import at_most, counted
 from elastream.dataflow.stages import Layout, Unit
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import spread
+from elastream.policies.common.measures import types_to_lease
 from elastream.policies.common.placement import balance
-from elastream.policies.common.provision import At, Costs, declared, declared_cores, filled, first
+from elastream.policies.common.provision import (
+    At,
+    Costs,
+    declared_cores,
+    declared_provision,
+    first_provision,
+    instances_to_fill,
+)
 
 
 @dataclass(frozen=True)
 class Static(Policy):
-    """A fixed number of hosts, leased at the start and replaced when lost, and filled with instances.
+    """A fixed number of hosts, leased at the start, replaced when lost, and filled with instances.
 
-    hosts: a number; `"peak"` or `"mean"`: as many as the declared costs of the operators fill to 70 % at the peak of the
-    load, or on average (`policies.common.provision`). parallelism: instances by operator, no others are changed;
-    empty: instances
-    fill the hosts in proportion to the operators' work (declared, else measured, else in equal shares), and a fused stage
-    is as wide as the hosts have slots. host_type: type to lease; None: the provider's first. Tasks are spread over the
-    hosts when these are up, and then stay.
+    Tasks are spread over the hosts when these are up, and then stay. Before a simulated run, `prepared` turns `"peak"` and
+    `"mean"` into a number; otherwise the first round uses the loads that sources declare.
 
-    Raises InputError for any other `hosts`. Before a simulated run, `prepared` gives `"peak"` and `"mean"` their number;
-    where it was not called, the first round takes the loads that sources declare.
+    Args:
+        hosts: A number. `"peak"` or `"mean"`: as many as the declared costs fill to 70 % at the peak of the load, or on
+            average.
+        parallelism: Instances by operator; no others change. Empty: instances fill the hosts in proportion to work
+            (declared, else measured, else in equal shares). A chained stage is as wide as the hosts have slots.
+        host_type: Type to lease; None: the provider's first.
+
+    Raises:
+        InputError: `hosts` is anything else.
     """
 
     hosts: int | str
@@ -45,7 +55,9 @@ class Static(Policy):
             raise InputError(f"hosts: {self.hosts!r} is not a whole number of 1 or more, 'peak' or 'mean'")
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Lease missing hosts, fill those that are up, and spread tasks once no host is starting. memory: the hosts."""
+        """Lease missing hosts, fill running ones, and spread tasks once no host is starting. The memory is the number of
+        hosts.
+        """
         context = observation.context
         if isinstance(memory, int):
             hosts = memory
@@ -53,7 +65,7 @@ class Static(Policy):
             hosts = _number(
                 self,
                 tuple(context.host_types.values()),
-                lambda type, at: declared(context.layout, type, context.graph.loads, at).hosts,
+                lambda type, at: declared_provision(context.layout, type, context.graph.loads, at).hosts,
             )
         actions = missing_hosts(observation, hosts, self.host_type)
         if self.parallelism:
@@ -71,10 +83,10 @@ class Static(Policy):
         return Plan((*actions, *moves), hosts, remarks=remarks)
 
     def prepared(self, prospect: Prospect) -> "Static":
-        """With its hosts as a number: `"peak"` and `"mean"` are sized from the load, and it raises what that raises."""
+        """Return the policy with a number of hosts. Raises what sizing raises (`provision.declared_provision`)."""
 
         def size(type: HostType, at: At) -> int:
-            return declared(
+            return declared_provision(
                 prospect.layout, type, prospect.loads, at,
                 seconds=prospect.seconds, window=prospect.window, costs=prospect.costs,
             ).hosts  # fmt: skip
@@ -82,19 +94,19 @@ class Static(Policy):
         return replace(self, hosts=_number(self, prospect.host_types, size))
 
 
-def standing(
+def initial_hosts(
     policy: Policy, layout: Layout, host_types: Sequence[HostType], max_hosts: int, costs: Costs | None = None
 ) -> tuple[list[str], Mapping[str, int]] | None:
-    """Types of the hosts, and instances by operator, that a `Static` of a number of hosts has before a load begins.
+    """Return the host types and instances that a `Static` has before a load begins; None for other policies.
 
-    None for every other policy. costs: as for `policies.common.provision.declared`; equal shares where an operator has
-    none.
+    Args:
+        costs: See `provision.declared_provision`. Operators without a cost get equal shares.
     """
     if not isinstance(policy, Static) or not isinstance(policy.hosts, int):
         return None
     type = _type_of(policy, host_types)
     try:
-        hosts = max(min(policy.hosts, max_hosts), first(layout, type).hosts)
+        hosts = max(min(policy.hosts, max_hosts), first_provision(layout, type).hosts)
     except CloudError:  # the plant says which operator fits no host
         return None
     kinds = [each.name for each in by_zones(host_types, hosts, type)]
@@ -104,11 +116,11 @@ def standing(
         cores = declared_cores(layout.graph, {source.name: 1.0 for source in layout.graph.sources}, costs)
     except DataflowError:
         cores = {}
-    return kinds, filled(layout, type, hosts, cores)
+    return kinds, instances_to_fill(layout, type, hosts, cores)
 
 
 def _number(policy: Static, host_types: Sequence[HostType], size: Callable[[HostType, At], int]) -> int:
-    """The hosts of `policy`; size: how many of a type the load fills."""
+    """Return the hosts of `policy`. `size` returns how many of a type the load fills."""
     if isinstance(policy.hosts, int):
         return policy.hosts
     return size(_type_of(policy, host_types), "peak" if policy.hosts == "peak" else "mean")
@@ -122,16 +134,17 @@ def _type_of(policy: Static, host_types: Sequence[HostType]) -> HostType:
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
-    """Leases for the hosts missing of `hosts`, within `max_hosts`; none where no host type can be leased.
+    """Return leases up to `hosts` and `max_hosts`; none if no host type can be leased.
 
-    host_type: None: the provider's first type.
+    Args:
+        host_type: Type to lease; None: the provider's first.
     """
-    wanted = min(hosts, observation.context.max_hosts)
-    missing = wanted - len(observation.usable) - len(observation.coming)
+    required = min(hosts, observation.context.max_hosts)
+    missing = required - len(observation.usable) - len(observation.coming)
     if missing <= 0 or not observation.context.host_types:
         return []
     kind = host_type or next(iter(observation.context.host_types))
-    kinds = spread(observation, observation.context.host_types[kind], missing)
+    kinds = types_to_lease(observation, observation.context.host_types[kind], missing)
     return [
         LeaseHost(observation.host_name(n), each.name, each.region, why=f"{counted(hosts, 'host')} at all times")
         for n, each in enumerate(kinds)
@@ -139,7 +152,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
 
 
 def filling(observation: Observation) -> list[Action]:
-    """Instances that fill the usable hosts in proportion to work; none is removed."""
+    """Return added instances that fill the usable hosts in proportion to work."""
     usable, composition = observation.usable, observation.composition
     if not observation.context.layout.unchained:
         slots = sum(observation.leases[host].type.width for host in usable)
@@ -169,7 +182,7 @@ def filling(observation: Observation) -> list[Action]:
 
 
 def _work(observation: Observation) -> Mapping[str, float]:
-    """Work by operator, in proportion: as declared, else as measured, else in equal shares."""
+    """Return each operator's work in proportion: declared, else measured, else in equal shares."""
     graph = observation.context.graph
     try:
         rates = {source.name: 1.0 for source in graph.sources}
@@ -180,10 +193,10 @@ def _work(observation: Observation) -> Mapping[str, float]:
         return {name: cores if cores > 0 else least for name, cores in busy.items()}
 
 
-def places_only(policy: str, hosts: int, context: Context) -> str:
-    """Why a policy that places tasks and sizes nothing can do nothing: it has no second host. Empty where it can."""
+def placement_unsupported_reason(policy: str, hosts: int, context: Context) -> str | None:
+    """Return why a policy that only places tasks can do nothing (it has no second host), or None."""
     if hosts < 0:
         return f"hosts is {hosts}; it must be a whole number, 0 or more"
     if max(hosts, context.min_hosts) > 1:
-        return ""
+        return None
     return f"it places tasks on the hosts that are there and leases none: give it some, such as {policy}:hosts=4"

@@ -40,7 +40,7 @@ from elastream.core.wording import counted
 from elastream.dataflow.key_table import KeyTableBook, KeyTables
 from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
-from elastream.policies.common.provision import first
+from elastream.policies.common.provision import first_provision
 from elastream.simulator.arrivals import Load
 from elastream.simulator.batch_watch import BatchMetricsCollector
 from elastream.simulator.costs import unsimulated
@@ -399,7 +399,7 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
     operators = layout.graph.operators
     holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
     kind = (holding or types)[0]
-    needed = max(least, first(layout, kind).hosts)
+    needed = max(least, first_provision(layout, kind).hosts)
     if needed > most:
         raise CloudError(
             f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "

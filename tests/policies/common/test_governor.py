@@ -60,9 +60,7 @@ def test_the_cost_of_starting_batches_does_not_shrink_them_to_nothing() -> None:
     st.integers(1, 10_000),
     lengths,
 )
-def test_a_timely_batch_that_is_not_full_changes_nothing(
-    batches: list[tuple[int, float]], more: int, wanted: float
-) -> None:
+def test_batch_in_time_and_not_full_changes_nothing(batches: list[tuple[int, float]], more: int, wanted: float) -> None:
     records, seconds = np.array(batches, dtype=np.float64).T
     seconds[-1] = min(seconds[-1], 0.99 * wanted)
     allowance = int(records[-1]) + more

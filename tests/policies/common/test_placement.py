@@ -79,7 +79,7 @@ def test_a_draining_host_neither_gets_nor_gives():
     assert counts(after(observation, moves)) == [2, 2, 2]
 
 
-def test_an_operator_on_a_draining_host_is_left_to_the_drain():
+def test_operator_on_a_draining_host_is_left_to_the_drain():
     assert balance(observe([0, 0], [1, 1, 1], draining={0})) == []
 
 
@@ -101,7 +101,7 @@ def test_noise_in_busy_time_moves_nothing():
     assert balance_by_load(observe([0, 0, 1, 1], [1, 1], busy=[0.5, 0.4, 0.45, 0.43])) == []
 
 
-def test_an_operator_with_a_task_of_unknown_load_is_left_alone():
+def test_operator_with_a_task_of_unknown_load_is_skipped():
     busy = [0.5, math.nan, 0.1, 0.1, 0.2, 0.2]
     observation = observe([0] * 6, [1, 1], busy, operators=["count"] * 4 + ["words"] * 2)
     assert {move.task.operator for move in balance_by_load(observation)} == {"words"}
@@ -149,7 +149,7 @@ def loads(observation):
 
 @pytest.mark.parametrize("hosts", [2, 3, 4, 8])
 @pytest.mark.parametrize("start", ["all on one", "dealt in turn"])
-def test_skewed_keys_end_within_5_percent_of_the_best_packing(hosts, start):
+def test_skewed_keys_end_within_5_percent_of_best_packing(hosts, start):
     for seed in range(3):
         weights = zipf(seed)
         place = np.zeros(64, dtype=int) if start == "all on one" else np.arange(64) % hosts
@@ -160,7 +160,7 @@ def test_skewed_keys_end_within_5_percent_of_the_best_packing(hosts, start):
         assert balance_by_load(observation) == []
 
 
-def test_noisy_loads_end_as_near_and_are_then_left_alone():
+def test_noisy_loads_end_near_best_packing_and_stay():
     random, weights = np.random.default_rng(7), zipf(7)
     observation, moved = observe(np.zeros(64, dtype=int), [1.0] * 4, weights), []
     for _ in range(12):
@@ -183,7 +183,7 @@ def test_noisy_loads_end_as_near_and_are_then_left_alone():
     )
 )
 @example(([(0, 5e-324)], [0.5, 2.0], set()))  # a load that vanishes where a faster host takes it
-def test_moves_by_load_relieve_the_fullest_host_and_suffice(case):
+def test_moves_by_load_relieve_the_fullest_host(case):
     tasks, cores, draining = case
     place, busy = [host for host, _ in tasks], [load for _, load in tasks]
     observation = observe(place, cores, busy, draining)
@@ -238,7 +238,7 @@ def test_moves_go_elsewhere_never_add_imbalance_and_are_all_that_is_needed(place
         lambda hosts: st.lists(st.integers(0, hosts - 1), min_size=1, max_size=40).map(lambda p: (p, hosts))
     )
 )
-def test_equal_tasks_on_equal_hosts_are_evened_out_by_fewest_moves(case):
+def test_equal_tasks_are_balanced_by_the_fewest_moves(case):
     place, hosts = case
     observation = observe(place, [1.0] * hosts)
     moves = balance(observation)

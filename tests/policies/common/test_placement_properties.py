@@ -113,7 +113,7 @@ def test_otd_as_published_need_not_come_to_rest():
 
 @given(worlds())
 @settings(max_examples=examples(150))
-def test_otd_relieves_the_busier_host_or_cuts_traffic_and_fills_none(world):
+def test_otd_relieves_the_busier_host_or_lets_less_cross(world):
     observation = world.observe()
     policy = Otd()
     pair = policy.decide(observation)
@@ -132,7 +132,7 @@ def test_otd_relieves_the_busier_host_or_cuts_traffic_and_fills_none(world):
 @pytest.mark.parametrize("objective", Objective)
 @given(world=worlds(largest=0.3, most_in_all=0.5))
 @settings(max_examples=examples(60))
-def test_with_room_the_allocator_fills_no_host_and_worsens_nothing(objective, world):
+def test_allocator_fills_no_host_if_there_is_room(objective, world):
     observation = world.observe()
     actions = list(ElasticAllocator(objective=objective.value).plan(replace(observation, exchange=UNMEASURED)).actions)
     then, ones = world.after(actions, observation), np.ones(world.hosts)

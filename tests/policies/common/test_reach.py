@@ -33,14 +33,14 @@ def tried(rate, partitions, **more):
     )  # fmt: skip
 
 
-def test_state_partitions_default_to_as_many_as_the_hosts_can_use():
+def test_default_state_partitions_are_as_many_as_hosts_can_use():
     found = tried(400_000, None)  # 24 cores of work
     assert found.trials[0].compliance > 0.7
     assert found.trials[0].result.series[-1, 2] > 24
     assert "state partition" not in found.verdict
 
 
-def test_hosts_beyond_the_state_partitions_are_not_leased():
+def test_hosts_that_partitions_cannot_use_are_not_leased():
     found = tried(600_000, 16)  # 36 cores of work
     assert found.trials[0].peak_hosts <= 17
     assert "more hosts cannot keep up with" in found.verdict
@@ -51,7 +51,7 @@ def test_hosts_beyond_the_state_partitions_are_not_leased():
     assert "but at the peak 36 cores of 'count' are more than any number of hosts holds" in found.verdict
 
 
-def test_hosts_beyond_a_heavy_key_are_not_leased():
+def test_hosts_that_a_heavy_key_cannot_use_are_not_leased():
     weights = np.ones(64)
     weights[9] = 64.0  # half of all records
     settings = Settings(monitor=1.0, travel=Travel.COHORTS, state_partitions=64, shares={"count": weights})
@@ -68,7 +68,7 @@ def test_hosts_beyond_a_heavy_key_are_not_leased():
 
 
 @pytest.mark.parametrize(("partitions", "held"), [(24, True), (23, False)])
-def test_work_exceeds_state_partitions_that_need_more_than_a_slot(partitions, held):
+def test_work_exceeds_partitions_if_each_needs_more_than_a_slot(partitions, held):
     flow = keyed(constant(400_000))
     cores = declared_cores(flow.graph, {"source": 400_000.0})
     assert (beyond_partitions(lay_out(flow.graph), cores, HOST.slot, partitions) == "") is held

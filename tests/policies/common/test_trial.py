@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from elastream.policies.common import reach
-from elastream.policies.common.load_history import AVOIDED, Seen
-from elastream.policies.common.reach import HALF_HELP, NO_HELP, ON_TRIAL, REST, after_trial
+from elastream.policies.common.load_history import SHORTFALL_MEMORY_S, LoadHistory
+from elastream.policies.common.reach import HALF_HELP, NO_HELP, ON_TRIAL, REST_S, after_trial
 
 WINDOW = 10.0
 
@@ -16,13 +16,13 @@ class Rounds:
     """Rounds one after the other, each `WINDOW` seconds after the last."""
 
     def __init__(self, monkeypatch):
-        self.seen, self.time = Seen(np.zeros((6, 0)), 0.0), 0.0
-        monkeypatch.setattr(reach.fused, "shared_capacity", lambda seen, hosts, equal: seen.cores)
+        self.seen, self.time = LoadHistory(np.zeros((6, 0)), 0.0), 0.0
+        monkeypatch.setattr(reach.chained, "shared_capacity", lambda seen, hosts, equal: seen.cores)
 
     def after(self, cores, processed, busy, *, behind=1.5, coming=(), settled=True, steady=True, wait=WINDOW):
         self.time += wait
         sample = np.array([[self.time], [processed], [processed], [processed], [busy], [1.0]])
-        self.seen = Seen(sample, 0.0, trial=self.seen.trial)
+        self.seen = LoadHistory(sample, 0.0, trial=self.seen.trial)
         seen = SimpleNamespace(time=self.time, usable=("h1",), coming=coming, cores=cores)
         load = SimpleNamespace(window=WINDOW, settled=settled, steady_batches=steady)
         self.seen, said = after_trial(seen, load, self.seen, behind, equal=False)
@@ -34,29 +34,29 @@ def rounds(monkeypatch):
     return Rounds(monkeypatch)
 
 
-def test_hosts_that_bring_nothing_are_the_last_for_half_an_hour(rounds):
+def test_hosts_without_gain_are_the_last_for_half_an_hour(rounds):
     assert rounds.after(4.0, 1000.0, 3.9) == ""
     assert rounds.after(5.0, 1010.0, 3.9) == ""
     said = rounds.after(6.0, 1020.0, 3.95)
     assert said.startswith(f"{NO_HELP}: 4 cores processed 1000/s and 3.9 were busy, 6 cores 1020/s and 3.95")
     assert rounds.after(6.0, 1020.0, 3.95, behind=1.0) == said
-    assert rounds.after(6.0, 1020.0, 3.95, wait=AVOIDED + 1) == ""
+    assert rounds.after(6.0, 1020.0, 3.95, wait=SHORTFALL_MEMORY_S + 1) == ""
 
 
-def test_before_it_shows_what_they_bring_no_more_are_leased(rounds):
+def test_no_more_hosts_are_leased_before_the_gain_shows(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 1000.0, 3.9, settled=False) == ON_TRIAL
     assert rounds.after(8.0, 1000.0, 3.9, coming=("h2",)) == ON_TRIAL
     assert rounds.after(8.0, 1900.0, 7.8) == ""
 
 
-def test_hosts_that_bring_less_than_half_are_the_last_for_a_while(rounds):
+def test_hosts_with_low_gain_are_the_last_for_a_while(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 1200.0, 7.8, settled=False) == "", "judged once they are at work; more may come meanwhile"
     assert rounds.after(8.0, 1200.0, 7.8, coming=("h2",)) == ""
     said = rounds.after(8.0, 1200.0, 7.8)
     assert said == f"{HALF_HELP}: 4 cores processed 1000/s, 8 process 1200/s of 1800/s"
-    assert rounds.after(8.0, 1200.0, 7.8, wait=REST - 1) == said
+    assert rounds.after(8.0, 1200.0, 7.8, wait=REST_S - 1) == said
     assert rounds.after(8.0, 1200.0, 7.8, wait=1) == ""
     assert rounds.after(12.0, 1800.0, 11.0) == "", "what later ones bring is judged by what these did"
     assert rounds.seen.trial.cores == 12.0
@@ -76,7 +76,7 @@ def test_where_more_is_processed_hosts_go_on_coming(rounds, processed, busy):
     assert rounds.seen.trial.cores == 6.0
 
 
-def test_a_query_that_keeps_up_is_on_no_trial(rounds):
+def test_query_that_keeps_up_is_not_on_trial(rounds):
     assert rounds.after(4.0, 1000.0, 3.9, behind=1.0) == ""
     assert rounds.seen.trial is None
     rounds.after(4.0, 1000.0, 3.9)

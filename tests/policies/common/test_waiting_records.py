@@ -55,7 +55,7 @@ def test_apart_what_comes_within_a_moment_does_not_wait(queue, rate, waits):
     assert waiting(observe(seen, work=(queue, rate)), unit) == pytest.approx(waits, nan_ok=True)
 
 
-def test_chained_backlog_of_a_query_is_that_of_all_its_stages():
+def test_chained_stages_share_the_queue_of_their_query():
     seen = context(fused=True)
     found = observe(seen, batch=2.0, left=(1000.0, 50.0), right=(NAN, 150.0))
     assert [waiting(found, unit) for unit in seen.units] == [600.0] * len(seen.units)
@@ -63,7 +63,7 @@ def test_chained_backlog_of_a_query_is_that_of_all_its_stages():
     assert all(math.isnan(waiting(observe(seen, batch=2.0), unit)) for unit in seen.units)
 
 
-def test_a_reading_stage_has_its_querys_level_and_duration():
+def test_reading_stage_has_the_service_level_of_its_query():
     seen = context(fused=True)
     assert service_levels(seen) == {"left": 3.0, "right": 3.0, "both": 3.0}
     assert [measured_at(seen, unit) for unit in seen.units if unit.scalable] == [("left",), ("right", "work", "left")]
@@ -85,7 +85,7 @@ TWO = Graph(
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()])
 @pytest.mark.parametrize(("waits", "said"), [(50.0, 0), (NAN, 0), (51.0, 1)])
-def test_a_query_that_cannot_widen_is_reported_while_much_waits(policy, waits, said):
+def test_plan_names_a_late_query_that_cannot_be_widened(policy, waits, said):
     seen = Context(lay_out(TWO), KINDS, 6.0, 9, 1, scalable=frozenset({"left"}))
     assert policy.unsupported_reason(seen) is None
     names = [operator.name for operator in TWO.operators]

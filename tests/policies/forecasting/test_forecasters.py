@@ -35,7 +35,7 @@ def book():
 
 @pytest.mark.parametrize("forecaster", EVERY, ids=lambda each: each.name)
 @pytest.mark.parametrize("steps", [1, 6])
-def test_every_series_has_repeatable_ordered_quantiles(forecaster, steps):
+def test_forecasts_have_ordered_quantiles_and_are_repeatable(forecaster, steps):
     forecaster, ahead = informed(forecaster, PROSPECT), Ahead(60 * STEP, STEP, steps)
     assert not forecaster.lacking()
     given = book()

@@ -43,7 +43,7 @@ def test_a_season_comes_again_once_two_of_it_are_known():
     assert "season" in found.by
 
 
-def test_noise_around_a_level_is_forecast_within_its_quantiles():
+def test_noise_is_forecast_as_its_level_within_quantiles():
     noise = np.random.default_rng(3).normal(100, 10, 200)
     found = foreseen(noise)
     assert found.mean == pytest.approx([100] * 6, abs=8)
@@ -67,7 +67,7 @@ def test_gaps_are_bridged_and_a_silence_at_the_end_is_no_end():
     assert np.isfinite(late[RATE].mean).all()
 
 
-def test_a_choice_of_method_holds_until_a_quarter_more_is_known():
+def test_choice_lasts_until_the_series_grew_by_a_quarter():
     forecaster = BackTested()
     values = np.random.default_rng(1).normal(50, 5, 80)
     first, memory = forecaster.foresee({RATE: series(values[:60])}, Ahead(STEP * 60, STEP, 6))
@@ -90,7 +90,7 @@ def test_hosts_share_what_is_learned_of_their_speeds():
 
 @given(st.lists(st.floats(0, 1e6) | st.just(math.nan), min_size=1, max_size=40), st.integers(1, 12))
 @settings(max_examples=examples(15), deadline=None)
-def test_forecasts_are_finite_not_negative_and_ordered_on_any_input(values, steps):
+def test_forecasts_are_finite_not_negative_and_ordered(values, steps):
     found = foreseen(values, steps)
     assert found.mean.shape == (steps,)
     assert found.quantiles.shape == (len(QUANTILES), steps)

@@ -23,7 +23,7 @@ def test_what_was_not_measured_is_a_gap():
     assert math.isnan(series.at(100.0))
     assert series.at(290.0) == 4.0
     assert series.newest == 4.0
-    assert series.seen == 300.0
+    assert series.last_time == 300.0
 
 
 def test_an_empty_series_knows_nothing():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.policies.forecasting.trend import MEMORY, Surprises
+from elastream.policies.forecasting.trend import MEMORY_S, Surprises
 
 PACE, HORIZON = 15.0, 60.0
 
@@ -51,11 +51,11 @@ def test_a_rise_as_foreseen_is_no_surprise():
 
 
 def test_a_surprise_is_forgotten():
-    quiet = [100.0] * (int(MEMORY / PACE) + 2)
+    quiet = [100.0] * (int(MEMORY_S / PACE) + 2)
     assert after([*jumps(3), *quiet]).upper(100.0, HORIZON, PACE) == 100.0
 
 
 @given(st.lists(st.floats(0.0, 1e6), max_size=60), st.floats(0.0, 1e6))
-def test_the_upper_forecast_lies_between_the_mean_and_the_highest_level(levels, expected):
+def test_upper_value_lies_between_expected_and_highest_level(levels, expected):
     upper = after(levels).upper(expected, HORIZON, PACE)
     assert expected <= upper <= max([expected, *levels])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.ring import Ring
-from elastream.policies.ring.balance import FURTHER, Arc, evened, halved, middle, widened
+from elastream.policies.ring.balance import FURTHER, Arc, even_cut, half_cut, midpoint, wider_cut
 from support.property_examples import examples
 
 
@@ -34,7 +34,7 @@ def test_no_cut_has_a_lower_highest_level_than_the_one_found(data):
     fixed = data.draw(st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=hosts, max_size=hosts))
     capacity = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=hosts, max_size=hosts))
     given_arc = arc(loads, next(every_cut(partitions, hosts)), fixed, capacity)
-    found = evened(given_arc)
+    found = even_cut(given_arc)
     assert found is not None
     assert (sum(found), min(found) >= 1) == (partitions, True)
     best = min(float(given_arc.levels(cut).max()) for cut in every_cut(partitions, hosts))
@@ -42,15 +42,15 @@ def test_no_cut_has_a_lower_highest_level_than_the_one_found(data):
 
 
 def test_fewer_partitions_than_hosts_cannot_be_cut():
-    assert evened(arc([1.0], (1, 0))) is None
-    assert halved(arc([1.0], (1, 0))) is None
+    assert even_cut(arc([1.0], (1, 0))) is None
+    assert half_cut(arc([1.0], (1, 0))) is None
 
 
-def test_half_of_the_interval_moves_as_in_figure_6_6():
-    assert halved(arc([1] * 12, (8, 4))) == (4, 8)
-    assert halved(arc([1] * 12, (4, 4, 4))) == (2, 4, 6)
-    assert halved(arc([1] * 5, (5, 0))) == (3, 2)
-    assert halved(arc([1] * 2, (1, 1))) is None, "one partition cannot be halved"
+def test_half_cut_moves_as_in_figure_6_6():
+    assert half_cut(arc([1] * 12, (8, 4))) == (4, 8)
+    assert half_cut(arc([1] * 12, (4, 4, 4))) == (2, 4, 6)
+    assert half_cut(arc([1] * 5, (5, 0))) == (3, 2)
+    assert half_cut(arc([1] * 2, (1, 1))) is None, "one partition cannot be halved"
 
 
 def test_tokens_of_a_cut_lie_on_partitions_and_go_round_the_ring():
@@ -61,22 +61,22 @@ def test_tokens_of_a_cut_lie_on_partitions_and_go_round_the_ring():
 
 def test_midway_is_half_the_distance_to_the_neighbour_through_zero_too():
     ring = Ring({"A": 0.1, "B": 0.35, "C": 0.7})
-    assert middle(ring, "A") == pytest.approx(0.225)
-    assert middle(ring, "C") == pytest.approx(0.9)
-    assert middle(Ring({"A": 0.25}), "A") == 0.75
+    assert midpoint(ring, "A") == pytest.approx(0.225)
+    assert midpoint(ring, "C") == pytest.approx(0.9)
+    assert midpoint(Ring({"A": 0.25}), "A") == 0.75
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_more_hosts_take_part_only_if_the_ring_maximum_falls(data):
+def test_more_hosts_take_part_only_if_the_highest_level_falls(data):
     hosts = data.draw(st.integers(2, 6))
     owned = tuple(data.draw(st.lists(st.integers(1, 4), min_size=hosts, max_size=hosts)))
     levels = st.sampled_from([0.0, 0.02, 0.1, 0.3])
     loads = data.draw(st.lists(levels, min_size=sum(owned), max_size=sum(owned)))
     whole, asked = arc(loads, owned, [0.1] * hosts), data.draw(st.integers(2, hosts))
     short = whole.part(asked)
-    cut = evened(short)
-    found = widened(whole, asked, cut, 0.1)
+    cut = even_cut(short)
+    found = wider_cut(whole, asked, cut, 0.1)
     assert found is not None
     chosen, then = found
     assert chosen.hosts == whole.hosts[: len(chosen.hosts)]
@@ -89,4 +89,4 @@ def test_more_hosts_take_part_only_if_the_ring_maximum_falls(data):
         assert highest(chosen, then) < (1 - FURTHER * 0.1) * highest(short, cut)
     else:
         assert then == cut
-        assert highest(whole, evened(whole)) >= (1 - FURTHER * 0.1) * highest(short, cut)
+        assert highest(whole, even_cut(whole)) >= (1 - FURTHER * 0.1) * highest(short, cut)

@@ -1,6 +1,6 @@
-"""What compositions are worth and what they work: relative values of alternates and branches, and cores at present rates.
+"""Value and work of compositions: alternates and branches at the present rates.
 
-Costs and selectivities are an alternate's own, as measured while it ran, else as declared.
+Costs and selectivities are an alternate's own: measured while it ran, else declared.
 """
 
 import math
@@ -19,23 +19,26 @@ from elastream.core.observation import Composition, Observation
 from elastream.core.qos import offered_rates
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind, Operator
-from elastream.policies.common.measures import cycle, speeds_by_operator
+from elastream.policies.common.measures import frames_of_batch, speeds_by_operator
 
+# Newest observations over which a rate is averaged: a single one may be that of a slow batch.
 SAMPLES = 3
-"""Newest observations over which a rate is a mean: a single one may be that of a slow batch."""
+# As many for what a window emits, as many as a simulated plant keeps.
 LONGER = 40
-"""As many over which what a window emits is one: as many as a simulated plant keeps."""
 
+# Last known (core-seconds of speed 1 per record, records out per record in) by `operator.alternate`; NaN if unknown.
 Costs: TypeAlias = Mapping[str, tuple[float, float]]
-"""Last known (core-seconds of speed 1 per record, records out per record in) by `operator.alternate`; NaN where unknown."""
 
 
 @dataclass(frozen=True)
-class Choosable:
-    """A dynamic element as it may be switched now.
+class DynamicElement:
+    """An operator with alternates, or a choice of branches, that can be switched now.
 
-    active: what the composition selects. options: relative value of each alternate or branch that may run, NaN where
-    unknown; without `active` where that may not run. standing: what its guards say, None without guards.
+    Attributes:
+        active: The selected alternate or branch.
+        options: Relative value of each one that may run, NaN if unknown. Lacks `active` if that may not run.
+        choice: True for a choice of branches.
+        standing: Decision of the guards; None without guards.
     """
 
     name: str
@@ -46,69 +49,70 @@ class Choosable:
 
     @property
     def must(self) -> bool:
-        """Whether it cannot go on as it is."""
+        """True if the active option may not continue."""
         return self.active not in self.options
 
     def value(self, option: str) -> float:
-        """The value of `option`; -1 where it is unknown, so that any known one is higher."""
+        """Return the value of `option`; -1 if unknown."""
         value = self.options.get(option, math.nan)
         return -1.0 if math.isnan(value) else value
 
     @property
     def ranked(self) -> tuple[str, ...]:
-        """The options, the highest value first; of equals the active one, then in their order."""
+        """The options, highest value first; of equal ones the active first."""
         return tuple(sorted(self.options, key=lambda option: (-self.value(option), option != self.active)))
 
     def switch(self, option: str, why: str) -> Switch:
-        """The action that selects `option`."""
+        """Return the action that selects `option`."""
         return SwitchEdge(self.name, option, why) if self.choice else SwitchAlternate(self.name, option, why)
 
 
-def elements(observation: Observation) -> Iterator[Choosable]:
-    """Dynamic elements of which something may be switched: guarded ones with a non-empty allowed set, and unguarded ones.
+def elements(observation: Observation) -> Iterator[DynamicElement]:
+    """Yield the elements that can be switched.
 
-    An operator whose keys choose by a table is left to it for as long as what runs for the other keys may run.
+    A guarded element needs a non-empty allowed set. An operator with a key table is left out while the alternate for its
+    other keys may run.
     """
     graph, composition = observation.context.graph, observation.composition
     for operator in graph.operators:
         if len(operator.alternates) > 1:
             values = {alternate.name: alternate.value for alternate in operator.alternates}
-            found = _element(observation, operator.name, values, composition.alternate(operator).name, choice=False)
-            if found is not None and (found.must or not composition.tables.get(operator.name)):
-                yield found
+            element = _element(observation, operator.name, values, composition.alternate(operator).name, choice=False)
+            if element is not None and (element.must or not composition.tables.get(operator.name)):
+                yield element
     branches: dict[str, dict[str, float]] = {}
     for edge in graph.edges:
         if edge.choice is not None:
             branches.setdefault(edge.choice, {})[edge.target] = edge.value
     for choice, values in branches.items():
         active = composition.choices.get(choice, next(iter(values)))
-        found = _element(observation, choice, values, active, choice=True)
-        if found is not None:
-            yield found
+        element = _element(observation, choice, values, active, choice=True)
+        if element is not None:
+            yield element
 
 
 def _element(
     observation: Observation, name: str, declared: Mapping[str, float], active: str, *, choice: bool
-) -> Choosable | None:
+) -> DynamicElement | None:
     standing = observation.standings.get(name)
     if standing is None:
-        return Choosable(name, active, declared, choice)
+        return DynamicElement(name, active, declared, choice)
     if not standing.allowed:
         return None
-    return Choosable(
+    return DynamicElement(
         name, active, {each: standing.values.get(each, math.nan) for each in standing.allowed}, choice, standing
     )
 
 
-def selected(composition: Composition, element: Choosable, option: str) -> Composition:
-    """`composition` with `option` of `element`."""
+def with_option(composition: Composition, element: DynamicElement, option: str) -> Composition:
+    """Return `composition` with `option` of `element`."""
     if element.choice:
         return replace(composition, choices={**composition.choices, element.name: option})
     return replace(composition, alternates={**composition.alternates, element.name: option})
 
 
-def under_way(observation: Observation, element: Choosable) -> bool:
-    """Whether the element was switched, and no batch has been committed yet that ran so; False where that is not known."""
+def is_under_way(observation: Observation, element: DynamicElement) -> bool:
+    """Return True if the element's last switch is not in a committed batch yet."""
     if not observation.effective:
         return False
     effective = observation.effective.get(element.switch(element.active, "").segment(observation.context.layout))
@@ -118,8 +122,12 @@ def under_way(observation: Observation, element: Choosable) -> bool:
     return runs.get(element.name, element.active) != element.active
 
 
-class Worked:
-    """What compositions work at the rates of an observation. before: costs known earlier, for what has not run lately."""
+class CompositionWork:
+    """Work of compositions at the rates of an observation.
+
+    Args:
+        before: Costs from earlier rounds, for alternates that have not run lately.
+    """
 
     def __init__(self, observation: Observation, before: Costs) -> None:
         self.observation = observation
@@ -130,35 +138,34 @@ class Worked:
             operator, alternate = self._graph.by_alternate.get(name, (None, None))
             if operator is None or alternate is None:
                 continue
-            known = self.costs.get(name)
+            earlier = self.costs.get(name)
             runs = composition.alternate(operator) is alternate or composition.tables.get(operator.name, 0) > 0
-            if known is not None and not runs:
+            if earlier is not None and not runs:
                 continue  # the figure is of when it ran, and of the speeds of then
             cost, emitted = frame.value(name, Metric.SERVICE_TIME), frame.value(name, Metric.SELECTIVITY)
             cost *= self._speed(operator.name)
-            known = known or (math.nan, math.nan)
-            self.costs[name] = (known[0] if math.isnan(cost) else cost, known[1] if math.isnan(emitted) else emitted)
+            earlier = earlier or (math.nan, math.nan)
+            self.costs[name] = (earlier[0] if math.isnan(cost) else cost, earlier[1] if math.isnan(emitted) else emitted)
 
     @cached_property
     def _speeds(self) -> Mapping[str, float]:
-        """Speed of the cores on which each operator runs, where they are its own."""
+        """Speed of the cores of each operator; empty if operators share cores."""
         if not self.observation.context.layout.unchained:
             return {}
         return {name: mean for name, (mean, _) in speeds_by_operator(self.observation).items()}
 
     def _speed(self, name: str) -> float:
-        """Speed of the cores on which an operator works: its figures are theirs, whatever their speed."""
         return self._speeds.get(name, self.observation.mean_speed)
 
     @cached_property
     def rates(self) -> Mapping[str, float]:
-        """Records/s that arrive at each source, mean of the newest samples; NaN where unknown."""
-        found = {}
+        """Records/s that arrive at each source, averaged over the newest samples; NaN if unknown."""
+        means = {}
         for source in self._graph.sources:
             _, rates = self.observation.series(source.name, Metric.ARRIVAL_RATE, SAMPLES)
-            known = rates[~(rates != rates)]
-            found[source.name] = float(known.mean()) if known.size else math.nan
-        return found
+            measured = rates[~(rates != rates)]
+            means[source.name] = float(measured.mean()) if measured.size else math.nan
+        return means
 
     @cached_property
     def usable(self) -> float:
@@ -167,7 +174,7 @@ class Worked:
 
     @cached_property
     def ends(self) -> Mapping[str, float]:
-        """Core-seconds of speed 1 that each source and sink works on a record, which no alternate changes; 0 if unknown."""
+        """Core-seconds of speed 1 per record of each source and sink. They do not depend on alternates."""
         return {
             operator.name: self._beside(operator) / self._usual(operator.name, Metric.PROCESSED_RATE)
             for operator in self._graph.operators
@@ -176,10 +183,9 @@ class Worked:
 
     @cached_property
     def overheads(self) -> Mapping[str, float]:
-        """Cores of speed 1 that each other operator takes beside what its alternate works; 0 if unknown.
+        """Cores of speed 1 that each operator needs beside its alternate; 0 if unknown. Chained only.
 
-        Where tasks share cores: what the hosts use for an operator and its alternate's own figure has not. Most of it is of
-        each micro-batch, whatever its records: a mean over one's time.
+        Most of it belongs to micro-batches, whatever their records, so it is averaged over one.
         """
         if self.observation.context.layout.unchained:
             return {}
@@ -187,9 +193,9 @@ class Worked:
         return {operator.name: self._beside(operator) for operator in working}
 
     def _beside(self, operator: Operator) -> float:
-        """Cores of speed 1 that an operator is busy with beside its alternate; 0 where unknown.
+        """Return the cores that an operator needs beside its alternate; 0 if unknown.
 
-        Where a stage's figure is one for all its operators, that of its first, what the others work is not its own.
+        If a stage reports one figure, at its first operator, the work of its other operators is subtracted.
         """
         layout, composition = self.observation.context.layout, self.observation.composition
         frame = self.observation.operators
@@ -206,40 +212,39 @@ class Worked:
         return max(0.0, busy * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
 
     @cached_property
-    def cycle(self) -> tuple[Frame, ...]:
-        """The operators as they were seen during a micro-batch's time."""
-        return cycle(self.observation)
+    def frames(self) -> tuple[Frame, ...]:
+        """Metrics of the operators during the last micro-batch."""
+        return frames_of_batch(self.observation)
 
     def _usual(self, operator: str, metric: Metric) -> float:
-        """Mean of `metric` over a micro-batch's time; NaN where it is unknown now."""
-        values = [frame.value(operator, metric) for frame in self.cycle]
-        known = [value for value in values if not math.isnan(value)]
-        return math.nan if math.isnan(values[-1]) else math.fsum(known) / len(known)
+        """Return the mean over a micro-batch; NaN if the newest value is unknown."""
+        values = [frame.value(operator, metric) for frame in self.frames]
+        measured = [value for value in values if not math.isnan(value)]
+        return math.nan if math.isnan(values[-1]) else math.fsum(measured) / len(measured)
 
     @cached_property
     def _emitted(self) -> Mapping[str, float]:
-        """Selectivity of each operator as it runs."""
         working = [each for each in self._graph.operators if each.alternates]
         return {each.name: self.selectivity(each, self.observation.composition) for each in working}
 
     def cost(self, operator: Operator, composition: Composition) -> float:
-        """Core-seconds per record of what `composition` runs; NaN if neither measured nor declared."""
+        """Return the core-seconds per record in `composition`; NaN if neither measured nor declared."""
         alternate = composition.alternate(operator)
-        known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[0]
-        if math.isnan(known) and len(operator.alternates) == 1:
-            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self._speed(operator.name)
-        return known if not math.isnan(known) else math.nan if alternate.cost is None else alternate.cost
+        measured = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[0]
+        if math.isnan(measured) and len(operator.alternates) == 1:
+            measured = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self._speed(operator.name)
+        return measured if not math.isnan(measured) else math.nan if alternate.cost is None else alternate.cost
 
     def selectivity(self, operator: Operator, composition: Composition) -> float:
-        """Records out per record in of what `composition` runs; 1 if neither measured nor declared."""
+        """Return the records out per record in in `composition`; 1 if neither measured nor declared."""
         alternate = composition.alternate(operator)
-        known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[1]
-        if len(operator.alternates) == 1 and (math.isnan(known) or operator.window is not None):
-            known = self._over_time(operator)
-        return known if not math.isnan(known) else 1.0 if alternate.selectivity is None else alternate.selectivity
+        measured = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[1]
+        if len(operator.alternates) == 1 and (math.isnan(measured) or operator.window is not None):
+            measured = self._over_time(operator)
+        return measured if not math.isnan(measured) else 1.0 if alternate.selectivity is None else alternate.selectivity
 
     def _over_time(self, operator: Operator) -> float:
-        """Records out per record in over the newest samples: windows emit all at once, and nothing in between."""
+        """Return the selectivity over the newest samples. Windows emit all at once and nothing in between."""
         last = LONGER if operator.window is not None else SAMPLES
         sums = [
             float(np.nansum(self.observation.series(operator.name, metric, last)[1]))
@@ -248,10 +253,10 @@ class Worked:
         return sums[0] / sums[1] if sums[1] > 0 else math.nan
 
     def cores(self, composition: Composition) -> float:
-        """Cores of speed 1 that `composition` works at these rates; NaN where these are unknown.
+        """Return the cores of speed 1 that `composition` needs; NaN if a rate is unknown.
 
-        An alternate of unknown cost counts as free, and an operator without alternates with what it works now: one is
-        measured as soon as it runs, and of the other nothing else will be known.
+        An alternate of unknown cost counts as free: it is measured as soon as it runs. An operator without alternates
+        counts with its present busy cores.
         """
         working = [each for each in self._graph.operators if each.alternates]
         emitted = {each.name: self.selectivity(each, composition) for each in working}

@@ -1,18 +1,19 @@
-"""When a leased host may go back without losing what is paid."""
+"""Rule for returning a leased host without losing paid time."""
 
 from elastream.core.hosts import Lease
 
-DRAINING = 30.0
-"""Seconds for moving tasks off a host, where its billing time unit is longer: state partitions move one a batch."""
+# Seconds for moving tasks off a host: state partitions move one a batch.
+DRAIN_S = 30.0
 
 
 def due_back(lease: Lease, now: float, pace: float) -> bool:
-    """Whether giving `lease` back at `now` wastes nothing that is paid, or the next round, `pace` seconds later, is too
-    late.
+    """Return True if releasing `lease` now wastes no paid time, or if the next round is too late.
 
-    As late as that: in a longer part of an hour's end some rounds of low load are found, and the host is leased anew
-    for another hour. A host is paid until it has stopped; where a billing time unit is shorter than that takes, only the
-    minimum counts.
+    Releasing earlier in a long billing time unit is wrong: any short lull would release a host that must be leased again
+    for a whole unit. If the unit is shorter than the host takes to stop, only the minimum counts.
+
+    Args:
+        pace: Seconds until the next round.
     """
     kind = lease.type
     if kind.price == 0:
@@ -23,4 +24,4 @@ def due_back(lease: Lease, now: float, pace: float) -> bool:
     if kind.billing.unit <= takes:
         return True
     left = lease.remaining(now)
-    return kind.stop <= left <= takes + min(DRAINING, kind.billing.unit / 10)
+    return kind.stop <= left <= takes + min(DRAIN_S, kind.billing.unit / 10)

@@ -1,7 +1,4 @@
-"""Sizes queries whose tasks share the cores of their hosts: how many hosts, and how many threads of an operator that waits.
-
-Any host takes any task, so that hosts are counted by cores, and the ones that go are those that cost least to empty.
-"""
+"""Sizing of queries whose tasks share the cores of their hosts. Any host takes any task, so hosts count by cores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,33 +8,33 @@ from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
 from elastream.core.wording import counted
 from elastream.policies.common.billing import due_back
-from elastream.policies.common.measures import capacity, host_capacity, spread, tasks_on
+from elastream.policies.common.measures import capacity, host_capacity, tasks_on, types_to_lease
 from elastream.units import ROUNDING, format_duration
 
+# Most threads of an operator that waits.
 THREADS = 64
-"""Most threads of an operator that waits."""
 
 
-def in_equal_parts(observation: Observation, slots: int) -> bool:
-    """Whether no stage without state has more tasks than `slots`: of more, quick slots would take more than slow ones."""
+def has_equal_shares(observation: Observation, slots: int) -> bool:
+    """Return True if no stateless stage has more tasks than `slots`: then each slot gets equal work."""
     return all(tasks <= slots for tasks in _tasks(observation))
 
 
-def narrow(observation: Observation, slots: int) -> bool:
-    """Whether a stage without state has fewer tasks than `slots`."""
+def is_narrow(observation: Observation, slots: int) -> bool:
+    """Return True if a stateless stage has fewer tasks than `slots`."""
     return any(tasks < slots for tasks in _tasks(observation))
 
 
 def _tasks(observation: Observation) -> list[int]:
-    """Tasks of the stages without state, as far as they are known."""
     graph, counts = observation.context.graph, observation.composition.parallelism
     return [counts[each] for each in observation.context.scalable & counts.keys() if not graph.by_name[each].waits]
 
 
 def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bool) -> float:
-    """Cores of speed 1 that `hosts` have for a stage's tasks together.
+    """Return the cores of speed 1 that `hosts` offer to the tasks of a stage.
 
-    equal: whether each slot has one task, with as many records as the others: all then wait for that on the slowest slot.
+    Args:
+        equal: True if each slot gets equal work, so that all tasks wait for the slowest slot.
     """
     if not equal:
         return capacity(observation, hosts)
@@ -54,10 +51,13 @@ def lease_missing(
     *,
     equal: bool,
 ) -> list[Action]:
-    """Hosts for `need` cores of speed 1 beside those that are there or coming: drains cancelled first, then leases.
+    """Return actions that add hosts for `need` cores: cancelled drains first, then leases.
 
-    need: NaN where unknown; `min_hosts` holds in any case. because: says why. spare: hosts on top. equal: as for
-    `shared_capacity`.
+    Args:
+        need: Cores of speed 1 that hosts must have; NaN if unknown. `min_hosts` holds in any case.
+        because: Returns the reason.
+        spare: Hosts on top of the need.
+        equal: See `shared_capacity`.
     """
     context = observation.context
     there = (*observation.usable, *observation.coming)
@@ -77,35 +77,37 @@ def lease_missing(
         cores = "core is" if f"{has:.3g}" == "1" else "cores are"
         why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}"
         why += f", and {counted(spare, 'host')} to spare" if spare else ""
-    kept = observation.draining[: max(0, lacking)]
-    leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
+    cancelled = observation.draining[: max(0, lacking)]
+    leases = min(max(0, lacking) - len(cancelled), context.max_hosts - len(observation.leases))
     return [
-        *(CancelDrain(host, why=why) for host in kept),
+        *(CancelDrain(host, why=why) for host in cancelled),
         *(
             LeaseHost(observation.host_name(n), each.name, each.region, why=why)
-            for n, each in enumerate(spread(observation, kind, leases))
+            for n, each in enumerate(types_to_lease(observation, kind, leases))
         ),
     ]
 
 
 def hosts_for(observation: Observation, kind: HostType, need: float, spare: int, *, equal: bool) -> float:
-    """Hosts for `need` cores of speed 1, parts of one included, that are there or coming or of type `kind`; NaN if unknown.
-
-    spare: hosts on top. equal: as for `shared_capacity`.
-    """
+    """Return the hosts that give `need` cores, with fractions; NaN if unknown. Parameters as in `lease_missing`."""
     there = (*observation.usable, *observation.coming)
     lacking = need - shared_capacity(observation, there, equal=equal)
-    found = len(there) + lacking / (kind.cores * kind.speed) + spare
-    return found if math.isnan(found) else max(found, float(observation.context.min_hosts))
+    hosts = len(there) + lacking / (kind.cores * kind.speed) + spare
+    return hosts if math.isnan(hosts) else max(hosts, float(observation.context.min_hosts))
 
 
 def drain_surplus(
     observation: Observation, highest: float, most: float, spare: int, pace: float, settle: float, *, equal: bool
 ) -> list[Action]:
-    """Drains of hosts without which the others are filled to `most` at most by `highest` cores; half of them at most.
+    """Return drains so that `highest` busy cores fill the remaining hosts to at most `most`.
 
-    Only of those that cost nothing, or whose paid time ends before the next round, `pace` seconds later, could do it.
-    settle: seconds for which `highest` is the highest need. equal: as for `shared_capacity`.
+    Drains at most half of the hosts, and only hosts that are due back (`billing.due_back`).
+
+    Args:
+        spare: Hosts to keep on top of the need.
+        pace: Seconds until the next round.
+        settle: Seconds over which `highest` is the highest need.
+        equal: See `shared_capacity`.
     """
     usable = observation.usable
     least = observation.cores.least(usable)
@@ -136,10 +138,7 @@ def drain_surplus(
 def withdraw_surplus(
     observation: Observation, highest: float, most: float, spare: int, settle: float, *, equal: bool
 ) -> list[Action]:
-    """Releases of hosts that wait for their provider, without which the others, coming ones too, suffice; newest first.
-
-    Otherwise as `drain_surplus`. A host that has begun to start is not withdrawn: it is paid for.
-    """
+    """Return releases of surplus hosts that have not begun to start, newest first. Parameters as in `drain_surplus`."""
     there = [*observation.usable, *observation.coming]
     going: list[str] = []
     for host in reversed(observation.waiting):
@@ -156,8 +155,8 @@ def withdraw_surplus(
     return [ReleaseHost(host, why=why) for host in going]
 
 
-def threads(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:
-    """Threads of an operator that waits, of which `occupied` in all its stage's tasks are to fill `most`."""
+def thread_count(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:
+    """Return the threads of a waiting operator of which `occupied` (in all tasks of its stage) fill `most`."""
     stage = observation.context.layout.stage_of[operator]
     wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
     wanted = max(1, math.ceil(occupied / wide / most - ROUNDING))

@@ -1,7 +1,6 @@
 """Working copy of a plan: placement of instances, free capacity of hosts, and the actions so far.
 
-VISP's policies (`btu`, `queue_threshold`) modify it step by step, so that each step sees the effect of earlier ones. The
-draft tracks cores, their speeds and memory; the policies decide the changes.
+VISP's policies (`btu`, `queue_threshold`) change it step by step, so that each step sees the earlier ones.
 """
 
 import math
@@ -18,6 +17,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import Unit
+from elastream.policies.common.measures import sum_of
 from elastream.policies.common.placement import balance
 from elastream.units import ROUNDING
 
@@ -27,7 +27,6 @@ TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
 
 
 def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
-    """One action for steps that follow each other, of one operator."""
     actions = [action for _, action in steps]
     return SetParallelism(
         actions[-1].operator,
@@ -39,24 +38,28 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
 
 
 def observed_instances(observation: Observation, unit: Unit) -> int:
-    """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
+    """Return the observed parallelism of a unit; 0 if unknown."""
     operators = observation.operators
     for name in (unit.name, *unit.operators):
-        if not math.isnan(seen := operators.value(name, Metric.PARALLELISM)):
-            return round(seen)
+        if not math.isnan(parallelism := operators.value(name, Metric.PARALLELISM)):
+            return round(parallelism)
     return 0
 
 
 class Draft:
-    """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
+    """Working copy of the placement. Arrays are by host, in the order of `hosts`, oldest lease first.
 
-    speeds: of their cores, as measured, else their types'. counts: placed instances by host and unit, as in `units`.
+    Instances may be added to hosts that are not ready, and start with them. Instances that the plant does not place are
+    *floating*: Spark runs them on any free slot. Each takes a slot's share of the cores, spread evenly over all open hosts.
+    State partitions take turns with them and need no cores of their own.
 
-    Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
-    place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
-    of the hosts' cores, where fused whatever it declares; their needs count in equal parts on all open hosts. A task of
-    a unit that is not scalable (a state partition) takes turns with them on the same slots and needs no cores beside: the
-    number of partitions does not reflect the load.
+    Attributes:
+        hosts: Leases that accept instances.
+        speeds: Measured speed of the hosts' cores, else nominal.
+        counts: Placed instances by host and unit.
+        floating: Floating instances by unit.
+        closed: True for hosts that take no more instances.
+        received: Hosts that got an instance in this draft.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -92,16 +95,16 @@ class Draft:
 
     @property
     def plan(self) -> list[Action]:
-        """The actions, one number of instances for each operator: a plan that names two contradicts itself.
+        """The actions, with one number of instances per operator.
 
-        Instances are removed where the first of them was, since others may need their room, and added where the last was,
-        since that may be on a host leased until then.
+        Removals come where the first was, since others may need the room. Additions come where the last was, possibly on a
+        host leased until then.
         """
         steps: dict[str, list[tuple[int, SetParallelism]]] = {}
         for at, action in enumerate(self.actions):
             if isinstance(action, SetParallelism):
                 steps.setdefault(action.operator, []).append((at, action))
-        places = {found[0 if found[-1][1].without else -1][0]: _together(found) for found in steps.values()}
+        places = {changes[0 if changes[-1][1].without else -1][0]: _together(changes) for changes in steps.values()}
         return [
             places.get(at, action)
             for at, action in enumerate(self.actions)
@@ -115,7 +118,7 @@ class Draft:
 
     @property
     def may_lease(self) -> bool:
-        """Whether `max_hosts` allows one more host."""
+        """True if `max_hosts` allows one more host."""
         return len(self.observation.leases) + self._leased < self.observation.context.max_hosts
 
     @property
@@ -124,23 +127,23 @@ class Draft:
         return int((self.ready & ~self.closed).sum())
 
     def row(self, host: str) -> int:
-        """Where `host` is in the arrays."""
+        """Return the row of `host` in the arrays."""
         return self._row[host]
 
     def is_ready(self, host: str) -> bool:
-        """Whether `host` is running."""
+        """Return True if `host` is running."""
         return bool(self.ready[self._row[host]])
 
     def unit_of(self, task: TaskId) -> Unit:
-        """The unit that `task` is an instance of."""
+        """Return the unit of `task`."""
         return self._unit_of[task.operator]
 
     def tasks_on(self, host: str) -> tuple[TaskId, ...]:
-        """Observed instances on `host` in this draft; new ones have no identity yet."""
+        """Return the observed instances on `host`; new ones have no identity yet."""
         return tuple(self._tasks.get(host, ()))
 
     def cached(self, unit: Unit) -> NDArray[np.bool_]:
-        """Whether each host has all images that an instance of `unit` needs; shape (hosts,)."""
+        """Return by host: True if it has all images for an instance of `unit`."""
         needed = set(unit.operators)
         images = self.observation.images
         return np.array(
@@ -149,9 +152,9 @@ class Draft:
         )
 
     def feasibility(self, unit: Unit) -> Floats:
-        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,).
+        """Return how many instances of `unit` fit on each host, with fractions.
 
-        One that floats runs wherever a slot is free: as many fit on each host as on all open ones together.
+        A floating unit runs wherever a slot is free: each host has the room of all open ones together.
         """
         cores, memory = self.needs[unit.name]
         everywhere = np.full(len(self.hosts), np.inf)
@@ -166,33 +169,33 @@ class Draft:
         return np.where(self.closed, 0.0, room)
 
     def mark(self) -> int:
-        """The current state, for `rollback`."""
+        """Return the current state for `rollback`."""
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
-        """Undo every change since `mark`, except leases; used when a tentative plan is not feasible."""
+        """Undo every change since `mark`, except leases."""
         while len(self._undo) > mark:
             self._undo.pop()()
 
     @property
     def taking(self) -> int:
-        """Number of hosts that accept instances, starting ones included."""
+        """Number of hosts that accept instances, including starting ones."""
         return int((~self.closed).sum())
 
     @property
     def floats(self) -> bool:
-        """Whether the floating instances fit on all open hosts together; True without any."""
+        """True if the floating instances fit on all open hosts together."""
         return not any(self.floating.values()) or (not self.closed.all() and self.crowding <= ROUNDING)
 
     @property
     def crowding(self) -> float:
-        """By how much more is on the open hosts than they have, as a part of all hosts' cores, or of their memory; or 0."""
+        """Missing cores or memory of the open hosts, as a part of all hosts' capacity."""
         cores = float(self.free_cores[~self.closed].sum() / self.cores.sum())
         memory = float(self.free_memory[~self.closed].sum() / self.memory.sum())
         return max(0.0, -cores, -memory)
 
     def close(self, host: str) -> None:
-        """Close `host` for instances; floating ones are redistributed over the open hosts."""
+        """Close `host` for instances and spread floating ones over the open hosts."""
         row = self._row[host]
         floating = [unit for unit in self.units if self.floating[unit.name]]
         for unit in floating:
@@ -214,7 +217,7 @@ class Draft:
         self._set(unit, self.instances[unit.name] - 1, why, without=(task,))
 
     def remove_any(self, unit: Unit, why: str, count: int = 1) -> None:
-        """Remove `count` instances of `unit` whose hosts the plant does not report."""
+        """Remove instances of `unit` whose hosts the plant does not report."""
         before = self.floating[unit.name]
         gone = min(count, before)
         self._float(unit, gone, -1)
@@ -233,10 +236,12 @@ class Draft:
         self.do(MoveTask(task, host, why=why))
 
     def cheapest_type(self, unit: Unit, only: str | None = None) -> HostType | None:
-        """The type with the lowest price per core, speed and second that holds an instance of `unit`; None if none does.
+        """Return the cheapest type that holds an instance of `unit`, by price per core, speed and second; None without one.
 
-        Floating instances are held by no host in particular, so that any type gives them room. only: name of the only type
-        to consider; None: all types.
+        Floating instances fit every type.
+
+        Args:
+            only: Name of the only type to consider.
         """
         cores, memory = (0.0, 0.0) if self.floating[unit.name] else (unit.cores, unit.memory)
         fitting = [
@@ -247,7 +252,7 @@ class Draft:
         return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
 
     def lease(self, type: HostType, why: str) -> str:
-        """Lease a new, empty host of `type`; returns its name. Not undone by `rollback`."""
+        """Lease a new host and return its name. `rollback` does not undo it."""
         host = self.observation.host_name(self._leased)
         self._leased += 1
         self.leases[host] = Lease(host, type, self.observation.time)
@@ -265,7 +270,7 @@ class Draft:
         return host
 
     def placements(self, unit: Unit) -> tuple[tuple[TaskId, str], ...]:
-        """(instance, host) of every observed instance of `unit`, in the order of hosts."""
+        """Return (instance, host) of every observed instance of `unit`, in the order of hosts."""
         return tuple(
             (task, host)
             for host in self.hosts
@@ -274,9 +279,9 @@ class Draft:
         )
 
     def spread_state(self) -> None:
-        """Move tasks with state evenly over the running hosts, unless one is being emptied; nothing else moves them there.
+        """Move tasks with state evenly over the running hosts, unless one is being emptied.
 
-        A stage with state has a fixed number of tasks, which stay where they are when hosts come.
+        Their number is fixed, and they stay where they are when hosts come.
         """
         leaving = any(lease.state is HostState.DRAINING for lease in self.observation.leases.values())
         if leaving or self.closed.any():
@@ -286,31 +291,29 @@ class Draft:
                 self.do(move)
 
     def holds_state_only(self, host: str) -> bool:
-        """Whether `host` holds nothing that was placed there as an instance more: tasks with state can go anywhere."""
+        """Return True if `host` holds only tasks with state, which can move anywhere."""
         return not any(self.unit_of(task).scalable for task in self.tasks_on(host))
 
     def value(self, unit: Unit, metric: Metric) -> float:
-        """Sum of the known values of `metric` over a unit's operators; NaN if none is known."""
-        values = [self.observation.operators.value(name, metric) for name in unit.operators]
-        known = [value for value in values if not math.isnan(value)]
-        return math.fsum(known) if known else math.nan
+        """Return the sum of `metric` over a unit's operators; NaN if none is known."""
+        return sum_of(self.observation.operators, metric, unit.operators)
 
     @cached_property
     def _tasks(self) -> dict[str, list[TaskId]]:
-        """Observed tasks by host, draining hosts included; computed lazily, because most rounds need none of them."""
+        """Observed tasks by host, including draining hosts. Lazy, because most rounds need none of them."""
         names = tuple(self.observation.leases)
-        found: dict[str, list[TaskId]] = {}
+        tasks_on: dict[str, list[TaskId]] = {}
         for task, row in zip(self.observation.tasks.tasks, self.observation.tasks.host.tolist(), strict=True):
             if row >= 0:
-                found.setdefault(names[row], []).append(task)
-        return found
+                tasks_on.setdefault(names[row], []).append(task)
+        return tasks_on
 
     @cached_property
     def _host_of(self) -> dict[TaskId, str]:
-        return {task: host for host, held in self._tasks.items() for task in held}
+        return {task: host for host, tasks in self._tasks.items() for task in tasks}
 
     def _take_observed(self) -> None:
-        """Subtract the needs of observed tasks from their hosts, and of unplaced instances in equal parts from all."""
+        """Subtract observed tasks from their hosts, and unplaced instances evenly from all."""
         tasks, operators = self.observation.tasks, self.observation.operators.ids
         placed_rows = tasks.operator[tasks.host >= 0]
         by_operator = dict(zip(operators, np.bincount(placed_rows, minlength=len(operators)).tolist(), strict=True))
@@ -326,12 +329,12 @@ class Draft:
         np.add.at(self.counts, (on[here], columns[tasks.operator[here]]), 1)
         self.free_cores -= np.bincount(on[here], by_row[tasks.operator[here], 0], len(self.hosts))
         self.free_memory -= np.bincount(on[here], by_row[tasks.operator[here], 1], len(self.hosts))
-        known = dict(zip(operators, np.bincount(tasks.operator, minlength=len(operators)).tolist(), strict=True))
+        observed = dict(zip(operators, np.bincount(tasks.operator, minlength=len(operators)).tolist(), strict=True))
         slot = float(self.cores.sum()) / sum(lease.type.slots for lease in self.leases.values())
         for unit in self.scalable:
             # A task without a host waits for one; floating instances have no task at all.
             self.floating[unit.name] = max(
-                0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
+                0, self.instances[unit.name] - sum(observed.get(name, 0) for name in unit.operators)
             )
             if self.floating[unit.name]:
                 own = (
@@ -345,11 +348,11 @@ class Draft:
             self.free_memory -= elsewhere * self.needs[unit.name][1] / len(self.hosts)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
-        """(cores, megabytes) per task: as declared; tasks with state take turns with those that float."""
+        """Return (cores, megabytes) per task. Tasks with state share the slots of floating ones."""
         return (unit.cores, unit.memory) if unit.scalable or not tasks else (0.0, unit.memory / tasks)
 
     def do(self, action: Action) -> None:
-        """Append an action; one that changes instances is the last step of `add`, `remove` and `move`."""
+        """Append an action. A change of instances is the last step of `add`, `remove` and `move`."""
         self.actions.append(action)
         self._undo.append(self.actions.pop)
 
@@ -362,7 +365,7 @@ class Draft:
         self.do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
 
     def _float(self, unit: Unit, instances: int, sign: float) -> None:
-        """Subtract the needs of floating `instances` from the open hosts in equal parts; with `sign` -1 add them back."""
+        """Subtract floating `instances` evenly from the open hosts; add them with `sign` -1."""
         hosts = ~self.closed
         if not instances or not hosts.any():
             return

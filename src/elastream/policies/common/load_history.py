@@ -1,6 +1,6 @@
-"""What a policy has seen of the load: rates and busy cores over time, kept from round to round.
+"""The load's past in a policy's memory: rates and busy cores over time, and conclusions from earlier rounds.
 
-Each sample is read once, when it is new: an observation's history is short and reading it anew every round is slow.
+Each sample is read once, when it is new. An observation's own history is short, and reading all of it is slow.
 """
 
 import math
@@ -17,21 +17,20 @@ from elastream.dataflow.operators import Kind
 from elastream.policies.common.measures import sum_of, total_of
 from elastream.policies.forecasting.trend import Forecast, Surprises
 
+# Standard errors of a one-sided bound: one case in twenty is higher.
 CERTAIN = 1.645
-"""Standard errors above what is expected that the hosts can still process when full: one case in twenty is higher."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Least squares of busy cores on records/s: cores busy without load, and core-seconds per additional record.
+class LinearFit:
+    """Linear fit of busy cores over arrival rate, with its standard error.
 
-    A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and a
-    step of the load would be answered with too many hosts. Far beyond the rates seen the slope is uncertain, and too few
-    hosts would come: there counts the upper bound of the mean response, but no more than in proportion.
+    A micro-batch has a fixed cost (`intercept`); in proportion to records, a light load would overestimate the cost of a
+    record. Beyond the observed rates the upper bound of the mean response counts, limited by proportional work.
     """
 
-    fixed: float
-    each: float
+    intercept: float
+    slope: float
     deviation: float
     mean: float
     spread: float
@@ -39,74 +38,95 @@ class Line:
     samples: int
 
     @classmethod
-    def through(cls, rates: Floats, busy: Floats) -> "Line":
+    def through(cls, rates: Floats, busy: Floats) -> "LinearFit":
+        """Fit busy cores over rates by least squares."""
         mean, apart = float(rates.mean()), rates - rates.mean()
         spread = float((apart * apart).sum())
-        each = float((apart * (busy - busy.mean())).sum() / spread)
-        fixed = float(busy.mean()) - each * mean
-        rest = busy - fixed - each * rates
+        slope = float((apart * (busy - busy.mean())).sum() / spread)
+        intercept = float(busy.mean()) - slope * mean
+        rest = busy - intercept - slope * rates
         deviation = math.sqrt(float((rest * rest).sum()) / (len(rates) - 2))
-        return cls(fixed, each, deviation, mean, spread, float(rates.max()), len(rates))
+        return cls(intercept, slope, deviation, mean, spread, float(rates.max()), len(rates))
 
     def cores(self, rate: float, proportional: float) -> float:
-        """Cores busy at `rate`; proportional: the work per record measured, times `rate`."""
-        cores = self.fixed + self.each * rate
+        """Return the cores busy at `rate`.
+
+        Args:
+            proportional: Upper limit beyond the observed rates: work per record times `rate`.
+        """
+        cores = self.intercept + self.slope * rate
         if rate <= self.highest:
             return cores
         error = self.deviation * math.sqrt(1 / self.samples + (rate - self.mean) ** 2 / self.spread)
         return max(cores, min(cores + CERTAIN * error, proportional))
 
 
-ALIKE, AVOIDED = 0.9, 1800.0
-"""Part of a rate above which another one is like it; seconds for which hosts that did not suffice are not gone back to."""
+# Part of a rate above which another one is like it; seconds for which hosts that did not suffice are avoided.
+LIKE_RATE, SHORTFALL_MEMORY_S = 0.9, 1800.0
+# The value of `shortfall` while hosts have always sufficed.
 NEVER = (0.0, math.inf, -math.inf)
-"""What hosts that always sufficed are remembered as."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostTrial:
-    """Cores that hosts had when a query fell behind, records/s that it processed with them and cores that were busy, and
-    when. vain: how much that more hosts brought since, as a sentence, if it was next to nothing. weak: the same, if it was
-    less than half of what they promised."""
+    """Figures of the round in which a query fell behind, to judge hosts that come later.
+
+    Attributes:
+        cores: Cores of the hosts.
+        processed: Records/s.
+        busy: Busy cores.
+        no_gain: Sentence if more hosts have brought next to nothing.
+        low_gain: Sentence if more hosts have brought less than half of what they promised.
+    """
 
     cores: float
     processed: float
     busy: float
     time: float
-    vain: str = ""
-    weak: str = ""
+    no_gain: str = ""
+    low_gain: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """Samples so far, oldest first, shape (6, samples): times, records/s that arrive at and are processed by the sources,
-    records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
-    start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
-    inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
-    that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
-    run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
-    could keep busy, as seen in the last rounds. beyond: rounds in a row in which the rate worked more than that. left: when
-    a host was last draining: leases that ended are not observed. trial: what more hosts brought. ended: by query, the end
-    of its last micro-batch and how long that took."""
+class LoadHistory:
+    """Samples and conclusions of earlier rounds.
+
+    Attributes:
+        samples: Shape (6, samples), oldest first: time, arriving, processed and finished records/s, busy cores, and 1 if
+            warm.
+        since: Time of the first sample of the run.
+        began: Time of the first sample with processed records; inf before.
+        needs: (time, cores by part) of earlier rounds.
+        surprises: Unforeseen jumps of the arrival rate.
+        shortfall: (cores that did not suffice, their rate, time) when the query last fell behind.
+        running: Alternates and branches that run. `shortfall`, bounds and `trial` are valid for these only.
+        partition_bounds: Most cores that state partitions can keep busy, in the last rounds.
+        rounds_beyond: Consecutive rounds in which the load needed more than that.
+        last_drain: Time when a host was last draining. Observations do not contain ended leases.
+        trial: Trial of more hosts.
+        last_batches: (end, seconds) of the last micro-batch by query.
+    """
 
     samples: Floats
     since: float
     began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
     surprises: Surprises = field(default_factory=Surprises)
-    short: tuple[float, float, float] = NEVER
+    shortfall: tuple[float, float, float] = NEVER
     running: object = None
-    reaches: tuple[float, ...] = ()
-    beyond: int = 0
-    left: float = -math.inf
+    partition_bounds: tuple[float, ...] = ()
+    rounds_beyond: int = 0
+    last_drain: float = -math.inf
     trial: HostTrial | None = None
-    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    last_batches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
-        """`before` and what is new in `observation`, as far as it is at most `keep` seconds old.
+    def after(cls, before: "LoadHistory | None", observation: Observation, keep: float, warming: float) -> "LoadHistory":
+        """Return the history after `observation`.
 
-        warming: seconds for which a run, or a host that came, is not warm.
+        Args:
+            keep: Age of the oldest sample to keep (seconds).
+            warming: Seconds for which a run, or a new host, is not warm.
         """
         last = -math.inf if before is None else float(before.times[-1])
         frames: list[tuple[float, Frame]] = []
@@ -123,84 +143,83 @@ class Seen:
         began = min(began, float(worked[0]) if worked.size else math.inf)
         cold = times < began + warming
         for at in observation.came:
-            if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
+            if times.size and at + warming > times[0]:  # skips most hosts, which came long ago
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
-        left = observation.time if observation.draining else -math.inf if before is None else before.left
-        ended = {} if before is None else before.ended
+        last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
+        last_batches = {} if before is None else before.last_batches
         if observation.batches:
-            ended = {**ended, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
+            last_batches = {**last_batches, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            learned = (before.short, running, before.reaches, before.beyond, left, before.trial, ended)
-            if running != before.running:
-                learned = (NEVER, running, (), 0, left, None, ended)
-            return cls(samples, before.since, began, before.needs, before.surprises, *learned)
-        return cls(samples, float(samples[0, 0]), began, running=running, left=left, ended=ended)
+            after = replace(before, samples=samples, began=began, last_drain=last_drain, last_batches=last_batches)
+            if running == before.running:
+                return after
+            return replace(after, shortfall=NEVER, running=running, partition_bounds=(), rounds_beyond=0, trial=None)
+        return cls(samples, float(samples[0, 0]), began, running=running, last_drain=last_drain, last_batches=last_batches)
 
     @property
     def times(self) -> Floats:
-        """When each sample was taken, ascending."""
-        found: Floats = self.samples[0]
-        return found
+        """Times of the samples, ascending."""
+        column: Floats = self.samples[0]
+        return column
 
     @property
     def arriving(self) -> Floats:
         """Records/s that arrive at the sources."""
-        found: Floats = self.samples[1]
-        return found
+        column: Floats = self.samples[1]
+        return column
 
     @property
     def processed(self) -> Floats:
         """Records/s that the sources have processed."""
-        found: Floats = self.samples[2]
-        return found
+        column: Floats = self.samples[2]
+        return column
 
     @property
     def finished(self) -> Floats:
-        """Source records/s that the busy cores finish in every query: as processed where there is one query."""
-        found: Floats = self.samples[3]
-        return found
+        """Source records/s that the busy cores finish in every query."""
+        column: Floats = self.samples[3]
+        return column
 
     @property
     def busy(self) -> Floats:
-        """Busy cores."""
-        found: Floats = self.samples[4]
-        return found
+        """Busy cores of speed 1."""
+        column: Floats = self.samples[4]
+        return column
 
     @property
     def warm(self) -> NDArray[np.bool_]:
-        """Whether a sample tells what a record works."""
-        found: NDArray[np.bool_] = self.samples[5] > 0
-        return found
+        """True for samples that show the lasting work per record: first batches start workers and compile code."""
+        column: NDArray[np.bool_] = self.samples[5] > 0
+        return column
 
-    def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
-        """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
-        kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        needs = (*kept, (time, cores))
+    def with_need(self, time: float, cores: tuple[float, ...], settle: float) -> "LoadHistory":
+        """Return this history with a need at `time`, without needs older than `settle` seconds."""
+        recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
+        needs = (*recent, (time, cores))
         return replace(self, needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
-        """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
-        cores, arrived, when = self.short
-        return cores if rate >= ALIKE * arrived and time - when <= AVOIDED else 0.0
+        """Return the cores that lately did not suffice for a rate like `rate`; 0 without any."""
+        cores, arrived, when = self.shortfall
+        return cores if rate >= LIKE_RATE * arrived and time - when <= SHORTFALL_MEMORY_S else 0.0
 
-    def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
-        """This, with what the load did at `time` that was not foreseen."""
-        found = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return replace(self, surprises=found)
+    def with_surprise(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "LoadHistory":
+        """Return this history with the excess of the load over its forecast at `time`."""
+        surprises = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
+        return replace(self, surprises=surprises)
 
     @property
     def highest(self) -> Floats:
-        """Most cores needed in any round kept, by part."""
+        """Most cores needed in any remembered round, by part."""
         highest: Floats = np.array([cores for _, cores in self.needs]).max(axis=0)
         return highest
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
-    """The columns of `Seen`, without the last; busy cores are those of operators that do not wait, and of speed 1."""
     graph = observation.context.graph
     sources = [source.name for source in graph.sources]
     working = [o.name for o in graph.operators if not o.waits]
@@ -218,21 +237,19 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
 
 
 def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> list[list[float]]:
-    """The values of `names` in each of `frames`."""
     rows = frames[0].rows if frames else {}
     if len(frames) > 1 and all(frame.rows is rows for frame in frames) and all(name in rows for name in names):
         columns = np.array([frame.column(metric) for frame in frames])
-        found: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
-        return found
+        values: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
+        return values
     return [[frame.value(name, metric) for name in names] for frame in frames]
 
 
 def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:
-    """Source records/s that `busy` cores would finish in every query, in the mix that arrives.
+    """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives.
 
-    Where one query falls behind and others do not, busy cores over the records that the sources processed say little of the
-    work of a record: each query's work is over its own records, and counts for as many as are on their way to it.
-    `processed` where a query's figures are unknown.
+    If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided by
+    its own records, and counts for the records on their way to it. Returns `processed` if a query's figures are unknown.
     """
     layout = observation.context.layout
     by_name = layout.graph.by_name

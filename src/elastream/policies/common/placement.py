@@ -1,7 +1,7 @@
-"""Balances tasks over the usable cores with as few moves as possible.
+"""Balancing of tasks over the usable cores with few moves.
 
-Open-source Spark does not rebalance state partitions, so that a host that joins a running query stays idle until tasks are
-moved there. `balance` goes by task counts, `balance_by_load` by measured loads. Pure functions of an observation.
+Open-source Spark does not rebalance state partitions: a host that joins a running query stays idle until tasks move there.
+`balance` counts tasks, `balance_by_load` uses measured loads.
 """
 
 from collections.abc import Iterator
@@ -15,27 +15,25 @@ from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity
 from elastream.units import ROUNDING
 
+# Part of the highest load by which an exchange of tasks must beat a single move, and any step no step.
 PREFERENCE = 0.002
-"""Fraction of the highest load by which an exchange of tasks must beat a single move, and any step no step."""
+# Busy cores up to which an operator counts as idle.
 IDLE = 1e-9
-"""Busy cores up to which an operator counts as idle."""
+# Standard errors from which a difference is significant (about 5 % error).
 SURE = 2.0
-"""Standard errors from which a difference counts as significant (about 5 % error)."""
+# Tasks beyond an even share that a host may hold, and the limit of that as a part of the even share. Measured capacities
+# fluctuate: without slack a task would move to and fro. For a small host half a task is much.
 SLACK, UNSURE = 0.5, 0.25
-"""Tasks that a host must have too many, beside the one that moves, at most, and as a part of what would lie on the other at
-its level. Hosts of equal capacity differ by whole tasks; between those whose capacities are measured, and differ by about a
-task, one would go to and fro with each measurement. For a small host beside a large one half a task is much."""
+# Part above the mean load at which the fullest host stays as it is: further moves cost more than they gain.
 ENOUGH = 0.01
-"""Fraction above the mean load at which the fullest host is left as it is: further moves would cost more than they gain."""
 
 
 def balance(observation: Observation) -> list[MoveTask]:
-    """Moves that balance the number of tasks per usable core, for each operator; empty if balanced.
+    """Return moves that balance each operator's tasks per usable core; empty if balanced.
 
-    Operators are balanced separately, because the stages of a micro-batch run one after another: a host with all tasks of
-    one operator and none of another idles half of the time. Only usable hosts take part; tasks on a draining host are moved
-    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task. Between
-    those of unlike capacity, up to half a task more than one is left as it is (SLACK).
+    Operators are balanced one by one, because the stages of a micro-batch run one after the other. Tasks on draining hosts
+    move with the drain. After the moves, no two equal hosts differ by more than one task; unequal ones by up to `SLACK`
+    more.
     """
     moves: list[MoveTask] = []
     if not len(observation.tasks):
@@ -49,14 +47,15 @@ def balance(observation: Observation) -> list[MoveTask]:
 
 
 def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: float = 0.0) -> list[MoveTask]:
-    """Moves that balance the load per usable core, for each operator, largest benefit first; empty if the gain is small.
+    """Return moves that balance each operator's load per usable core, heaviest tasks first.
 
-    Operators and hosts as in `balance`. In each step, a task of the fullest host is moved, or exchanged for a lighter one
-    of another host, whichever makes the higher load of the two lowest, while that lowers the highest load per core.
+    Each step moves a task of the fullest host, or exchanges it for a lighter one, whichever leaves the lower maximum. An
+    operator is skipped if the load of a task is unknown, or if its moves would improve the highest load per core by less
+    than any limit.
 
-    An operator is skipped while the load of one of its tasks is unknown, and if all its moves together would lower its
-    highest load per core by less than the fraction `gain` of it, by less than `worth` busy cores per core, or by less than
-    SURE standard errors of it (if BUSY_CORES_ERROR is known), so that neither idle tasks nor noise cause moves.
+    Args:
+        gain: Least improvement as a part of the highest load per core.
+        worth: Least improvement in busy cores per core. A third limit is `SURE` standard errors of the load.
     """
     moves: list[tuple[float, MoveTask]] = []
     spread = _Spread(observation)
@@ -82,7 +81,7 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
 
 
 class _Spread:
-    """Placement of tasks on usable hosts. place: number of each task's host, -1 if not on one. cores: capacity by host."""
+    """Placement of tasks on usable hosts: `place` is each task's host number, -1 if elsewhere."""
 
     def __init__(self, observation: Observation) -> None:
         self._observation, self._usable = observation, observation.usable
@@ -96,7 +95,7 @@ class _Spread:
 
     @property
     def operators(self) -> Iterator[Integers]:
-        """Rows of the tasks on usable hosts, per operator; empty with fewer than two usable hosts."""
+        """Yield the rows of each operator's tasks on usable hosts."""
         operator = self._observation.tasks.operator
         if len(self._usable) > 1:
             yield from (
@@ -108,7 +107,7 @@ class _Spread:
 
 
 def _even_out(place: Integers, cores: Floats, total: Floats) -> list[tuple[int, int]]:
-    """(task, host) moves that balance the counts of one operator's tasks; total: tasks by host, breaks ties, updated."""
+    """Return (task, host) moves that balance one operator's counts. `total`: tasks by host, updated."""
     at = place.copy()
     load = np.bincount(at, minlength=len(cores)).astype(np.float64)
     # Each step leaves giver and receiver below the giver's former load, so that the loop terminates.
@@ -124,7 +123,7 @@ def _even_out(place: Integers, cores: Floats, total: Floats) -> list[tuple[int, 
 
 
 def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int, int] | None:
-    """The (task, host) move from the fullest possible giver to the emptiest possible receiver; None if balanced."""
+    """Return the (task, host) move from the fullest giver to the emptiest receiver; None if balanced."""
     givers = np.lexsort((total / cores, load / cores))[::-1]
     receivers = np.lexsort((total / cores, (load + 1) / cores))
     mean = load.sum() / cores.sum() + ROUNDING
@@ -137,19 +136,19 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
 
 
 def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[int, int]], float]:
-    """(task, host) moves that balance the load of one operator's tasks, and the highest load per core after them."""
+    """Return (task, host) moves that balance one operator's load, and the highest level after them."""
     at = place.copy()
     load = np.bincount(at, weights, len(cores)).astype(np.float64)
     enough = (1 + ENOUGH) * weights.sum() / cores.sum()
     while (peak := (load / cores).max()) > enough:
         fullest = int(np.argmax(load / cores))
-        given = np.flatnonzero(at == fullest)
+        tasks = np.flatnonzero(at == fullest)
         others = np.flatnonzero(at != fullest)
         empty = np.setdiff1d(np.arange(len(cores)), [fullest])
         # Rows: a task of the fullest host. Columns: another host without return, or a task of another host in exchange.
         hosts = np.concatenate([empty, at[others]])
         back = np.concatenate([np.zeros(len(empty)), weights[others]])
-        change = weights[given][:, None] - back[None, :]
+        change = weights[tasks][:, None] - back[None, :]
         left = (load[fullest] - change) / cores[fullest]
         got = (load[hosts] + change) / cores[hosts]
         reached = np.maximum(left, got)
@@ -158,7 +157,7 @@ def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[
         task, column = divmod(best, reached.shape[1])
         if not reached[task, column] < peak * (1 - PREFERENCE):
             break
-        at[given[task]] = hosts[column]
+        at[tasks[task]] = hosts[column]
         if column >= len(empty):
             at[others[column - len(empty)]] = fullest
         load = np.bincount(at, weights, len(cores)).astype(np.float64)

@@ -1,7 +1,6 @@
-"""How many hosts and instances a load fills: the one sizing for baselines, the start of a run, and the static peak's cost.
+"""Sizing for a known load: for baselines, the start of a run, and the cost of a static peak.
 
-Work is in cores of speed 1, by operator: declared costs at a rate of the sources (`declared_cores`), or what a recorded run
-measured (`measured`). A load is summed up by its rates at the peak or on average (`rates_of`).
+Work is in cores of speed 1 by operator, from declared costs or a recorded run.
 """
 
 import math
@@ -28,22 +27,24 @@ from elastream.units import ROUNDING
 if TYPE_CHECKING:
     from elastream.recording.recorder import Recording
 
+# Part of a host's cores to fill (Flink's autoscaler: `job.autoscaler.utilization.target`).
 TARGET_UTILISATION = 0.7
-"""Part of a host's cores that work is to fill: the default of Flink's autoscaler (`job.autoscaler.utilization.target`)."""
+# Most windows of a load when its peak is computed; a longer load has longer windows.
 MOST_WINDOWS = 500_000
-"""Windows that a load is divided into to find its peak; a longer load has longer ones."""
 
 At: TypeAlias = Literal["peak", "mean"]
+# Measured (core-seconds per record, records out per record in) by operator; they replace declared ones.
 Costs: TypeAlias = Mapping[str, tuple[float | None, float | None]]
-"""Measured (core-seconds per record, records out per record in) by operator, used in place of declared ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """A number of hosts of one type, and instances by operator that fill them.
+    """A number of hosts of one type, and the instances that fill them.
 
-    parallelism: of operators that can be scaled, by the name that `SetParallelism` takes; empty where it is not known.
-    rate, cores: records/s and cores of speed 1 that they work, which these hosts are to hold; NaN where not known.
+    Attributes:
+        parallelism: Instances by name of `SetParallelism`; empty if unknown.
+        rate: Records/s that the hosts are sized for; NaN if unknown.
+        cores: Cores of speed 1 for this rate; NaN if unknown.
     """
 
     hosts: int
@@ -52,17 +53,20 @@ class Provision:
     cores: float = field(default=math.nan, compare=False)
 
     def cost(self, type: HostType, seconds: float) -> float:
-        """What these hosts cost, leased for `seconds` in whole billing time units."""
+        """Return the cost of these hosts for `seconds`, in whole billing time units."""
         return self.hosts * type.billing.units(seconds) * type.price
 
 
 def declared_cores(
     graph: Graph, rates: Mapping[str, float], costs: Costs | None = None, composition: Composition | None = None
 ) -> dict[str, float]:
-    """Cores of speed 1 that each operator works on records arriving at `rates` (records/s by source).
+    """Return the cores of speed 1 that each operator needs for `rates` (records/s by source).
 
-    costs: measured figures in place of declared ones, None in them for what was not measured. Raises DataflowError for an
-    operator without a cost. Operators that wait occupy threads, no cores.
+    Args:
+        costs: Measured costs in place of declared ones; None for values that were not measured.
+
+    Raises:
+        DataflowError: An operator declares no cost.
     """
     running = composition or Composition()
     per_record: dict[str, float] = {}
@@ -93,10 +97,14 @@ def rates_of(
     window: float | None = None,
     costs: Costs | None = None,
 ) -> dict[str, float]:
-    """Records/s by source, on average or at the peak: in the window in which the operators have the most work.
+    """Return records/s by source: the mean, or those of the window with the most work.
 
-    seconds: length of the part of the load that counts; None: all of it. window: seconds over which a peak is a mean; what
-    is shorter than the target latency may wait. Raises InputError for a load without end, and for a source without one.
+    Args:
+        seconds: Length of the load that counts; None: all of it.
+        window: Seconds over which a peak is averaged. Shorter peaks may wait within the target latency.
+
+    Raises:
+        InputError: A load has no end, or a source has no load.
     """
     missing = [source.name for source in graph.sources if source.name not in loads]
     if missing:
@@ -115,7 +123,7 @@ def rates_of(
     return {name: float(rate[busiest]) for name, rate in rates.items()}
 
 
-def declared(
+def declared_provision(
     layout: Layout,
     type: HostType,
     loads: Mapping[str, ArrivalPattern],
@@ -126,26 +134,28 @@ def declared(
     utilisation: float = TARGET_UTILISATION,
     costs: Costs | None = None,
 ) -> Provision:
-    """The provision that a load's peak, or its mean, fills to `utilisation`; arguments as for `rates_of`.
+    """Return the provision that a load's peak or mean fills to `utilisation`; parameters as in `rates_of`.
 
-    Raises InputError for a load that cannot be summed up, DataflowError for an operator without a cost, and CloudError for
-    one that fits no host.
+    Raises:
+        InputError: A load has no end, or a source has no load.
+        DataflowError: An operator declares no cost.
+        CloudError: An operator fits no host.
     """
     rates = rates_of(layout.graph, loads, at, seconds=seconds, window=window, costs=costs)
-    return for_cores(layout, type, declared_cores(layout.graph, rates, costs), utilisation)
+    return provision_for_cores(layout, type, declared_cores(layout.graph, rates, costs), utilisation)
 
 
-def for_cores(
+def provision_for_cores(
     layout: Layout, type: HostType, cores: Mapping[str, float], utilisation: float = TARGET_UTILISATION
 ) -> Provision:
-    """The fewest hosts of `type` that work of `cores` (of speed 1, by operator) fills to `utilisation`, and instances.
+    """Return the fewest hosts that `cores` (of speed 1, by operator) fill to `utilisation`, and their instances.
 
-    Apart, each operator has the instances that its own work fills, and hosts hold them by first fit, the largest first.
-    Fused, tasks share their hosts' cores, and a stage is as wide as the hosts have slots.
+    Unchained, each operator has the instances that its own work fills; hosts hold them by first fit, largest first.
+    Chained, tasks share cores, and a stage is as wide as the hosts have slots.
     """
     if not layout.unchained:
         hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - ROUNDING))
-        return Provision(hosts, filled(layout, type, hosts, cores))
+        return Provision(hosts, instances_to_fill(layout, type, hosts, cores))
     needed = {
         operator.name: max(
             1, math.ceil(cores.get(operator.name, 0.0) / (_own(operator) * type.speed * utilisation) - ROUNDING)
@@ -155,20 +165,20 @@ def for_cores(
     return Provision(max(1, _packed(layout, type, needed)), needed)
 
 
-def first(layout: Layout, type: HostType) -> Provision:
-    """The provision that a run begins with: as many hosts of `type` as one instance of every operator needs.
+def first_provision(layout: Layout, type: HostType) -> Provision:
+    """Return the provision at the start of a run: hosts for one instance of every operator.
 
-    Raises CloudError for an operator that fits no such host.
+    Raises:
+        CloudError: An operator fits no host.
     """
-    return for_cores(layout, type, {})
+    return provision_for_cores(layout, type, {})
 
 
-def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float]) -> dict[str, int]:
-    """Instances that fill `hosts` hosts in proportion to work (`cores`, by operator; equal shares where all are 0).
+def instances_to_fill(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float]) -> dict[str, int]:
+    """Return the instances that fill `hosts` hosts in proportion to `cores` by operator.
 
-    At least one of every operator, whether these fit or not. Apart, one instance after the other goes to the operator whose
-    instances have the most work each, as long as one fits; fused, a stage without state is as wide as
-    the hosts have slots to use.
+    Every operator has at least one, even without room. Unchained, further ones go to the operator with the most work per
+    instance. Chained, a stateless stage is as wide as the hosts have slots.
     """
     if not layout.unchained:
         return {stage.name: hosts * type.width for stage in layout.stages if not stage.keyed}
@@ -191,29 +201,28 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     return instances
 
 
-SUMS = ("_time", "_known", "_cores", "_records", "_arrived", "_peak")
-
-
 class Work:
-    """What a run's work has come to, observation by observation: core-seconds a record, and the highest rate of records.
+    """Work and highest arrival rate of a run, summed over its observations.
 
-    Work is what the hosts' cores did (or the operators', where no host measured it) over the records that were processed,
-    so that what the machinery takes counts too. window: seconds over which the highest rate is a mean.
+    Work is what the hosts' cores did (operators' cores, if no host measures it) per processed record, with all overheads.
+
+    Args:
+        window: Seconds over which the highest rate is averaged.
     """
 
     def __init__(self, window: float | None) -> None:
         self._window = window or 0.0
-        self._time = self._known = self._cores = self._records = self._arrived = self._peak = 0.0
+        self._time = self._known_time = self._cores = self._records = self._arrived = self._peak = 0.0
         self._past = deque([(0.0, 0.0)])
 
     def add(self, time: float, offered: float, processed: float, busy: float) -> None:
-        """Take an observation: rates in records/s, `busy` cores of speed 1; NaN where unknown."""
+        """Add an observation: rates in records/s, `busy` cores of speed 1; NaN if unknown."""
         width, self._time = time - self._time, time
         if not math.isnan(busy) and not math.isnan(processed):
             self._cores += busy * width
             self._records += processed * width
         if not math.isnan(offered):
-            self._known += width
+            self._known_time += width
             self._arrived += offered * width
         self._past.append((time, self._arrived))
         begin = max(time - max(self._window, width), 0.0)
@@ -224,7 +233,7 @@ class Work:
         self._peak = max(self._peak, (self._arrived - at) / max(time - begin, ROUNDING))
 
     def observed(self, observation: Observation) -> None:
-        """Take an observation of a run that goes on."""
+        """Add an observation of a live run."""
         hosts, operators = observation.hosts, observation.operators
         of_hosts = [hosts.value(name, Metric.CPU) * observation.capacities[name] for name in hosts]
         speed = observation.mean_speed
@@ -233,33 +242,36 @@ class Work:
         self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
 
     def copy(self) -> "Work":
-        """The same, to go on from."""
+        """Return an independent copy."""
         return Work.of_json(self._window, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """All that it knows, as JSON has it."""
-        return {"sums": [getattr(self, name) for name in SUMS], "past": [list(each) for each in self._past]}
+        """Return all sums as JSON."""
+        sums = [self._time, self._known_time, self._cores, self._records, self._arrived, self._peak]
+        return {"sums": sums, "past": [list(each) for each in self._past]}
 
     @classmethod
     def of_json(cls, window: float | None, fields: Mapping[str, Any]) -> "Work":
-        """What `to_json` gave; window: as of the constructor."""
+        """Return the sums that `to_json` wrote."""
         work = cls(window)
-        work.__dict__ |= dict(zip(SUMS, fields["sums"], strict=True))
+        work._time, work._known_time, work._cores, work._records, work._arrived, work._peak = fields["sums"]
         work._past = deque((time, arrived) for time, arrived in fields["past"])
         return work
 
     def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
-        """The hosts of `type` that the load, at its peak or on average, fills; None while it is unknown."""
-        if not self._records > 0 or not self._known > 0:
+        """Return the hosts that the load fills at its peak or on average; None while unknown."""
+        if not self._records > 0 or not self._known_time > 0:
             return None
-        rate = self._arrived / self._known if at == "mean" else self._peak
+        rate = self._arrived / self._known_time if at == "mean" else self._peak
         cores = rate * self._cores / self._records
         hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - ROUNDING))
         return Provision(hosts, rate=rate, cores=cores)
 
 
-def measured(recording: "Recording", at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
-    """The provision that a recorded run's offered load fills at the work per record that it measured; None if unknown.
+def measured_provision(
+    recording: "Recording", at: At = "peak", utilisation: float = TARGET_UTILISATION
+) -> Provision | None:
+    """Return the provision for a recorded load at its measured work per record; None if unknown.
 
     The peak is the highest mean rate over the target latency.
     """
@@ -269,7 +281,7 @@ def measured(recording: "Recording", at: At = "peak", utilisation: float = TARGE
 
 
 def work_of(recording: "Recording", before: Work) -> Work:
-    """The work of a recording, and that `before` it."""
+    """Return `before` plus the work of a recording."""
     work = before.copy()
     offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
     for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
@@ -282,7 +294,7 @@ def _most(of_hosts: float, of_operators: float) -> float:
 
 
 def _busy(recording: "Recording") -> Floats:
-    """Cores of speed 1 in use over time: of all hosts where they measure it, else of all operators; NaN where unknown."""
+    """Return cores of speed 1 in use over time, of hosts if measured, else of operators."""
     speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
     of_hosts = _summed(
         recording.host(lease.host, Metric.CPU) * lease.type.cores * speeds[lease.host] for lease in recording.hosts
@@ -294,13 +306,12 @@ def _busy(recording: "Recording") -> Floats:
 
 
 def _speed(recording: "Recording", host: str, nominal: float) -> Floats:
-    """Speed of a host over time: measured if known, else nominal."""
     measured = recording.host(host, Metric.SPEED)
     return np.where(np.isnan(measured), nominal, measured)
 
 
 def _summed(columns: Iterable[Floats]) -> Floats:
-    """The sum of what is known of `columns`; NaN where nothing is."""
+    """Return the sum of the known columns; NaN where none is known."""
     total: Floats | float = np.nan
     for column in columns:
         total = np.where(np.isnan(total), column, total + np.nan_to_num(column))
@@ -308,19 +319,17 @@ def _summed(columns: Iterable[Floats]) -> Floats:
 
 
 def _placed(layout: Layout) -> list[Operator]:
-    """Operators with instances of their own, in topological order."""
+    """Return operators with instances of their own, in topological order."""
     by_name = layout.graph.by_name
     return [by_name[name] for name in layout.graph.order if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
 
 
 def _own(operator: Operator) -> float:
-    """Cores that one instance has; one that declares none counts as a whole core."""
+    """Return the cores of an instance; one that declares none counts as a whole core."""
     return operator.cores or 1.0
 
 
 class _Room:
-    """Free cores and memory of a host."""
-
     def __init__(self, type: HostType) -> None:
         self.cores, self.memory = type.cores, type.memory
 
@@ -333,14 +342,13 @@ class _Room:
 
 
 def _place(room: list[_Room], operator: Operator) -> bool:
-    """Place an instance on the first host with room; False if there is none. Without needs it takes no room."""
+    """Place an instance on the first host with room; False without one."""
     if operator.cores <= 0 and operator.memory <= 0:
         return False
     return any(host.takes(operator) for host in room)
 
 
 def _packed(layout: Layout, type: HostType, instances: Mapping[str, int]) -> int:
-    """Hosts that hold `instances`, by first fit, the largest first."""
     room: list[_Room] = []
     by_name = layout.graph.by_name
     for name in sorted(instances, key=lambda each: (-by_name[each].cores, -by_name[each].memory)):

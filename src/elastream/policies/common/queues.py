@@ -1,7 +1,7 @@
-"""What waits for an operator and how long it may, for policies that add instances where records wait: VISP's.
+"""Queues and allowed waiting times of operators, for VISP's policies.
 
-Apart every operator has a queue. Fused, all that a query's sources and durable edges bring waits for the next micro-batch,
-and with it for every stage of the query: which of them holds it up, its queue does not tell.
+Unchained, every operator has a queue. Chained, all records of a query wait for its next micro-batch: its queue does not
+show which stage is slow.
 """
 
 import math
@@ -13,34 +13,34 @@ from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Segment, Unit
 from elastream.policies.common.measures import total_of
 
+# Beginning of the remark if no instance can be added where records wait.
 NO_INSTANCE = "no instance can be added where records wait"
-"""How a policy says that what waits is beyond it."""
 
-TRANSIT = 0.05
-"""Seconds within which records are on their way and do not wait: at thousands a second, a look at a queue finds some."""
+# Seconds for which records are in transit and do not count as waiting.
+TRANSIT_S = 0.05
 
 
 def segment_of(context: Context, unit: Unit) -> Segment:
-    """The query that a unit is part of."""
+    """Return the query that a unit is part of."""
     name = context.layout.stage_of[unit.operators[0]].segment
     return next(each for each in context.layout.segments if each.name == name)
 
 
 def measured_at(context: Context, unit: Unit) -> tuple[str, ...]:
-    """Operators whose durations are a unit's: its own; fused, also the one that its query is named after."""
+    """Return the operators whose durations count for a unit.
+
+    Unchained, its own. Chained, also the operator that names its query, where the query's durations are recorded.
+    """
     if context.layout.unchained:
         return unit.operators
     return tuple(dict.fromkeys((*unit.operators, segment_of(context, unit).name)))
 
 
 def waiting(observation: Observation, unit: Unit) -> float:
-    """Records that wait for a unit; NaN if unknown.
-
-    Without those that are on their way, or came during a micro-batch: these wait for the next in any case.
-    """
+    """Return the records that wait for a unit, less those in transit or in one micro-batch."""
     context, frame = observation.context, observation.operators
     if context.layout.unchained:
-        names, during = unit.operators, TRANSIT
+        names, during = unit.operators, TRANSIT_S
     else:
         names = segment_of(context, unit).operators
         during = observation.latency(Metric.BATCH_DURATION).value or 0.0
@@ -52,7 +52,7 @@ def waiting(observation: Observation, unit: Unit) -> float:
 
 
 def entries(context: Context, unit: Unit) -> tuple[str, ...]:
-    """Operators at which the records arrive that wait for a unit: its own first; fused, those that its query takes from."""
+    """Return the operators where a unit's records arrive; chained, where its query reads."""
     if context.layout.unchained:
         return unit.operators[:1]
     segment, by_name = segment_of(context, unit), context.graph.by_name
@@ -61,15 +61,15 @@ def entries(context: Context, unit: Unit) -> tuple[str, ...]:
 
 
 def service_levels(context: Context) -> dict[str, float]:
-    """Seconds allowed to each operator, by name; operators that nothing is promised of are left out.
+    """Return the seconds allowed to each operator; operators without a promise are left out.
 
-    An operator has the level that it declares. The first of a stage, which has the queue, has the sum of those that its
-    stage declares - that of a query whose first stage only reads, of those that the query does; where none is declared, an
-    equal part of the target latency: the longest way through the dataflow leads through so many queues.
+    An operator has the level that it declares. The first operator of a stage has the queue, and gets the sum of the stage's
+    levels. Without declared levels it gets an equal part of the target latency, divided by the number of queues on the
+    longest path.
     """
     layout, graph = context.layout, context.graph
     declares = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
-    found = dict(declares)
+    levels = dict(declares)
     queues: dict[str, int] = {}
     for name in graph.order:
         working = graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
@@ -83,18 +83,18 @@ def service_levels(context: Context) -> dict[str, float]:
                 continue
             members = next(each.operators for each in layout.segments if each.name == stage.segment)
         declared = [declares[name] for name in members if name in declares]
-        if stage.name not in found and declared:
-            found[stage.name] = math.fsum(declared)
-        elif stage.name not in found and context.target_latency is not None and longest:
-            found[stage.name] = context.target_latency / longest
-    return found
+        if stage.name not in levels and declared:
+            levels[stage.name] = math.fsum(declared)
+        elif stage.name not in levels and context.target_latency is not None and longest:
+            levels[stage.name] = context.target_latency / longest
+    return levels
 
 
 def fixed_queue(context: Context) -> str:
-    """Why adding instances where records wait does nothing, as no query can have more; empty where it does for some."""
+    """Return why adding instances where records wait does nothing; empty if it helps some query."""
     if not context.scalable:
         return "no operator of the dataflow can have more instances, and it adds nothing else"
-    if context.layout.unchained or len(fixed := _fixed(context)) < len(context.layout.segments):
+    if context.layout.unchained or len(fixed := _fixed_queries(context)) < len(context.layout.segments):
         return ""
     return (
         f"it adds instances where records wait, and those that wait for {fixed[0].name!r} wait for tasks with state, or "
@@ -103,26 +103,25 @@ def fixed_queue(context: Context) -> str:
 
 
 def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
-    """A sentence for each query for which more than `above` records wait, and of which no stage can have more instances."""
+    """Return a remark for each query with more than `above` waiting records that no instance can help."""
     context = observation.context
-    found = []
-    for segment in () if context.layout.unchained else _fixed(context):
+    remarks = []
+    for segment in () if context.layout.unchained else _fixed_queries(context):
         unit = next(each for each in context.units if each.operators[0] in segment.operators)
         if (queue := waiting(observation, unit)) > above:
-            found.append(
+            remarks.append(
                 f"{NO_INSTANCE}: {queue:,.0f} wait for {segment.name!r}, for tasks with state, or those that its source "
                 "gives it, which have a fixed number"
             )
-    return tuple(found)
+    return tuple(remarks)
 
 
 def widened_queries(context: Context) -> frozenset[str]:
-    """Names of the queries of which a stage can have more instances."""
+    """Return the names of the queries of which a stage can have more instances."""
     widens = {name for unit in context.units if unit.scalable for name in unit.operators}
     return frozenset(each.name for each in context.layout.segments if widens & set(each.operators))
 
 
-def _fixed(context: Context) -> tuple[Segment, ...]:
-    """The other queries."""
+def _fixed_queries(context: Context) -> tuple[Segment, ...]:
     widened = widened_queries(context)
     return tuple(each for each in context.layout.segments if each.name not in widened)

@@ -1,7 +1,6 @@
-"""Sizes operators whose instances reserve cores on hosts: each by its own work and queue, and hosts by their instances.
+"""Sizing of operators whose instances reserve cores: instances by each operator's own work, hosts by their instances.
 
-Where an operator holds the others up, what reaches those after it says nothing: rates follow from the sources' and from the
-records that each operator emits per record.
+A slow operator hides the load of those after it. Rates therefore follow from the sources and the selectivities.
 """
 
 import math
@@ -28,34 +27,41 @@ from elastream.policies.common.measures import mean_and_least, speeds_by_operato
 from elastream.policies.common.sizing import WITHIN
 from elastream.units import ROUNDING
 
+# Records from which their mean cost is used: it is off by a tenth if single records vary by their mean.
 ENOUGH = 100.0
-"""Records from which their mean cost is taken: it is off by a tenth where single ones vary by their mean."""
 CORE_TOLERANCE = 1e-5
-"""Error of sums of cores."""
+"""Cores that sums of decimal fractions may be off by."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreNeed:
-    """What an operator needs, in cores of speed 1. cores: for the records that arrive. drain: for those late in queues
-    before it. per_instance: cores of one instance."""
+    """Need of an operator in cores of speed 1.
+
+    Attributes:
+        cores: Cores for the arriving records.
+        drain: Cores for the late records in queues before it.
+        per_instance: Cores of one instance.
+    """
 
     cores: float
     drain: float
     per_instance: float
 
     def instances(self, utilisation: float) -> int:
-        """Instances filled to `utilisation`, at least one."""
+        """Return the instances filled to `utilisation`, at least one."""
         return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - ROUNDING))
 
 
 def needs_of(
     observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float, ahead: float
 ) -> tuple[dict[str, CoreNeed], tuple[Unknown, ...]]:
-    """Need of each unit (one operator each) at `rate` records/s of all sources, and metrics whose lack leaves one without.
+    """Return the need of each unit (one operator each), and the metrics that prevent one.
 
-    arriving: the rate at which the newest figures were measured. start: of a host, seconds: what is late is worked off
-    within the target latency, or within `start` if that is longer. ahead: seconds for which queues grow until a host
-    leased now works; 0 where hosts are coming, that were asked for with this in mind.
+    Args:
+        rate: Records/s of all sources to size for.
+        arriving: Records/s at which the newest figures were measured.
+        start: Start of a host (seconds). Late records are processed within the target latency, or within `start` if longer.
+        ahead: Seconds for which queues grow until a host leased now works; 0 if hosts are coming.
     """
     graph, frame = observation.context.graph, observation.operators
     speeds = speeds_by_operator(observation)
@@ -73,7 +79,7 @@ def needs_of(
     waiting = {name: 0.0 if math.isnan(value) else value for name, value in backlogs.items()}
     pending = rates_over(graph, live, waiting, per_source)
     target = observation.context.target_latency
-    found: dict[str, CoreNeed] = {}
+    needs: dict[str, CoreNeed] = {}
     unknown: list[Unknown] = []
     for unit in units:
         name = unit.name
@@ -88,25 +94,28 @@ def needs_of(
         cores = 0.0 if math.isnan(cost) else offered[name] * cost
         same = not _switches(observation, graph.by_name[name])
         if same and pending[name] <= offered[name] and busy >= 0 and arriving > 0:
-            # With no queue to speak of, what it works is what it needs: a join takes two records for one that it finishes.
+            # Without a queue its busy cores are its need: a join takes two records for one that it finishes.
             cores = min(cores, busy * growth)
-        drain = 0.0
+        late = 0.0
         if target is not None and cost > 0:
-            instances = max(1.0, frame.value(name, Metric.PARALLELISM))
-            queued = pending[name]
-            if queued > offered[name]:
-                queued = max(0.0, queued + (offered[name] - instances * own / cost) * ahead)
-            late = max(0.0, queued - offered[name] * target * WITHIN)
-            drain = late * cost / max(target, start)
-        found[name] = CoreNeed(cores, drain, own)
-    return found, tuple(unknown)
+            processed = max(1.0, frame.value(name, Metric.PARALLELISM)) * own / cost
+            late = _late_records(pending[name], offered[name], processed, ahead, target)
+        needs[name] = CoreNeed(cores, late * cost / max(target or 0.0, start) if late > 0 else 0.0, own)
+    return needs, tuple(unknown)
 
 
-def lacks(observation: Observation, wanted: Mapping[str, int], instances: Mapping[str, int], spare: int) -> bool:
-    """Whether `enlarge` could have anything to do: most rounds have nothing, and a draft costs more than this."""
+def _late_records(queued: float, offered: float, processed: float, ahead: float, target: float) -> float:
+    """Return the records beyond what the target latency allows to wait, `ahead` seconds from now."""
+    if queued > offered:
+        queued = max(0.0, queued + (offered - processed) * ahead)
+    return max(0.0, queued - offered * target * WITHIN)
+
+
+def may_enlarge(observation: Observation, targets: Mapping[str, int], instances: Mapping[str, int], spare: int) -> bool:
+    """Return True if `enlarge` may have something to do. Cheaper than a draft."""
     if spare > 0 or len(observation.usable) + len(observation.coming) < observation.context.min_hosts:
         return True
-    return any(count > instances[name] > 0 for name, count in wanted.items())
+    return any(count > instances[name] > 0 for name, count in targets.items())
 
 
 def may_reduce(
@@ -116,12 +125,12 @@ def may_reduce(
     surplus: Mapping[str, int],
     pace: float,
 ) -> bool:
-    """Whether `reduce` could empty a host: one is due back, and by their cores in sum its instances fit on the others."""
+    """Return True if a host is due back and the free cores would suffice for its instances."""
     if observation.draining:
         return True  # what is on those counts as free room as soon as they are empty
-    taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
+    reserved = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
     whole, least = observation.usable_cores
-    free = whole - taken
+    free = whole - reserved
     if not least <= free + CORE_TOLERANCE:
         return False
     running = (observation.leases[host] for host in observation.usable)
@@ -130,21 +139,21 @@ def may_reduce(
 
 def enlarge(
     draft: Draft,
-    wanted: Mapping[str, int],
+    targets: Mapping[str, int],
     surplus: Mapping[str, int],
     why: Mapping[str, str],
     host_type: str | None,
     spare: int,
 ) -> None:
-    """Add instances up to `wanted`: on hosts with room, those that are up first; in place of `surplus` ones; on new hosts.
+    """Add instances up to `targets`: on hosts with room, instead of `surplus` ones, on new hosts.
 
-    Those whose need is filled least come first, so that what `max_hosts` allows is shared by need.
+    The operators with the smallest part of their target come first, so that `max_hosts` is shared by need.
     """
     observation = draft.observation
     by_name = {unit.name: unit for unit in draft.scalable}
-    open_for = [name for name in wanted if wanted[name] > draft.instances[name] > 0]
+    open_for = [name for name in targets if targets[name] > draft.instances[name] > 0]
     while open_for:
-        name = min(open_for, key=lambda each: draft.instances[each] / wanted[each])
+        name = min(open_for, key=lambda each: draft.instances[each] / targets[each])
         unit = by_name[name]
         row = _roomiest(draft, unit)
         if row is None and (task := _surplus(draft, unit, surplus)) is not None:
@@ -159,7 +168,7 @@ def enlarge(
             open_for.remove(name)
             continue
         draft.add(unit, draft.hosts[row], why[name])
-        if draft.instances[name] >= wanted[name]:
+        if draft.instances[name] >= targets[name]:
             open_for.remove(name)
     least = max(0, observation.context.min_hosts - len(draft.hosts))
     if spare > 0:
@@ -172,9 +181,9 @@ def enlarge(
 
 
 def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) -> list[Action]:
-    """Empty hosts whose paid time ends, as far as the instances that stay fit on the others; returns their releases.
+    """Empty hosts that are due back if their instances fit on the others. Return the releases.
 
-    Surplus instances go only where that frees a host: on a host that is paid they cost nothing.
+    A surplus instance is removed only where that frees a host; on a paid host it costs nothing.
     """
     observation = draft.observation
     by_name = {unit.name: unit for unit in draft.scalable}
@@ -211,7 +220,7 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
 
 
 def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Whether the instances on each host could fit on the others by their cores in sum, `left` instances less."""
+    """Return by host: True if the free cores suffice for its instances, less `left` surplus ones."""
     free = draft.free_cores[draft.ready & ~draft.closed].sum()
     surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
     # What a host's instances take must fit on what is free of the others.
@@ -219,7 +228,7 @@ def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int])
 
 
 def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:
-    """Whether every instance on `host` was removed, as far as `left` allows, or moved; changes both."""
+    """Remove or move every instance on `host`; update `left`. Return False if one finds no room."""
     why = f"{host} goes back"
     for task in list(draft.tasks_on(host)):
         unit = draft.unit_of(task)
@@ -239,7 +248,9 @@ def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[st
 
 
 def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | None:
-    """Row of the host with room for an instance and the most of it, those that are up first; to move to, only these."""
+    """Return the row of the host with the most room for an instance, running hosts first. With `without`, only other
+    running hosts count.
+    """
     rows = [
         row
         for row in (draft.feasibility(unit) >= 1).nonzero()[0].tolist()
@@ -249,7 +260,7 @@ def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | Non
 
 
 def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str | None = None) -> TaskId | None:
-    """A surplus instance of another operator, whose host has room for one of `unit` in its place; None if there is none."""
+    """Return a surplus instance of another operator in whose place one of `unit` fits."""
     others = {name for name, n in surplus.items() if n > 0 and name != unit.name and draft.instances[name] > 1}
     if not others:
         return None
@@ -265,19 +276,18 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:
-    """Core-seconds of speed 1 per record: as measured over the newest samples, else as declared; NaN if neither is known.
+    """Return the core-seconds of speed 1 per record: measured, else declared, else NaN.
 
-    Of as many samples as give `ENOUGH` records, since single records differ. Of several alternates the own cost of the one
-    that is wanted counts: what the others cost says nothing.
+    Uses as many samples as give `ENOUGH` records. If several alternates exist, only the selected one's own cost counts.
     """
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
-        wanted = observation.composition.alternate(operator)
-        own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SERVICE_TIME) * speed
+        alternate = observation.composition.alternate(operator)
+        own = observation.alternates.value(f"{name}.{alternate.name}", Metric.SERVICE_TIME) * speed
         if not math.isnan(own):
             return own
-        if wanted.cost is not None:
-            return wanted.cost
+        if alternate.cost is not None:
+            return alternate.cost
     times = [sample.time for sample in observation.history[-1:]]
     lasts = observation.time - times[0] if times else 1.0
     work = records = 0.0
@@ -296,27 +306,26 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
 
 
 def _newest_first(observation: Observation) -> Iterator[Frame]:
-    """The operators now, and as they were before; mostly the first will do."""
     yield observation.operators
     for sample in reversed(observation.history):
         yield sample.operators
 
 
 def _switches(observation: Observation, operator: Operator) -> bool:
-    """Whether one of several alternates runs for all records, so that its own figures are those of the operator."""
+    """Return True if one of several alternates runs for all records."""
     return len(operator.alternates) > 1 and not observation.composition.tables.get(operator.name, 0)
 
 
 def _selectivity(observation: Observation, name: str) -> float:
-    """Records out per record in: as measured last, else as declared, else 1."""
+    """Return the records out per record in: as last measured, else declared, else 1."""
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
-        wanted = observation.composition.alternate(operator)
-        own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SELECTIVITY)
+        alternate = observation.composition.alternate(operator)
+        own = observation.alternates.value(f"{name}.{alternate.name}", Metric.SELECTIVITY)
         if not math.isnan(own):
             return own
-        if wanted.selectivity is not None:
-            return wanted.selectivity
+        if alternate.selectivity is not None:
+            return alternate.selectivity
     for frame in _newest_first(observation):
         emitted, done = frame.value(name, Metric.EMITTED_RATE), frame.value(name, Metric.PROCESSED_RATE)
         if done > 0 and not math.isnan(emitted):

@@ -23,7 +23,7 @@ from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
 from elastream.policies.elastic_allocator.exact import deviation
 from elastream.policies.elastic_allocator.matching import Objective, allocate, utilisation
-from elastream.policies.static import missing_hosts, places_only
+from elastream.policies.static import missing_hosts, placement_unsupported_reason
 from elastream.units import ROUNDING
 
 SETTLES = 10.0
@@ -133,7 +133,7 @@ class ElasticAllocator(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        return places_only(self.name, self.hosts, context) or None
+        return placement_unsupported_reason(self.name, self.hosts, context)
 
     def _lacking(self, observation: Observation) -> tuple[Unknown, ...]:
         """The task whose need is unknown, for which all are left where they are."""

@@ -1,1 +1,1 @@
-"""Short-horizon forecasts of load and host speed; empty so far."""
+"""Forecasts of load, host speed and bandwidth, and learned selection of forecasting methods."""

@@ -1,7 +1,7 @@
-"""Forecasts by who knows the load: the perfect oracle of chapter 5 of Kumbhare's thesis, and one that errs (pp. 112-113).
+"""Oracle of chapter 5 of Kumbhare's thesis, perfect or with errors (pp. 112-113).
 
-An oracle needs the run to come (`core.prospect`), which a simulation has and reality has not. It is the yardstick of real
-forecasters: what a policy could gain by looking ahead, and how much error it bears.
+It needs the future of the run (`core.prospect`), which only a simulation has. It shows how much a policy could gain by a
+forecast, and how much error it tolerates.
 """
 
 import math
@@ -21,31 +21,35 @@ from elastream.errors import InputError
 from elastream.loads.pattern import counts
 from elastream.policies.forecasting.series import QUANTILES, Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries
 
+# Meaning of half of a step's error.
 Spread: TypeAlias = Literal["variance", "deviation"]
-"""What is half of the error of a step."""
+# Relative error at which drawn errors are cut off: a rate is never negative.
 MOST_ERROR = 1.0
-"""Relative error beyond which a drawn one is cut off, on both sides: a rate cannot be less than nothing."""
+# Least part of a host's speed or a link's bandwidth in a forecast: nothing runs on a host of speed 0.
 SLOWEST = 0.05
-"""Part of what a host's speed or a link's bandwidth is, that is foreseen at least: nothing runs on a host of speed 0."""
+# Times within a step at which a function of time is averaged.
 SAMPLES = 8
-"""Times within a step at which a course or a low rate is looked up."""
+# Records in a step from which they are counted exactly; fewer are the mean of the rate.
 COUNTED = 100
-"""Records in a step from which on their number is taken, which is exact; fewer are the mean of the rate."""
+# Random-number stream of oracles, apart from those of the plants.
 STREAM = 5
-"""Random-number stream of oracles, apart from those of the plants."""
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """Knows the load that comes, and how fast hosts and links will be; errs by as much as is wanted.
+    """Forecaster that knows the simulated future, with an adjustable error.
 
-    error: mean error e of what it says: in the first step 0, growing linearly to 2e in the last; that of a step is drawn
-    from a normal distribution around 0. spread: what is half of the step's error: the `"variance"`, as printed (p. 113), so
-    that an error of 0.1 is drawn with a deviation of up to 0.32, or the `"deviation"`, which keeps errors below what they
-    are named. bias: is added to all. seed: of the errors, which follow from it, the subject and the time of the forecast.
-    prospect: of the run; None: it knows nothing, until `prepared` was called.
+    Args:
+        error: Mean error e: 0 in the first step, growing linearly to 2e in the last. Each step's error is drawn from a
+            normal distribution around 0.
+        bias: Added to all forecasts.
+        spread: Whether half of a step's error is the `"variance"` (as printed on p. 113) or the `"deviation"`. As a
+            variance, an error of 0.1 is drawn with a deviation of up to 0.32.
+        seed: Seed of the errors, with the subject and the time of the forecast.
+        prospect: Future of the run; None until `prepared` was called.
 
-    Raises InputError for errors and biases that are no fractions.
+    Raises:
+        InputError: An error or bias is no fraction.
     """
 
     error: float = 0.0
@@ -64,27 +68,27 @@ class Oracle:
 
     @property
     def learns(self) -> bool:
-        """No: what it says earlier than it is asked for is no better."""
+        """False: an earlier forecast is as good as a later one."""
         return False
 
     @property
     def name(self) -> str:
-        """With its error and bias, where it has any."""
-        said = [f"error {self.error:.0%}"] * (self.error > 0) + [f"bias {self.bias:+.0%}"] * (self.bias != 0)
-        return f"oracle, {', '.join(said)}" if said else "oracle"
+        """Name with error and bias, if any."""
+        words = [f"error {self.error:.0%}"] * (self.error > 0) + [f"bias {self.bias:+.0%}"] * (self.bias != 0)
+        return f"oracle, {', '.join(words)}" if words else "oracle"
 
     def prepared(self, prospect: Prospect) -> "Oracle":
-        """The oracle of this run."""
+        """Return the oracle for this run."""
         return replace(self, prospect=prospect)
 
     def lacking(self) -> str:
-        """A run to come that it knows."""
+        """Return that it needs a simulated run, if it has none."""
         if self.prospect is not None:
             return ""
         return "an oracle knows simulated runs only: take forecast=real, or simulate"
 
     def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
-        """What will be, with error. What does not vary lasts; a rate that no load declares is unknown."""
+        """Forecast each series with error. Constants last; a rate without a declared load is unknown."""
         return {subject: self._of(subject, series, ahead) for subject, series in book.items()}, memory
 
     def _of(self, subject: SeriesOf, series: TimeSeries, ahead: Ahead) -> Outlook:
@@ -95,8 +99,8 @@ class Oracle:
         least = 0.0 if subject.metric is Metric.ARRIVAL_RATE else SLOWEST
 
         def off(by: Floats) -> Floats:
-            found: Floats = true * np.maximum(1 + np.clip(by, -MOST_ERROR, MOST_ERROR) + self.bias, least)
-            return found
+            rates: Floats = true * np.maximum(1 + np.clip(by, -MOST_ERROR, MOST_ERROR) + self.bias, least)
+            return rates
 
         mean = off(drawn)
         quantiles = [off(drawn + NormalDist().inv_cdf(each) * deviation) for each in QUANTILES]
@@ -115,29 +119,29 @@ class Oracle:
         return value / now * _means(lambda times: course(subject.name, times), ahead.edges)
 
     def _draws(self, subject: SeriesOf, ahead: Ahead) -> np.random.Generator:
-        said = f"{subject.rows}:{subject.name}:{subject.metric}"
-        return np.random.default_rng((self.seed, STREAM, zlib.crc32(said.encode()), round(ahead.start * 1000)))
+        subject_key = f"{subject.rows}:{subject.name}:{subject.metric}"
+        return np.random.default_rng((self.seed, STREAM, zlib.crc32(subject_key.encode()), round(ahead.start * 1000)))
 
 
 def _rates(load: ArrivalPattern, ahead: Ahead) -> Floats:
-    """Records/s in each step, on average."""
+    """Return the mean records/s of each step."""
     edges = ahead.edges
-    found = np.diff(counts(load, edges))
-    few = found < COUNTED
-    rates: Floats = found / ahead.seconds
+    records = np.diff(counts(load, edges))
+    few = records < COUNTED
+    rates: Floats = records / ahead.seconds
     if few.any():
         rates[few] = _means(np.vectorize(load.rate, otypes=[float]), edges)[few]
     return rates
 
 
 def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
-    """Mean of a function of time in each step, of `SAMPLES` evenly spaced values."""
+    """Return the mean of a function of time in each step, from `SAMPLES` evenly spaced values."""
     within = (np.arange(SAMPLES) + 0.5) / SAMPLES
     times = edges[:-1, None] + np.diff(edges)[:, None] * within
-    found: Floats = value(times).mean(axis=1)
-    return found
+    means: Floats = value(times).mean(axis=1)
+    return means
 
 
 def informed(forecaster: Forecaster, prospect: Prospect) -> Forecaster:
-    """Return an oracle that knows the run to come; other forecasters as they are."""
+    """Return an oracle with the future of the run; other forecasters unchanged."""
     return forecaster.prepared(prospect) if isinstance(forecaster, Oracle) else forecaster

@@ -1,8 +1,8 @@
-"""Forecasts by what was seen: of naive and seasonal methods, ETS, ARIMA and Theta, that which would have erred least.
+"""Forecasts by the best of several methods: naive, seasonal, ETS, ARIMA and Theta.
 
-The methods are statsforecast's (the extra `forecast`, imported when the first forecast is made). Which one is taken, a
-back-test says: each is fitted on what is older, and carried over what came since. Hosts share what is learned of their
-speeds, and links of their bandwidths: a new one is foreseen as soon as it has been seen a few times.
+A back-test chooses: each method is fitted on older data and carried over newer data. The methods come from statsforecast
+(the extra `forecast`, imported at the first forecast). All hosts share one choice for their speeds, all links one for their
+bandwidths, so that a new one is forecast after a few samples.
 """
 
 import logging
@@ -25,49 +25,49 @@ from elastream.policies.forecasting.series import QUANTILES, Ahead, Book, Outloo
 from elastream.units import ROUNDING
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
+# Bins from which methods are compared; with fewer the last value is used.
 LEAST = 12
-"""Bins from which on methods are compared; fewer say nothing of one against another, and the last value is taken."""
+# Bins from which a method chosen on other series of the kind is used.
 FEW = 4
-"""Bins from which on what was learned of others of its kind is carried over a series."""
+# Newest bins to fit on, unless a season needs more. Fits take milliseconds.
 MOST = 1024
-"""Newest bins that methods are fitted on, where no season asks for more: fits take milliseconds."""
+# Growth of a series after which it is back-tested again: about ten times in a run of 144 steps.
 GROWN = 0.25
-"""Part of the bins known at the last back-test that must have come since for another: about ten in a run of 144 steps."""
+# Part of the bins that a back-test holds out, at least twice as many as are forecast.
 TESTED = 0.25
-"""Part of the bins that a back-test holds out, at least twice as many as are foreseen."""
+# Most forecasts of a method in a back-test, evenly spaced over the held-out bins.
 ORIGINS = 12
-"""Most forecasts of a method in a back-test, evenly spaced over what is held out."""
+# Longest season that is decomposed (bins: a day of five minutes); longer ones are only repeated.
 LONG = 288
-"""Longest season, in bins, that is decomposed (a day of five minutes); a longer one is only repeated."""
+# Multiple of the highest value at which a forecast is cut off: such a trend is a bad fit.
 WILD = 2.0
-"""Times the highest value seen, that a forecast is cut off at: a trend that goes on so is a bad fit."""
+# Width of the interval between the outer quantiles (percent).
 LEVEL = round(100 * (QUANTILES[-1] - QUANTILES[0]))
-"""Width of the interval between the outer quantiles, percent."""
 DEVIATIONS = NormalDist().inv_cdf(QUANTILES[-1])
 
 log = logging.getLogger(__name__)
 
 
 class FittedSeries(Protocol):
-    """A method as fitted."""
+    """A fitted method."""
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """(mean, low and high quantile) of the steps after `values`, with what was fitted on others."""
+        """Return (mean, low and high quantile) of the `steps` after `values`, without fitting again."""
         ...
 
 
+# Fits on values without gaps, oldest first.
 Method: TypeAlias = Callable[[Floats], FittedSeries]
-"""Fits on values without gaps, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The last season again; of 1 bin: the last value lasts. The error grows with the root of the seasons ahead."""
+    """Repetition of the last season; of 1 bin, of the last value. The error grows with the root of the seasons ahead."""
 
     season: int = 1
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """What was one season before."""
+        """Return the values of one season earlier."""
         ahead = np.arange(steps)
         mean = values[values.size - self.season + ahead % self.season]
         off = values[self.season :] - values[: -self.season]
@@ -76,24 +76,28 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class StatsforecastModel:
     """A model of statsforecast."""
 
     model: Any
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Its forecast with what it was fitted with."""
+        """Return the model's forecast."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = self.model.forward(y=values, h=steps, level=[LEVEL])
-        mean, low, high = (np.asarray(found[each], dtype=np.float64) for each in ("mean", f"lo-{LEVEL}", f"hi-{LEVEL}"))
+            forecast = self.model.forward(y=values, h=steps, level=[LEVEL])
+        mean, low, high = (np.asarray(forecast[each], dtype=np.float64) for each in ("mean", f"lo-{LEVEL}", f"hi-{LEVEL}"))
         return mean, low, high
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenForecaster:
-    """The method of a series, or of a group of them. until: when there is to be
-    another back-test. error: mean absolute, in the back-test."""
+    """The chosen method of a series or a group of series.
+
+    Attributes:
+        until: Time of the next back-test.
+        error: Mean absolute error in the back-test.
+    """
 
     name: str
     fitted: FittedSeries
@@ -103,38 +107,41 @@ class ChosenForecaster:
 
 @dataclass(frozen=True)
 class BackTested:
-    """Forecasts by what a back-test chooses among the last value, the mean, a season again, ETS, ARIMA and Theta.
+    """Forecaster that chooses by back-test among last value, mean, last season, ETS, ARIMA and Theta.
 
-    seasons: seconds; those are tried of which two are known, each repeated, and, where it is no longer than 288 bins, taken
-    off (STL) before the others are fitted. Methods are chosen anew when a series has grown by a quarter, and in between
-    carried forward as fitted. Gaps are interpolated. With fewer than twelve bins the last value lasts.
+    The choice is made again when a series has grown by a quarter; in between the fitted method is carried forward. Gaps are
+    interpolated. With fewer than twelve bins the last value lasts.
+
+    Args:
+        seasons: Season lengths (seconds). Seasons with two full periods of history are repeated. Up to 288 bins they are
+            also taken off (STL) before the other methods are fitted.
     """
 
     seasons: tuple[float, ...] = (DAY, WEEK)
 
     def __post_init__(self) -> None:
         if not all(0 < season < math.inf for season in self.seasons):
-            given = ", ".join(f"{each:g} s" for each in self.seasons)
-            raise InputError(f"seasons of {given}: each must be above 0 and end")
+            lengths = ", ".join(f"{each:g} s" for each in self.seasons)
+            raise InputError(f"seasons of {lengths}: each must be above 0 and end")
 
     @property
     def learns(self) -> bool:
-        """Yes."""
+        """True: more data improves the forecast."""
         return True
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name for people."""
         return "back-tested"
 
     def lacking(self) -> str:
-        """The extra `forecast`."""
+        """Return that the extra `forecast` is missing, if it is."""
         if find_spec("statsforecast") is not None:
             return ""
         return "it forecasts with statsforecast: install it with pip install 'elastream[forecast]'"
 
     def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
-        """By series; memory: what was chosen, by group."""
+        """Forecast each series. The memory contains the chosen method by group."""
         chosen: dict[Group, ChosenForecaster] = dict(memory or {})
         pasts = {subject: self._past(series, ahead) for subject, series in book.items()}
         for group, members in _grouped(pasts).items():
@@ -146,21 +153,21 @@ class BackTested:
         return outlooks, chosen
 
     def _past(self, series: TimeSeries, ahead: Ahead) -> Floats:
-        """Whole bins up to the forecast's start, without gaps; the newest value where no bin is whole."""
-        wanted = max([MOST, *(3 * round(season / series.width) for season in self.seasons)])
-        past = series.recent(wanted, ahead.start)
-        known = np.flatnonzero(~np.isnan(past))
-        if not known.size:
+        """Return whole bins up to the forecast's start, without gaps."""
+        bins = max([MOST, *(3 * round(season / series.width) for season in self.seasons)])
+        past = series.recent(bins, ahead.start)
+        measured = np.flatnonzero(~np.isnan(past))
+        if not measured.size:
             return np.array([] if math.isnan(series.newest) else [series.newest])
         behind = math.floor(ahead.start / series.width + ROUNDING) - math.floor(series.end / series.width + ROUNDING)
-        past = np.append(past[known[0] :], np.full(min(max(0, behind), MOST), math.nan))  # nothing was measured since
-        places, known = np.arange(past.size), np.flatnonzero(~np.isnan(past))
-        return np.interp(places, known, past[known])
+        past = np.append(past[measured[0] :], np.full(min(max(0, behind), MOST), math.nan))  # nothing was measured since
+        places, measured = np.arange(past.size), np.flatnonzero(~np.isnan(past))
+        return np.interp(places, measured, past[measured])
 
     def _choose(self, past: Floats, ahead: Ahead) -> ChosenForecaster:
-        """The method of the least mean absolute error in a back-test; of equal ones the first, which is the simplest."""
-        held = min(past.size // 2, max(2 * ahead.steps, round(TESTED * past.size)))
-        cut = past.size - held
+        """Return the method with the least mean absolute error in a back-test; of equal ones the simplest."""
+        held_out = min(past.size // 2, max(2 * ahead.steps, round(TESTED * past.size)))
+        cut = past.size - held_out
         origins = np.unique(np.linspace(cut, max(cut, past.size - ahead.steps), ORIGINS).round().astype(int)).tolist()
         best: tuple[float, str, Method, int] | None = None
         for name, method, least in _methods(self._seasons(past, ahead)):
@@ -177,7 +184,7 @@ class BackTested:
         return ChosenForecaster(best[1], fitted, until, best[0])
 
     def _seasons(self, past: Floats, ahead: Ahead) -> Sequence[int]:
-        """Bins of each season of which two are known."""
+        """Return the season lengths (in bins) for which at least two full seasons of history exist."""
         bins = (round(season / ahead.seconds) for season in self.seasons)
         return [each for each in bins if each > 1 and 2 * each + ahead.steps <= past.size]
 
@@ -186,16 +193,16 @@ Group: TypeAlias = tuple[str, ...]
 
 
 def _group(subject: SeriesOf) -> Group:
-    """Series that share a method: each rate is one of its own, and all hosts are one, and all links."""
+    """Return the key of series that share a method: each rate alone, all hosts, all links."""
     own = (subject.name,) if subject.rows is Rows.OPERATOR else ()
     return (str(subject.rows), str(subject.metric), *own)
 
 
 def _grouped(pasts: Mapping[SeriesOf, Floats]) -> Mapping[Group, Sequence[SeriesOf]]:
-    found: dict[Group, list[SeriesOf]] = {}
+    groups: dict[Group, list[SeriesOf]] = {}
     for subject in pasts:
-        found.setdefault(_group(subject), []).append(subject)
-    return found
+        groups.setdefault(_group(subject), []).append(subject)
+    return groups
 
 
 def _varies(past: Floats) -> bool:
@@ -204,16 +211,16 @@ def _varies(past: Floats) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of the past, and its deviation."""
+    """The mean of the past, with its deviation."""
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """The mean of `values`, at every step."""
+        """Return the mean of `values` at every step."""
         mean, wide = float(values.mean()), DEVIATIONS * float(values.std())
         return np.full(steps, mean), np.full(steps, mean - wide), np.full(steps, mean + wide)
 
 
 def _methods(seasons: Sequence[int]) -> Iterator[tuple[str, Method, int]]:
-    """(name, method, bins that it needs to be fitted on), the simplest first."""
+    """Yield (name, method, bins needed for a fit), the simplest first."""
     yield "last value", lambda _: Repeated(), 1
     yield "mean", lambda _: Mean(), 1
     for season in seasons:
@@ -243,13 +250,17 @@ def _fitting(make: Callable[[], Any]) -> Method:
     def fit(values: Floats) -> FittedSeries:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Library(make().fit(values))
+            return StatsforecastModel(make().fit(values))
 
     return fit
 
 
 def statsforecast() -> Any:
-    """statsforecast's models, imported now. Raises EnvironmentProblem where it is not installed."""
+    """Import statsforecast's models.
+
+    Raises:
+        EnvironmentProblem: It is not installed.
+    """
     try:
         return import_module("statsforecast.models")
     except ModuleNotFoundError as error:
@@ -260,7 +271,7 @@ def statsforecast() -> Any:
 
 
 def _tried(method: Method, values: Floats) -> FittedSeries | None:
-    """`method` fitted; None where it cannot be: libraries fail at odd series in ways of their own, and others are left."""
+    """Return the fitted method; None if the fit fails, as libraries do on odd series."""
     try:
         return method(values)
     except EnvironmentProblem:
@@ -271,39 +282,39 @@ def _tried(method: Method, values: Floats) -> FittedSeries | None:
 
 
 def _forward(fitted: FittedSeries, values: Floats, steps: int) -> tuple[Floats, Floats, Floats] | None:
-    """Its forecast; None where it fails, or is not finite."""
+    """Return the forecast; None if it fails or is not finite."""
     try:
-        found = fitted.forward(values, steps)
+        forecast = fitted.forward(values, steps)
     except Exception as error:
         log.debug("not carried forward: %s", error)
         return None
-    return found if all(np.isfinite(each).all() and each.shape == (steps,) for each in found) else None
+    return forecast if all(np.isfinite(each).all() and each.shape == (steps,) for each in forecast) else None
 
 
 def _error(method: Method, past: Floats, cut: int, origins: Sequence[int], steps: int) -> float:
-    """Mean absolute error of `method`, fitted on what is before `cut`, of forecasts from `origins`; NaN where it fails."""
+    """Return the mean absolute error of `method`, fitted before `cut`; NaN if it fails."""
     fitted = _tried(method, past[:cut])
     if fitted is None:
         return math.nan
     errors = []
     for origin in origins:
         came = past[origin : origin + steps]
-        found = _forward(fitted, past[:origin], steps)
-        if found is None:
+        forecast = _forward(fitted, past[:origin], steps)
+        if forecast is None:
             return math.nan
-        errors.append(float(np.abs(np.clip(found[0][: came.size], 0.0, WILD * past.max()) - came).mean()))
+        errors.append(float(np.abs(np.clip(forecast[0][: came.size], 0.0, WILD * past.max()) - came).mean()))
     return float(np.mean(errors))
 
 
 def _outlook(past: Floats, ahead: Ahead, chosen: ChosenForecaster | None, subject: SeriesOf) -> Outlook:
-    """The outlook of one series; the last value lasts where no method was chosen, or it fails."""
+    """Return the forecast of one series. Without a working method the last value lasts."""
     if not past.size:
         return flat(math.nan, ahead.steps, "nothing is known")
     if not _varies(past):
         return flat(float(past[-1]), ahead.steps, "it never varied")
-    found = None if chosen is None or past.size < FEW else _forward(chosen.fitted, past, ahead.steps)
-    name = chosen.name if chosen is not None and found is not None else "last value"
-    mean, low, high = Repeated().forward(past, ahead.steps) if found is None else found
+    forecast = None if chosen is None or past.size < FEW else _forward(chosen.fitted, past, ahead.steps)
+    name = chosen.name if chosen is not None and forecast is not None else "last value"
+    mean, low, high = Repeated().forward(past, ahead.steps) if forecast is None else forecast
     least = 0.0 if subject.metric is Metric.ARRIVAL_RATE else float(past.min()) / WILD
     middle = np.clip(mean, least, WILD * past.max())
     quantiles = np.array([np.minimum(np.clip(low, least, None), middle), middle, np.maximum(high, middle)])

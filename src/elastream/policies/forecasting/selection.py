@@ -1,17 +1,15 @@
-"""Learned selection: which of several methods will do best next, told from how much a quantity varied lately.
+"""Learned selection of the method that will perform best next, from the recent deviations of a quantity.
 
-The network of the thesis (pp. 52-54): the standard deviations of the past hour go in, the best method for the next hour
-comes out; it learns from an oracle that knows every method's error. A selector asks it anew only where the method that
-runs has
-become bad. What it answers is for a control plane: a signal that guards read, or a key table. One that learns as it runs is
-beside it.
+The network of the thesis (pp. 52-54) maps the deviations of the past hour to the best method for the next hour. It learns
+from an oracle that knows every method's error. A selector asks it only if the running method has become bad. `Online`
+learns during the run.
 
-scikit-learn and river are needed to learn, not to choose: a network is a few hundred numbers, kept as JSON and not as
-pickled code.
+scikit-learn and river are needed to learn, not to choose. A network is a few hundred numbers in JSON, not pickled code.
 """
 
 import json
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,40 +18,50 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from elastream.core.decision import Decision
 from elastream.core.frames import Floats, Integers
+from elastream.core.observation import Observation
 from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, KeyTables, Selection
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_table_log import KeyTableLog
+from elastream.recording.observer import Ending, Header
 from elastream.units import ROUNDING
 
+# Neurons of the hidden layer (p. 52).
 HIDDEN = 70
-"""Neurons of the one hidden layer (p. 52)."""
+# Threshold of the stopping criterion (p. 52). There it bounds the slope of the error; here the loss must improve by this
+# much within ten epochs.
 STOP = 0.01
-"""Threshold of the stopping criterion (p. 52). There it bounds the slope of the error; here the loss of an epoch must gain
-that much within ten epochs."""
+# Step of Adam, ten times its default: input vectors are short, and STOP ends early.
 PACE = 0.01
-"""Step of Adam: ten times its usual one, since an hour of a customer is a short vector and STOP ends early."""
+# Most epochs; STOP ends earlier.
 EPOCHS = 500
-"""Most epochs; STOP ends before."""
+# Percentage points of MAPE within which two methods are equal (rounding).
+TIE = ROUNDING
+# Standard deviations at which inputs are clipped: sigmoids are flat long before.
 FAR = 1e3
-"""Standard deviations beyond which an input says nothing more: sigmoids are flat long before."""
+# Deviation below which a signal counts as constant, before logarithms.
 LEAST = 1e-6
-"""Deviation below which a signal counts as constant; logarithms are taken above it."""
 
 
 class Chooser(Protocol):
-    """Tells which method will be best."""
+    """Predictor of the best method."""
 
     def choose(self, vectors: Floats) -> Integers:
-        """Number of the method for each row of `vectors`, shape (n, inputs)."""
+        """Return the number of the best method for each row of `vectors`, shape (n, inputs)."""
         ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NeuralNetwork:
-    """A trained network of one hidden layer. Inputs are logarithms of deviations, less `mean`, over `scale`.
+    """A trained network with one hidden layer. Inputs are logarithms of deviations, less `mean`, over `scale`.
 
-    hidden: weights (inputs, HIDDEN) and biases (HIDDEN,); output: weights (HIDDEN, outputs) and biases; a single output
-    decides between two classes. classes: numbers of the methods that were ever best.
+    Attributes:
+        hidden: Weights (inputs, HIDDEN) and biases.
+        output: Weights (HIDDEN, outputs) and biases. A single output separates two classes.
+        classes: Numbers of the methods that were ever best.
     """
 
     mean: Floats
@@ -63,38 +71,40 @@ class NeuralNetwork:
     classes: Integers
 
     def choose(self, vectors: Floats) -> Integers:
-        """Number of the best method for each row. A row with an unknown value gets that of an average one."""
+        """Return the number of the best method for each row. Unknown values count as average."""
         inputs = np.clip(np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0), -FAR, FAR)
         layer = 1 / (1 + np.exp(-np.clip(inputs @ self.hidden[0] + self.hidden[1], -500, 500)))
-        found = layer @ self.output[0] + self.output[1]
+        scores = layer @ self.output[0] + self.output[1]
         if len(self.classes) == 1:
             return np.full(len(vectors), self.classes[0])
-        number = (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else found.argmax(axis=1)
+        number = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[number])
 
 
 class Online:
-    """A tree that learns from each hour as its outcome becomes known, and adapts where the best method changes (river)."""
+    """Tree that learns from each hour and adapts if the best method changes (river)."""
 
     def __init__(self, methods: int, seed: int = 0) -> None:
         self._model = learned("river.tree").HoeffdingAdaptiveTreeClassifier(seed=seed)
         self._methods = methods
 
     def learn(self, vector: Floats, errors: Floats) -> None:
-        """Learn from one hour: what was known before it, and the error of each method in it."""
+        """Learn from one hour: its input vector and the error of each method."""
         self._model.learn_one(_named(vector), int(best(errors)))
 
     def choose(self, vectors: Floats) -> Integers:
-        """Number of the best method for each row; the first before anything was learned."""
+        """Return the number of the best method for each row; 0 before anything was learned."""
         return np.array([self._model.predict_one(_named(vector)) or 0 for vector in vectors], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Selector:
-    """Chooses the alternate of `operator` of `dataflow`, for each key by itself.
+    """Selection of the alternate of `operator` for each key.
 
-    methods: alternates, in the order of the chooser's numbers. bounds: by key, the error above which it is asked anew;
-    `bound` is that of keys that it does not know.
+    Attributes:
+        methods: Alternates in the order of the chooser's numbers.
+        bound: Error above which the chooser is asked again, for keys without an entry in `bounds`.
+        bounds: The same bound by key.
     """
 
     dataflow: str
@@ -105,33 +115,42 @@ class Selector:
     bounds: Mapping[str, float]
 
     def next(self, key: str, running: str | None, error: float, vector: Sequence[float] | Floats) -> str:
-        """The method for the next hour of `key`: the one that is running, unless its `error` passed the bound or is
-        unknown,
-        or nothing runs yet."""
+        """Return the method for the next hour of `key`.
+
+        The running one stays unless its `error` exceeds the bound or is unknown.
+        """
         if running is not None and not self.asks(key, running, error):
             return running
         return self.methods[int(self.chooser.choose(np.asarray(vector, dtype=float)[None, :])[0])]
 
     def asks(self, key: str, running: str | None, error: float) -> bool:
-        """Whether the network is asked for the next hour of `key`."""
+        """Return True if the chooser is asked for the next hour of `key`."""
         return running not in self.methods or not error <= self.bounds.get(key, self.bound)
 
     def check(self, graph: Graph, where: str = "this selector") -> None:
-        """Raise InputError unless it is for `graph`: its name, an operator of it, and that operator's alternates."""
+        """Check that the selector fits the name, an operator and the alternates of `graph`.
+
+        Raises:
+            InputError: It does not.
+        """
         if self.dataflow != graph.name:
             raise InputError(f"{where} is of dataflow {self.dataflow!r}, not of {graph.name!r}")
         operator = next((each for each in graph.operators if each.name == self.operator), None)
         if operator is None:
             raise InputError(f"{where} chooses for operator {self.operator!r}, which {graph.name!r} does not have")
-        known = [each.name for each in operator.alternates]
-        if unknown := [name for name in self.methods if name not in known]:
+        names = [each.name for each in operator.alternates]
+        if unknown := [name for name in self.methods if name not in names]:
             raise InputError(
                 f"{where} names the alternate {unknown[0]!r}, which {self.operator!r} does not have "
-                f"(it has: {', '.join(known)})"
+                f"(it has: {', '.join(names)})"
             )
 
     def save(self, path: Path) -> None:
-        """Write it as JSON. Raises TypeError where its chooser is no NeuralNetwork."""
+        """Write the selector as JSON.
+
+        Raises:
+            TypeError: Its chooser is no NeuralNetwork.
+        """
         if not isinstance(self.chooser, NeuralNetwork):
             raise TypeError(f"{type(self.chooser).__name__} cannot be saved")
         network = {name: _lists(getattr(self.chooser, name)) for name in NETWORK}
@@ -143,24 +162,28 @@ NETWORK = ("mean", "scale", "hidden", "output", "classes")
 
 
 def load_selector(path: Path, graph: Graph | None = None) -> Selector:
-    """Read a selector that `Selector.save` wrote. Raises InputError where it is none, or is of another dataflow."""
+    """Read a selector that `Selector.save` wrote.
+
+    Raises:
+        InputError: The file contains none, or one for another dataflow.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        given = found["network"]
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        network_fields = fields["network"]
         network = NeuralNetwork(
-            np.array(given["mean"], dtype=float),
-            np.array(given["scale"], dtype=float),
-            _layer(given["hidden"]),
-            _layer(given["output"]),
-            np.array(given["classes"], dtype=np.int64),
+            np.array(network_fields["mean"], dtype=float),
+            np.array(network_fields["scale"], dtype=float),
+            _layer(network_fields["hidden"]),
+            _layer(network_fields["output"]),
+            np.array(network_fields["classes"], dtype=np.int64),
         )
         selector = Selector(
-            str(found["dataflow"]),
-            str(found["operator"]),
-            tuple(map(str, found["methods"])),
+            str(fields["dataflow"]),
+            str(fields["operator"]),
+            tuple(map(str, fields["methods"])),
             network,
-            float(found["bound"]),
-            {str(key): float(bound) for key, bound in found["bounds"].items()},
+            float(fields["bound"]),
+            {str(key): float(bound) for key, bound in fields["bounds"].items()},
         )
         selector.chooser.choose(np.ones((1, len(network.mean))))
         if not all(0 <= number < len(selector.methods) for number in network.classes):
@@ -174,37 +197,42 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     return selector
 
 
-def _layer(given: Any) -> tuple[Floats, Floats]:
-    weights, biases = given
+def _layer(values: Any) -> tuple[Floats, Floats]:
+    weights, biases = values
     return np.array(weights, dtype=float), np.array(biases, dtype=float)
 
 
 def best(errors: Floats) -> Integers:
-    """The oracle: number of the method with the least error, over the last axis; of equal ones the first."""
+    """Return the number of the method with the least error; of equal ones the first."""
     least = errors.min(axis=-1, keepdims=True)
     return np.asarray((errors <= least + ROUNDING).argmax(axis=-1))
 
 
 def agreement(errors: Floats, chosen: Integers) -> float:
-    """Part of the rows of `errors`, shape (n, methods), in which the chosen method was a best one."""
+    """Return the part of the rows of `errors` in which the chosen method was a best one."""
     mine = np.take_along_axis(errors, chosen[:, None], axis=1)[:, 0]
     return float((mine <= errors.min(axis=1) + ROUNDING).mean())
 
 
 def excess(errors: Floats, chosen: Integers) -> float:
-    """Deviation from the best (Eq. 3.2): how much more the mean error of what was chosen is than that of the oracle."""
+    """Return how much the mean error of the choice exceeds the oracle's, as a fraction (Eq. 3.2)."""
     mine = np.take_along_axis(errors, chosen[:, None], axis=1)[:, 0]
     return float(mine.mean() / errors.min(axis=1).mean() - 1)
 
 
 def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
-    """A network that learned from hours: vectors (n, inputs) of what was known, errors (n, methods) of what came.
+    """Train a network.
 
-    Hours with an unknown value are left out. Raises EnvironmentProblem without the extra `learned`.
+    Args:
+        vectors: Inputs, shape (n, inputs). Rows with unknown values are left out.
+        errors: Error of each method in the hour after, shape (n, methods).
+
+    Raises:
+        EnvironmentProblem: The extra `learned` is missing.
     """
     networks = learned("sklearn.neural_network")
-    known = np.isfinite(vectors).all(axis=1) & np.isfinite(errors).all(axis=1)
-    inputs, labels = _logarithms(vectors[known]), best(errors[known])
+    complete = np.isfinite(vectors).all(axis=1) & np.isfinite(errors).all(axis=1)
+    inputs, labels = _logarithms(vectors[complete]), best(errors[complete])
     mean, spread = inputs.mean(axis=0), inputs.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
     classes = np.unique(labels)
@@ -224,7 +252,11 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
 
 
 def learned(module: str) -> Any:
-    """A module of the extra `learned`, imported now. Raises EnvironmentProblem where it is not installed."""
+    """Import a module of the extra `learned`.
+
+    Raises:
+        EnvironmentProblem: It is not installed.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -243,3 +275,100 @@ def _named(vector: Floats) -> dict[int, float]:
 
 def _lists(value: Any) -> Any:
     return [_lists(each) for each in value] if isinstance(value, tuple) else np.asarray(value).tolist()
+
+
+class SelectorSink:
+    """Sink for errors that chooses each key's alternate with `selector` and writes key tables.
+
+    It also observes the run, which tells it the run's folder:
+
+        chooser = SelectorSink(selector, key="customer", period="hour", method="method", error="error", vector="deviations")
+        errors.sink(chooser)
+        run(flow, ..., observers=(chooser,))
+
+    The driver alone uses it. It stores two values by key.
+
+    Args:
+        key: Text column that the operator selects by.
+        period: Column that grows with every error of a key. It identifies repeated errors of a replay.
+        method: Column with the alternate that caused the error.
+        error: Column with the error (percent).
+        vector: Column with the selector's input, an array or a JSON list.
+        running: Alternate by key at the start, if the run starts with a key table.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        *,
+        key: str,
+        period: str,
+        method: str,
+        error: str,
+        vector: str,
+        running: Mapping[str, str] | None = None,
+    ) -> None:
+        self._selector = selector
+        self._key, self._columns = key, (key, period, method, error, vector)
+        self._tables: KeyTables | None = None
+        self._running = dict(running or {})
+        self._judged: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def running(self) -> Mapping[str, str]:
+        """The alternate chosen for each key so far."""
+        return dict(self._running)
+
+    def refuse(self, graph: Graph) -> None:
+        """Check that the selector fits `graph`.
+
+        Raises:
+            InputError: The selector is for another dataflow, or the operator does not select by this key.
+        """
+        self._selector.check(graph, "the selector")
+        if graph.operator(self._selector.operator).selects != (self._key,):
+            raise InputError(f"operator {self._selector.operator!r} does not choose its alternate by the key {self._key!r}")
+
+    def started(self, header: Header) -> None:
+        """Open the key tables of the run.
+
+        Raises:
+            InputError: The selector is for another dataflow.
+        """
+        about = self._selector
+        if header.flow != about.dataflow:
+            raise InputError(f"the selector is of dataflow {about.dataflow!r}, not of {header.flow!r}")
+        folder = RunDirectory(Path(str(header.environment["directory"])))
+        selection = Selection(about.dataflow, about.operator, {self._key: "string"}, about.methods)
+        self._tables = KeyTableLog(folder, {about.operator: selection})
+
+    def write(self, rows: Any, batch: int) -> None:
+        """Process the errors of a batch (a DataFrame). A repeated batch changes nothing."""
+        self.judge([tuple(row[name] for name in self._columns) for row in rows.select(*self._columns).collect()])
+
+    def judge(self, errors: Sequence[tuple[str, Any, str, float, Any]]) -> None:
+        """Process (key, period, method, error, vector) rows; write a key table if a choice changes."""
+        with self._lock:
+            before = dict(self._running)
+            for key, period, method, error, vector in sorted(errors, key=lambda each: (each[1], each[0])):
+                if key in self._judged and period <= self._judged[key]:
+                    continue
+                self._judged[key] = period
+                if method != self._running.get(key, method):
+                    continue  # what ran before the last choice: no reason to choose again
+                deviations = json.loads(vector) if isinstance(vector, str) else vector
+                self._running[key] = self._selector.next(key, method, error, deviations)
+            if self._running != before and self._tables is not None:
+                rows = {(key,): name for key, name in self._running.items()}
+                about = self._selector
+                self._tables.append(KeyTable(about.dataflow, about.operator, (self._key,), rows), "selector")
+
+    def observed(self, observation: Observation) -> None:
+        """Ignore the observation; only errors count."""
+
+    def decided(self, decision: Decision) -> None:
+        """Ignore the decision."""
+
+    def ended(self, ending: Ending) -> None:
+        """Ignore the end of the run."""

@@ -1,7 +1,7 @@
-"""What was measured, kept for forecasts: series of one quantity each, thinned with age; and what a forecaster is.
+"""Time series for forecasts, thinned with age, and the interface of forecasters.
 
-`Observation.history` is short (minutes), and a season needs weeks. A series is a value: adding to it makes another, so that
-a policy may keep it in its plan's memory.
+`Observation.history` covers minutes, a season needs weeks. Series are immutable, so that a policy can store them in its
+plan's memory.
 """
 
 import math
@@ -16,18 +16,18 @@ from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.units import ROUNDING
 
+# Bins of the finest part of a series: three and a half days of five minutes, so that two days can be compared.
 KEPT = 1024
-"""Bins of the finest part of a series: three and a half days of five minutes, so that two days can be compared."""
+# Older bins that become one, as in a round-robin database: 40 minutes for 5, then 5 hours and 20 minutes.
 FOLDED = 8
-"""Bins that become one when they are older, as in a round-robin database: 40 minutes of 5, then 5 hours and 20 minutes."""
+# Parts of different width: at five minutes 3.5 days, 28 days more, and 227 days more, in 24 kB.
 PARTS = 3
-"""Parts of different width: at five minutes 3.5 days, 28 days more, and 227 days more, in 24 kB."""
+# Quantiles of forecasts.
 QUANTILES = (0.1, 0.5, 0.9)
-"""Quantiles that forecasts have."""
 
 
 class SeriesOf(NamedTuple):
-    """What a series is of: a metric of one row, `SeriesOf(Rows.OPERATOR, "clicks", Metric.ARRIVAL_RATE)`."""
+    """Key of a series: a metric of one row, such as `SeriesOf(Rows.OPERATOR, "clicks", Metric.ARRIVAL_RATE)`."""
 
     rows: Rows
     name: str
@@ -36,68 +36,76 @@ class SeriesOf(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TimeSeries:
-    """Means over bins of `width` seconds, NaN where nothing was measured.
+    """Means over bins of `width` seconds, NaN if nothing was measured.
 
-    first: number of the oldest bin, which lasts from `first * width` to `(first + 1) * width`. means: oldest first. taken:
-    (sum, number) of what the newest bin is the mean of. part: 1 for the finest, and one more for each that is `older`: what
-    came before, in bins `FOLDED` times as wide. seen: time of the newest value that was given, known or not;
-    latest: (time, value) of the newest known one.
+    Attributes:
+        first: Number of the oldest bin, which begins at `first * width`.
+        means: Oldest first.
+        newest_sum: (sum, count) of the values in the newest bin.
+        part: 1 for the finest part; each `older` one has one more.
+        last_time: Time of the newest value, known or not.
+        latest: (time, value) of the newest known value.
+        older: Earlier means, in bins `FOLDED` times as wide.
     """
 
     width: float
     first: int = 0
     means: Floats = field(default_factory=lambda: np.zeros(0))
-    taken: tuple[float, int] = (0.0, 0)
+    newest_sum: tuple[float, int] = (0.0, 0)
     part: int = 1
-    seen: float = -math.inf
+    last_time: float = -math.inf
     latest: tuple[float, float] = (-math.inf, math.nan)
     older: "TimeSeries | None" = None
 
     @property
     def end(self) -> float:
-        """End of the newest bin, seconds; the series knows nothing later. 0 where it is empty."""
+        """End of the newest bin (seconds); 0 if the series is empty."""
         return (self.first + self.means.size) * self.width
 
     @property
     def newest(self) -> float:
-        """The newest known mean; NaN without any."""
-        known = self.means[~np.isnan(self.means)]
-        return float(known[-1]) if known.size else math.nan
+        """Newest known mean; NaN without one."""
+        means = self.means[~np.isnan(self.means)]
+        return float(means[-1]) if means.size else math.nan
 
     def at(self, time: float) -> float:
-        """Mean of the bin that `time` is in; NaN where it is not one of the finest part."""
+        """Return the mean of the finest bin that contains `time`; NaN without one."""
         row = math.floor(time / self.width + ROUNDING) - self.first
         return float(self.means[row]) if 0 <= row < self.means.size else math.nan
 
     def extended(self, times: Iterable[float], values: Iterable[float]) -> "TimeSeries":
-        """With what was measured at `times`, ascending: each is of the time up to it. Unknown values are left out."""
+        """Return the series with further values. Each value holds for the time before it; unknown ones are left out.
+
+        Args:
+            times: Ascending (seconds).
+        """
         found = self
         for time, value in zip(times, values, strict=True):
             if not math.isnan(value):
                 found = replace(
                     found._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value)
                 )
-            found = replace(found, seen=time)
+            found = replace(found, last_time=time)
         return found
 
     def _add(self, number: int, value: float) -> "TimeSeries":
-        """With `value` in bin `number`; what is older than the newest bin is left out."""
+        """Return the series with `value` in bin `number`; older bins do not change."""
         newest = self.first + self.means.size - 1
         if self.means.size and number < newest:
             return self
         if self.means.size and number == newest:
-            total, count = self.taken[0] + value, self.taken[1] + 1
+            total, count = self.newest_sum[0] + value, self.newest_sum[1] + 1
             means = self.means.copy()
             means[-1] = total / count
-            return replace(self, means=means, taken=(total, count))
+            return replace(self, means=means, newest_sum=(total, count))
         if not self.means.size or number - newest > KEPT * FOLDED ** (PARTS - self.part):  # all would be forgotten
             return TimeSeries(self.width, number, np.array([value]), (value, 1), self.part)
         means = np.append(self.means, np.full(number - newest, math.nan))
         means[-1] = value
-        return replace(self, means=means, taken=(value, 1))._thinned()
+        return replace(self, means=means, newest_sum=(value, 1))._thinned()
 
     def _thinned(self) -> "TimeSeries":
-        """With bins beyond `KEPT` folded into wider ones, whole ones at a time."""
+        """Return the series with whole groups of bins beyond `KEPT` merged into wider ones."""
         beyond = self.first + self.means.size - KEPT
         cut = beyond - beyond % FOLDED
         if cut <= self.first:
@@ -113,7 +121,7 @@ class TimeSeries:
         return replace(self, first=cut, means=self.means[cut - self.first :], older=older)
 
     def recent(self, bins: int, until: float = math.inf) -> Floats:
-        """Up to `bins` means of `width`, the last ending by `until`; a wider one counts for each that it was made of."""
+        """Return up to `bins` means, the last ending by `until`. A wider bin counts for each bin that it was made of."""
         size = self.means.size
         if math.isfinite(until):
             size = min(size, max(0, math.floor(until / self.width + ROUNDING) - self.first))
@@ -127,25 +135,24 @@ class TimeSeries:
         return joined[-bins:]
 
 
+# All series of a run.
 Book = Mapping[SeriesOf, TimeSeries]
-"""All series of a run."""
 
 
 def collected(book: Book, observation: Observation, width: float) -> Book:
-    """`book` with what `observation` has of sources' rates, hosts' speeds and links, in bins of `width` seconds.
+    """Return `book` with the sources' rates, hosts' speeds and links' bandwidths of `observation`.
 
-    Rates are those of every monitoring time since the last that was taken; the rest is as of now. What there is no more (a
-    host that is gone, and its links) is left out.
+    Rates are those of every monitoring time since the last one. Hosts and links that are gone are left out.
     """
-    found: dict[SeriesOf, TimeSeries] = {}
+    updated: dict[SeriesOf, TimeSeries] = {}
 
     def take(subject: SeriesOf, times: Iterable[float], values: Iterable[float]) -> None:
-        found[subject] = book.get(subject, TimeSeries(width)).extended(times, values)
+        updated[subject] = book.get(subject, TimeSeries(width)).extended(times, values)
 
     for source in observation.context.graph.sources:
         subject = SeriesOf(Rows.OPERATOR, source.name, Metric.ARRIVAL_RATE)
         times, values = observation.series(source.name, Metric.ARRIVAL_RATE)
-        begin = book[subject].seen if subject in book else -math.inf
+        begin = book[subject].last_time if subject in book else -math.inf
         take(subject, times[times > begin].tolist(), values[times > begin].tolist())
     now = (observation.time,)
     for frame, rows, metric in (
@@ -154,12 +161,12 @@ def collected(book: Book, observation: Observation, width: float) -> Book:
     ):
         for name, value in zip(frame.ids, frame.column(metric).tolist(), strict=True):
             take(SeriesOf(rows, name, metric), now, (value,))
-    return found
+    return updated
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The time that a forecast is of: `steps` steps of `seconds` each, from `start` on."""
+    """Period of a forecast: `steps` steps of `seconds` each, from `start`."""
 
     start: float
     seconds: float
@@ -167,20 +174,25 @@ class Ahead:
 
     @property
     def edges(self) -> Floats:
-        """Where steps begin, and where the last ends; shape (steps + 1,)."""
-        found: Floats = self.start + self.seconds * np.arange(self.steps + 1, dtype=np.float64)
-        return found
+        """Begin of each step and end of the last; shape (steps + 1,)."""
+        edges: Floats = self.start + self.seconds * np.arange(self.steps + 1, dtype=np.float64)
+        return edges
 
     @property
     def end(self) -> float:
-        """Where the last step ends."""
+        """End of the last step."""
         return self.start + self.seconds * self.steps
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
-    """A forecast. mean: of each step, shape (steps,); NaN where unknown. quantiles: shape (len(QUANTILES), steps). by: the
-    method that it is of."""
+    """A forecast.
+
+    Attributes:
+        mean: Mean of each step, shape (steps,); NaN if unknown.
+        quantiles: Shape (len(QUANTILES), steps).
+        by: Method used.
+    """
 
     mean: Floats
     quantiles: Floats
@@ -188,31 +200,34 @@ class Outlook:
 
 
 def flat(value: float, steps: int, by: str) -> Outlook:
-    """The forecast that `value` lasts, NaN where that is unknown."""
+    """Return the forecast that `value` lasts; NaN if it is unknown."""
     mean = np.full(steps, value)
     return Outlook(mean, np.tile(mean, (len(QUANTILES), 1)), by)
 
 
 class Forecaster(Protocol):
-    """Looks ahead. A value that holds settings only; what it learned it returns, and is given again."""
+    """Interface of forecasters. Immutable: what one learns is returned as memory."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name for people."""
         ...
 
     @property
     def learns(self) -> bool:
-        """Whether it may tell more as soon as more is known, so that it is asked again where it proved wrong."""
+        """True if more data may improve the forecast."""
         ...
 
     def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
-        """(an outlook for each series of `book`, memory). memory: of its last call in the same run, None in the first.
+        """Return a forecast for each series, and memory for the next call.
 
-        Called again with the same time ahead it answers the same. Where it cannot tell, means are NaN.
+        Equal arguments give equal forecasts. Unknown means are NaN.
+
+        Args:
+            memory: From the last call in the run; None in the first.
         """
         ...
 
     def lacking(self) -> str:
-        """What it cannot work without, in one sentence; empty where it has all."""
+        """Return what is missing for it to work, as a sentence; empty if nothing is."""
         ...

@@ -1,7 +1,7 @@
-"""A robust local linear trend with its error: what a rate is now, and where it will be a short time from now.
+"""Robust local linear trend of a rate: its value now and a short time ahead, with the error.
 
-Theil-Sen's slope and medians, since measured rates have outliers; only of what came after the last jump, since a trend
-across a step is none. A slope that its error cannot tell from noise is 0: a wide error must not look like growth.
+It uses Theil-Sen's slope and medians, because measured rates have outliers. Only samples after the last jump count: a step
+is no trend. A slope within its error counts as 0, so that uncertainty does not look like growth.
 """
 
 from dataclasses import dataclass, field
@@ -12,81 +12,91 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 
-MEMORY = 7200.0
-"""Seconds for which a surprise is remembered: long against the start of a host, short against the cycle of a day."""
+# Seconds for which a surprise counts: long against the start of a host, short against a day.
+MEMORY_S = 7200.0
+# Surprises of a size within MEMORY_S after which another one is expected: a single one is no pattern.
 RECURS = 2
-"""Surprises of a size within MEMORY after which another one of that size is reckoned with: one alone is no pattern."""
+# Part of the expected value by which the level must exceed it. Less fits into the reserve of the hosts.
 NOTICED = 0.25
-"""Part of what was expected by which the level must exceed it: less fits into what hosts leave free in any case."""
 
 NONE: Floats = np.zeros((3, 0))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Surprises:
-    """rounds: times, levels, and what was expected for the horizon, of the last MEMORY seconds, oldest first, shape
-    (3, rounds). found: surprises in them, oldest first: (time of the last round, its largest excesses, descending).
+    """Jumps of the load above its forecast.
 
-    Rounds of excess that are less than a horizon apart are one surprise: a rise that outruns its forecast is one, however
-    long. It counts by the excess that it had for half a horizon at least, since single rounds are noise.
+    Rounds of excess less than a horizon apart are one surprise. Its size is the excess that it had for at least half a
+    horizon, since single rounds are noise.
+
+    Attributes:
+        rounds: Times, levels and forecasts of the last MEMORY_S seconds, oldest first; shape (3, rounds).
+        jumps: (time of the last round, largest excesses, descending) of each surprise, oldest first.
     """
 
     rounds: Floats = field(default_factory=lambda: NONE)
-    found: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    jumps: tuple[tuple[float, tuple[float, ...]], ...] = ()
 
     def after(self, time: float, level: float, expected: float, horizon: float, pace: float) -> "Surprises":
-        """These, and the round at `time`: the level now, and what is expected in `horizon` seconds. None of it NaN.
+        """Return the surprises after the round at `time`. No argument is NaN.
 
-        pace: seconds from one round to the next.
+        Args:
+            level: Value now.
+            expected: Forecast in `horizon` seconds.
+            pace: Seconds between rounds.
         """
         times, _, foreseen = self.rounds
         made = int(np.searchsorted(times, time - horizon, side="right")) - 1
         exceeded = level - float(foreseen[made]) if made >= 0 else 0.0
-        found = tuple(dropwhile(lambda each: each[0] < time - MEMORY, self.found))
+        jumps = tuple(dropwhile(lambda each: each[0] < time - MEMORY_S, self.jumps))
         if made >= 0 and exceeded > NOTICED * foreseen[made]:
-            goes_on = bool(found) and time - found[-1][0] < horizon
-            excesses = sorted((exceeded, *(found[-1][1] if goes_on else ())), reverse=True)
+            goes_on = bool(jumps) and time - jumps[-1][0] < horizon
+            excesses = sorted((exceeded, *(jumps[-1][1] if goes_on else ())), reverse=True)
             now = (time, tuple(excesses[: _lasting(horizon, pace)]))
-            found = (*(found[:-1] if goes_on else found), now)
-        kept = self.rounds[:, int(np.searchsorted(times, time - MEMORY)) :]
-        return Surprises(np.column_stack([kept, (time, level, expected)]), found)
+            jumps = (*(jumps[:-1] if goes_on else jumps), now)
+        rounds = self.rounds[:, int(np.searchsorted(times, time - MEMORY_S)) :]
+        return Surprises(np.column_stack([rounds, (time, level, expected)]), jumps)
 
     def upper(self, expected: float, horizon: float, pace: float) -> float:
-        """The value that `expected` may become within `horizon` seconds, as it did before.
+        """Return the value that `expected` may become within `horizon` seconds, if a jump recurs.
 
-        At least `expected`, at most the highest level remembered.
+        It is at most the highest level remembered.
         """
         least = _lasting(horizon, pace)
-        sizes = sorted((excesses[-1] for _, excesses in self.found if len(excesses) >= least), reverse=True)
+        sizes = sorted((excesses[-1] for _, excesses in self.jumps if len(excesses) >= least), reverse=True)
         if len(sizes) < RECURS:
             return expected
         return max(expected, min(expected + sizes[RECURS - 1], float(self.rounds[1].max())))
 
 
 def _lasting(horizon: float, pace: float) -> int:
-    """Rounds for which an excess must have lasted."""
     return max(1, round(horizon / max(pace, 1e-9) / 2))
 
 
+# Most points of a trend; more samples are averaged into so many.
 POINTS = 40
-"""Most points that a trend is drawn through; more samples are averaged into so many."""
+# Points needed for a slope: with fewer, one outlier makes any slope.
 LEAST_FOR_SLOPE = 5
-"""Points from which a slope is taken at all: through fewer, one outlier makes any slope."""
+# Standard deviations of the steps between points from which a step is a jump: about once in 10^9 normal ones.
 JUMP = 6.0
-"""Standard deviations of the steps between points beyond which a step is a jump: about once in 10^9 normal ones."""
+# Standard errors that a slope must exceed: one false slope in 400, since a decision is made every few seconds.
 SURE = 3.0
-"""Standard errors that a slope must exceed: a false one in 400 of noise alone, and a decision is taken every few
-seconds."""
+# Least noise as a part of the level: counts over short periods are rounded.
 FLOOR = 0.01
-"""Part of the level taken as noise where less is seen: counts over short periods are rounded."""
+# Median absolute deviation to standard deviation, for a normal distribution.
 NORMAL = 1.4826
-"""Median absolute deviation to standard deviation, of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """level: the value now, without noise. slope: its growth per second, 0 where none is certain. expected: the value at
-    the horizon. error: standard error of `expected`, as a mean over the time that was asked for."""
+    """Value and growth of a quantity.
+
+    Attributes:
+        level: Value now, without noise.
+        slope: Growth per second; 0 if uncertain.
+        expected: Value at the horizon.
+        error: Standard error of `expected`, as a mean over the period asked for.
+    """
 
     level: float
     slope: float
@@ -95,13 +105,14 @@ class Forecast:
 
 
 def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Forecast:
-    """The value `horizon` seconds after the last of `times`, as a mean over `over` seconds.
+    """Return the value `horizon` seconds after the last sample, averaged over `over` seconds.
 
-    times: strictly ascending, seconds; values: not negative, NaN where unknown; shape (samples,) each. NaN all over without
-    a known value.
+    Args:
+        times: Strictly ascending (seconds); shape (samples,).
+        values: Not negative, NaN if unknown; shape (samples,).
     """
-    known = ~np.isnan(values)
-    times, values = _averaged(times[known], values[known])
+    measured = ~np.isnan(values)
+    times, values = _averaged(times[measured], values[measured])
     if not values.size:
         return Forecast(np.nan, np.nan, np.nan, np.nan)
     if (values == values[0]).all():
@@ -130,7 +141,6 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
 
 
 def _averaged(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """At most `POINTS` means of neighbouring samples, the newest whole."""
     if times.size <= POINTS:
         return times, values
     size = -(-times.size // POINTS)
@@ -141,32 +151,30 @@ def _averaged(times: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """The points after the last jump."""
     if values.size < 4:
         return times, values
     before, after = values[:-1], values[1:]
     steps = after - before
     unusual = np.abs(steps - _median(steps))
     scale = NORMAL * _median(unusual)
-    (jumps,) = (unusual > np.maximum(JUMP * scale, 10 * FLOOR * np.maximum(before, after))).nonzero()
-    last = int(jumps[-1]) + 1 if jumps.size else 0
+    (jump_rows,) = (unusual > np.maximum(JUMP * scale, 10 * FLOOR * np.maximum(before, after))).nonzero()
+    last = int(jump_rows[-1]) + 1 if jump_rows.size else 0
     return times[last:], values[last:]
 
 
 def _theil_sen(times: Floats, values: Floats) -> float:
-    """Median of the slopes between all pairs of points."""
+    """Return the median slope between all pairs of points."""
     later, earlier = _pairs(times.size)
     return _median((values[later] - values[earlier]) / (times[later] - times[earlier]))
 
 
 @lru_cache(POINTS)
 def _pairs(size: int) -> tuple[Integers, Integers]:
-    """Numbers of the later and the earlier point of every pair."""
     return np.tril_indices(size, -1)
 
 
 def _independent(times: Floats, over: float) -> float:
-    """Samples that a mean over `over` seconds has, at least one."""
+    """Return the samples in a mean over `over` seconds, at least one."""
     spacing = (times[-1] - times[0]) / max(1, times.size - 1)
     return max(1.0, float(over / spacing)) if spacing > 0 else 1.0
 
@@ -176,6 +184,6 @@ def _deviation(values: Floats) -> float:
 
 
 def _median(values: Floats) -> float:
-    """As `numpy.median`, whose checks take longer than the median of a few values."""
+    """Return the median. `numpy.median`'s checks take longer than the median of a few values."""
     ordered, middle = np.sort(values), values.size // 2
     return float(ordered[middle] if values.size % 2 else (ordered[middle - 1] + ordered[middle]) / 2)

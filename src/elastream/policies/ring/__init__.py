@@ -1,1 +1,1 @@
-"""Ring."""
+"""Load balancing of operators with state by tokens on a ring of hosts."""

@@ -1,8 +1,8 @@
-"""Where the tokens of a ring are to be so that neighbours are evenly loaded: cuts of an arc of state partitions.
+"""Cuts of an arc of state partitions so that neighbours on a ring are evenly loaded.
 
-Thesis, section 6.5: an overloaded host negotiates with its neighbour clockwise, which moves counter-clockwise and takes
-over a part of its interval; one that has nothing to spare first asks its own neighbour, hop by hop. Host and asked
-neighbours are an *arc*; moving a token by 1 / P moves one of P state partitions. Pure functions of numbers.
+Thesis, section 6.5: an overloaded host negotiates with its clockwise neighbour, which moves counter-clockwise and takes
+over a part of its interval. A neighbour without room first asks its own, hop by hop. These hosts form an *arc*. A token
+that moves by 1 / P moves one of P state partitions.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,21 +14,26 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.core.ring import Ring
 
+# Most hosts that one change balances: to cut P partitions among n hosts takes n P^2 steps.
 FARTHEST = 16
-"""Hosts among which one change evens load, at most: to cut P partitions among n hosts takes n P^2 steps."""
+# Part of `gain` by which more hosts must lower the highest level, since a change is made in any case.
 FURTHER = 0.25
-"""Part of `gain` by which more hosts must lower the highest level: a change is made anyway, its moves go side by side."""
 
+# Multiple of the least possible level that allows for rounding.
 ENOUGH = 1 + 1e-12
-"""Times the least possible level: sums of loads are rounded."""
 
 
 @dataclass(frozen=True)
 class Arc:
-    """Neighbours on a ring, clockwise, and the state partitions that they own together, clockwise from the first's token.
+    """Neighbours on a ring, clockwise, and their state partitions, clockwise from the first one's token.
 
-    first: number of the first partition, `count` how many the operator has. loads: cores that each keeps busy. owned: how
-    many each host owns now. fixed: cores that each is busy with otherwise. capacity: cores of each.
+    Attributes:
+        first: Number of the first partition.
+        count: Partitions of the operator.
+        loads: Busy cores by partition.
+        owned: Partitions that each host owns now.
+        fixed: Busy cores of each host beside its partitions.
+        capacity: Cores of each host.
     """
 
     hosts: tuple[str, ...]
@@ -40,19 +45,19 @@ class Arc:
     capacity: Floats
 
     def levels(self, owned: Sequence[int]) -> Floats:
-        """Busy cores over cores of each host where they own so many partitions each."""
+        """Return busy cores over cores of each host, if each owns the given number of partitions."""
         reach = np.concatenate([[0.0], np.cumsum(self.loads)])
         ends = np.cumsum(owned)
-        found: Floats = (self.fixed + reach[ends] - reach[ends - np.asarray(owned)]) / self.capacity
-        return found
+        levels: Floats = (self.fixed + reach[ends] - reach[ends - np.asarray(owned)]) / self.capacity
+        return levels
 
     def tokens(self, owned: Sequence[int]) -> dict[str, float]:
-        """Token of each host but the first, whose token does not move."""
+        """Return the token of each host but the first, whose token does not move."""
         begins = self.first + np.cumsum(owned)[:-1]
         return {host: int(at) % self.count / self.count for host, at in zip(self.hosts[1:], begins.tolist(), strict=True)}
 
     def part(self, hosts: int) -> "Arc":
-        """The arc of its first so many hosts."""
+        """Return the arc of its first `hosts` hosts."""
         owned = self.owned[:hosts]
         return replace(
             self,
@@ -64,10 +69,10 @@ class Arc:
         )
 
 
-def evened(arc: Arc) -> tuple[int, ...] | None:
-    """How many partitions each host is to own so that the highest level is lowest, each at least one; None for too few.
+def even_cut(arc: Arc) -> tuple[int, ...] | None:
+    """Return the partitions by host that minimise the highest level; None if there are too few.
 
-    Of those the one with the least sum of squared levels, so that the others are even as well, whoever is highest.
+    Of equal solutions the one with the least sum of squared levels, so that the other hosts are even as well.
     """
     if arc.loads.size < len(arc.hosts):
         return None
@@ -83,22 +88,26 @@ def evened(arc: Arc) -> tuple[int, ...] | None:
 
 
 def _best(costs: Sequence[Floats], together: Callable[[Floats, Floats], Floats]) -> tuple[float, tuple[int, ...]]:
-    """(least cost of all, partitions of each host for it); costs: by host, of owning those from a row on up to a column."""
+    """Return the least total cost and each host's partitions.
+
+    Args:
+        costs: By host: cost of owning the partitions from a row up to a column.
+    """
     best = np.full(costs[0].shape[0], np.inf)
     best[0] = 0.0
     begins: list[Integers] = []
     for each in costs:
-        found = together(best[:, None], each)
-        begins.append(found.argmin(axis=0))
-        best = found.min(axis=0)
+        totals = together(best[:, None], each)
+        begins.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
     ends = [best.size - 1]
     for begin in reversed(begins):
         ends.append(int(begin[ends[-1]]))
     return float(best[-1]), tuple(end - begin for end, begin in pairwise(ends))[::-1]
 
 
-def halved(arc: Arc) -> tuple[int, ...] | None:
-    """The thesis's step: each host moves by half of the distance to the one before it, the last first; None for too few."""
+def half_cut(arc: Arc) -> tuple[int, ...] | None:
+    """Return the thesis's step: each host moves half-way to the one before it, the last first."""
     owned = list(arc.owned)
     for host in range(len(owned) - 1, 0, -1):
         moved = owned[host - 1] // 2
@@ -106,12 +115,14 @@ def halved(arc: Arc) -> tuple[int, ...] | None:
     return tuple(owned) if min(owned) >= 1 and tuple(owned) != arc.owned else None
 
 
-def widened(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) -> tuple[Arc, tuple[int, ...]] | None:
-    """The arc to be evened, from the first of `hosts` on, and how many partitions each is to own; None where none helps.
+def wider_cut(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) -> tuple[Arc, tuple[int, ...]] | None:
+    """Return the arc to balance and its partitions by host; None if nothing helps.
 
-    The thesis's chain ends with the first host that has room, and a skew passes on along the ring, a change for each
-    neighbour. Here hosts behind it take part as well, twice as many each time, where that lowers the highest level of the
-    `whole` ring further. owned: the cut of the first `hosts` alone, None without one; then it must lower it by `gain`.
+    The thesis's chain ends at the first host with room, so that a skew takes a change for each neighbour. Here further
+    hosts take part, twice as many each time, if that lowers the highest level of the `whole` ring.
+
+    Args:
+        owned: Cut of the first `hosts` alone; None without one. Further hosts must then improve by `gain`.
     """
     now = whole.levels(whole.owned)
 
@@ -125,11 +136,11 @@ def widened(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) 
         hosts = min(2 * hosts, farthest)
         arc = whole.part(hosts)
         least = gain if best is None else FURTHER * gain
-        if (cut := evened(arc)) is not None and (level := highest(arc, cut)) < (1 - least) * lowest:
+        if (cut := even_cut(arc)) is not None and (level := highest(arc, cut)) < (1 - least) * lowest:
             best, lowest = (arc, cut), level
     return best
 
 
-def middle(ring: Ring, host: str) -> float:
-    """The token mid-way between `host` and its neighbour clockwise: where a new host joins if nothing says otherwise."""
+def midpoint(ring: Ring, host: str) -> float:
+    """Return the token half-way between `host` and its clockwise neighbour, the default for a new host."""
     return (ring.tokens[host] + ring.length(host) / 2) % 1.0

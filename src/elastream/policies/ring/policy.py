@@ -1,7 +1,6 @@
-"""The thesis's load balancing and elasticity of operators with state: hosts on a ring negotiate with their neighbours.
+"""Load balancing and elasticity of operators with state: hosts on a ring negotiate with their neighbours.
 
-Kumbhare's thesis, section 6.5. What it leaves open, and where this policy differs, is said in
-`docs/explanation/resilient-state.md`.
+Kumbhare's thesis, section 6.5. `docs/explanation/resilient-state.md` lists what it leaves open and where this differs.
 """
 
 import math
@@ -23,34 +22,40 @@ from elastream.core.ring import Ring, in_zones
 from elastream.core.wording import at_most, counted, percent
 from elastream.errors import InputError
 from elastream.policies.common.billing import due_back
-from elastream.policies.common.measures import spread, tasks_on
+from elastream.policies.common.measures import tasks_on, types_to_lease
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.ring.balance import Arc, evened, halved, middle, widened
+from elastream.policies.ring.balance import Arc, even_cut, half_cut, midpoint, wider_cut
 from elastream.policies.ring.load import RingLoad
 from elastream.policies.static import filling, missing_hosts
 from elastream.units import ROUNDING
 
-DEFAULT_LATENCY = 2.0
-"""Seconds that stand for a target latency where none is given."""
+# Target latency if none is set (seconds).
+DEFAULT_LATENCY_S = 2.0
+# Part of the highest level by which a change must lower it (HPA's default tolerance).
 TOLERANCE = 0.1
-"""Fraction of the highest level by which a change must lower it (the default tolerance of Kubernetes' HPA)."""
-PACE = 2.0
-"""Seconds from one round to the next, until two rounds were seen."""
-UNCERTAIN, DOUBTS = 0.35, 30.0
-"""Standard error of what the partitions of a host take, over that, from which a cut waits for more batches: it would be by
-loads of before a skew. And seconds that it waits at most, so that loads which never agree do not hold it up."""
-OTHER = 30.0
-"""Seconds over which the mean is taken of what hosts are busy with beside their state partitions."""
+# Seconds between rounds, until two rounds have run.
+FIRST_PACE_S = 2.0
+# Relative standard error of a host's partitions from which a cut waits for more batches, and the longest wait (seconds).
+# Otherwise it would use loads from before a skew.
+UNCERTAIN, LONGEST_DOUBT_S = 0.35, 30.0
+# Seconds over which busy cores beside state partitions are averaged.
+OTHER_MEAN_S = 30.0
+# Hosts that may join in a round, or as many as are on the ring if these are more (HPA: 4 pods, or twice as many).
 AT_ONCE = 4
-"""Hosts that may join a ring in a round, or as many as are on it, if these are more (HPA: 4 pods, or twice as many)."""
-LEAST_CALM = 10.0
-"""Seconds for which hosts are to have been light, at least, before one goes."""
+# Least seconds for which hosts must be light before one goes.
+LEAST_CALM_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RingMemory:
-    """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed; and the
-    cores that each host is busy with beside its state partitions, a moving mean of what was measured while none moved."""
+    """Memory of the policy.
+
+    Attributes:
+        high: Time since which each host is overloaded.
+        low: Time since which each host is light.
+        changed: Time when hosts or rings last changed.
+        other: Busy cores of each host beside its state partitions, a moving mean while nothing moved.
+    """
 
     time: float
     high: Mapping[str, float] = field(default_factory=dict)
@@ -62,40 +67,26 @@ class RingMemory:
 
 @dataclass(frozen=True)
 class RingBalance(Policy):
-    """Every operator with state has a ring of all hosts (`elastream.core.ring`), whose tokens follow the load.
+    """Every operator with state has a ring of all hosts, whose tokens follow the load (`elastream.core.ring`).
 
-    **Overloaded** is a host whose CPU use is at least `cpu_high` and for which records wait at least `queue_high` seconds;
-    **light** one with at most `cpu_low` and `queue_low`. Use of CPU counts at the rate at which records arrive, and the
-    queue of a query for those of its hosts that would be busy then (`policies.ring.load`).
+    A host is *overloaded* if its CPU use is at least `cpu_high` and records wait `queue_high` seconds; *light* up to
+    `cpu_low` and `queue_low`. An overloaded host gives a part of its partitions to clockwise neighbours, up to the first
+    light one. Without a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise
+    neighbour were light for `calm` seconds, the neighbour can carry both, and its paid time ends. A single heavy partition
+    cannot be divided: a remark names it.
 
-    **Balance.** An overloaded host asks its neighbour clockwise; if that is not light, this one asks its own, and so on.
-    The first that is light takes over a part of the interval before it, and so does each up to the overloaded one, all in
-    one change of the ring. cut: how large a part: `"half"`: the thesis's half of the interval; where measured loads of the
-    partitions say that this would not lower the highest level of these hosts by `gain`, or with `"load"` always: such that
-    the highest level is lowest. With `"load"` further neighbours take part where that lowers the highest level more, and
-    none need be light, so that a skew is balanced by one change where halves take one for each neighbour. What hosts are
-    busy with beside state is a mean of the last half minute (`OTHER`).
-
-    **Scale-out.** If no host is light, as many hosts are leased as the load needs at `cpu_high`, at least one. A host that
-    has come joins every ring between the one with the highest level and its neighbour, and takes over only once it has
-    their state (`SetTokens`, by both plants). Of host types of one price the one in another fault zone than the overloaded
-    host and its neighbour is leased; at the start neighbours are of distinct zones.
-
-    **Scale-in.** A host goes if it and its neighbour clockwise have been light for `calm` seconds, nothing waits, and the
-    neighbour would be below `cpu_high` by `gain` with the load of both as it is expected; and only when what is paid of it
-    ends (`policies.common.billing`). It is drained, and its interval is its neighbour's.
-
-    **Damping.** Two thresholds, and: a host must be overloaded for `patience` seconds; after a change nothing is decided
-    for `cool_down` seconds from when its state has moved; a trend of the arrival rate, where it is certain
-    (`policies.forecasting.trend`), is counted on for one host's start, so that no host goes while the load grows.
-
-    **One key.** A state partition that is busy alone cannot be divided: where a change would not lower the highest level
-    by `gain`, nothing is moved and nothing leased for it, and a remark names the partition.
-
-    cpu_low: None: half of cpu_high. queue_high: seconds; None: half the target latency. queue_low: None: half of
-    queue_high. calm: None: the start of a host, at least 10 s. host_type: type to lease; None: that with the lowest price
-    per core and second. partitions_a_host: state partitions for each host that may be leased, of runs that do not say how
-    many: one is a tenth of a host's load.
+    Args:
+        cpu_low: None: half of `cpu_high`.
+        queue_high: Seconds; None: half of the target latency.
+        queue_low: Seconds; None: half of `queue_high`.
+        patience: Seconds that a host must be overloaded.
+        cool_down: Seconds without decisions after a change.
+        calm: Seconds; None: the start of a host, at least 10 s.
+        cut: `"half"`: the thesis's half of an interval, or the best cut if that does not help. `"load"`: the best cut over
+            as many neighbours as help.
+        gain: Least part by which a change must lower the highest level.
+        host_type: Type to lease; None: the cheapest per core and second.
+        partitions_a_host: State partitions for each host that may be leased, if the run sets none.
     """
 
     cpu_high: float = TARGET_UTILISATION
@@ -124,8 +115,8 @@ class RingBalance(Policy):
             raise InputError(f"partitions_a_host is {self.partitions_a_host}; it must be 1 or more")
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain:g}; it must be 0 or more and below 1")
-        if self.cut not in (known := ("half", "load")):
-            raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, known))}")
+        if self.cut not in (options := ("half", "load")):
+            raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, options))}")
 
     @property
     def light(self) -> float:
@@ -133,15 +124,15 @@ class RingBalance(Policy):
         return self.cpu_high / 2 if self.cpu_low is None else self.cpu_low
 
     def queues(self, target_latency: float | None) -> tuple[float, float]:
-        """(queue_high, queue_low), seconds, under this target latency."""
-        high = (target_latency or DEFAULT_LATENCY) / 2 if self.queue_high is None else self.queue_high
+        """Return (queue_high, queue_low) in seconds under this target latency."""
+        high = (target_latency or DEFAULT_LATENCY_S) / 2 if self.queue_high is None else self.queue_high
         return high, high / 2 if self.queue_low is None else self.queue_low
 
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
     name: ClassVar = "ring"
 
     def plan(self, observation: Observation, memory: RingMemory | None = None) -> Plan:
-        """Missing hosts, widths of stages without state, then one kind of change of the rings. memory: `RingMemory`."""
+        """Plan missing hosts, widths of stateless stages, then one kind of change of the rings."""
         return Round(self, observation, memory).plan()
 
     def unsupported_reason(self, context: Context) -> str | None:
@@ -168,29 +159,27 @@ class Round:
         self.load = RingLoad(observation, policy.cpu_high, self.queue_high, target or math.inf)
         self.remarks: list[str] = []
         self.unknown: tuple[Unknown, ...] = ()
-        self.pace = PACE if before is None else max(observation.time - before.time, 0.0)
+        self.pace = FIRST_PACE_S if before is None else max(observation.time - before.time, 0.0)
         self.rings = {name: ring for name, ring in observation.rings.items() if name in self.load.units}
-        self.seen = self._watched()
+        self.memory = self._updated_memory()
 
     def plan(self) -> Plan:
         observation, context = self.observation, self.observation.context
         actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation)]
-        self._sparse()
-        self._exposed()
+        self._warn_of_few_partitions()
+        self._warn_of_exposed_zones()
         changes: list[Action] = []
         if observation.usable and "SetTokens" in context.capabilities:
-            changes = self._first_rings() or self._joined()
+            changes = self._first_rings() or self._join()
             if not changes and not self._unsettled:
-                changes = self._relieved() or self._shrunk()
-        return self._planned([*actions, *changes, *self._emptied()], changed=bool(changes))
-
-    def _planned(self, actions: Iterable[Action], *, changed: bool = False) -> Plan:
-        seen = replace(self.seen, changed=self.observation.time) if changed else self.seen
-        return Plan(tuple(actions), seen, remarks=tuple(self.remarks), unknown=self.unknown)
+                changes = self._relieve() or self._shrink()
+        memory = replace(self.memory, changed=observation.time) if changes else self.memory
+        actions += [*changes, *self._releases()]
+        return Plan(tuple(actions), memory, remarks=tuple(self.remarks), unknown=self.unknown)
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
-    def _watched(self) -> RingMemory:
+    def _updated_memory(self) -> RingMemory:
         now, before = self.observation.time, self.before or RingMemory(self.observation.time)
         levels, queues, policy = self.load.levels, self.load.queues, self.policy
         high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
@@ -203,70 +192,70 @@ class Round:
         return RingMemory(now, high, low, changed, hosts, self._other(before, changed))
 
     def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
-        """Cores that hosts are busy with beside state, by what was remembered and is measured.
+        """Return the busy cores of hosts beside state: a moving mean.
 
-        A measurement is of one batch or two and differs by a third from the next: by it alone, cuts go to and fro. It
-        counts for less the less certain loads are, as when a skew begins, where the difference would be of two times.
+        Single measurements differ by a third and would make cuts go to and fro. Uncertain ones count less, such as at the
+        start of a skew.
         """
-        known = {host: cores for host, cores in before.other.items() if host in self.load.other}
+        measured = {host: cores for host, cores in before.other.items() if host in self.load.other}
         if not self._measured_after(changed):
-            return known
-        weight = 1 - math.exp(-self.pace / OTHER)
+            return measured
+        weight = 1 - math.exp(-self.pace / OTHER_MEAN_S)
 
         def learnt(host: str, cores: float) -> float:
-            was, doubt = known.get(host, cores), self.load.uncertainty(host) / UNCERTAIN
+            was, doubt = measured.get(host, cores), self.load.uncertainty(host) / UNCERTAIN
             return was + weight / (1 + doubt**2) * (cores - was)
 
         return {host: learnt(host, cores) for host, cores in self.load.other.items()}
 
     def _measured_after(self, changed: float) -> bool:
-        """Whether what is measured is of the time after a change, and what follows from it at once."""
+        """Return True if the metrics are from after a change and its immediate effects."""
         return self.observation.time - self.observation.hosts.age(Metric.CPU) >= changed + self.policy.cool_down
 
-    def _read(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
-        """`hosts`, neighbours on `ring`, with what they own and what they are busy with beside that."""
-        return self.load.arc(operator, ring, hosts, joins, self.seen.other)
+    def _arc_of(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
+        return self.load.arc(operator, ring, hosts, joins, self.memory.other)
 
     @cached_property
     def _unsettled(self) -> bool:
-        """Whether what is measured may be of before the last change, or shortly after, or something needed is unknown."""
+        """True if metrics may be from before the last change, or if a required one is unknown."""
         self.unknown = self.load.lacking
-        return not self._measured_after(self.seen.changed) or bool(self.unknown) or not self.rings
+        return not self._measured_after(self.memory.changed) or bool(self.unknown) or not self.rings
 
     @cached_property
     def _overloaded(self) -> list[str]:
-        """Hosts that have been overloaded for long enough, the worst first."""
+        """Hosts overloaded for `patience`, the worst first."""
         since = self.observation.time - self.policy.patience
-        return self._worst(host for host, began in self.seen.high.items() if began <= since)
+        return self._worst(host for host, began in self.memory.high.items() if began <= since)
 
     def _worst(self, hosts: Iterable[str]) -> list[str]:
-        """`hosts`, that with the highest level first, to a hundredth: of full ones the one with the longest queue."""
+        """Return `hosts`, the highest level (to a hundredth) first; of equal ones the longest queue."""
         levels, queues = self.load.levels, self.load.queues
         return sorted(hosts, key=lambda host: (-round(levels[host], 2), -queues[host], host))
 
     # -- rings ---------------------------------------------------------------------------------------------------------
 
     def _first_rings(self) -> list[Action]:
-        """Rings at even tokens for operators that have none."""
         observation = self.observation
         order = in_zones({host: observation.leases[host].zone for host in observation.usable})
         if self.rings:  # the order of hosts is the same on all rings, so that a host has one neighbour
-            known = next(iter(self.rings.values()))
-            order = (*known.nodes, *(host for host in order if host not in known))
+            first = next(iter(self.rings.values()))
+            order = (*first.nodes, *(host for host in order if host not in first))
         tokens = tuple(Ring.even(order).tokens.items())
         why = f"{counted(len(order), 'host')} at even tokens"
         return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
 
-    def _joined(self) -> list[Action]:
-        """Tokens for usable hosts that are not on every ring yet, the same on all rings, so that a host has one neighbour:
-        each beside an overloaded host, the worst first; without one between neighbours of one fault zone that it parts, or
-        beside the fullest. Behind it, or before it where fewer neighbours are then of one zone (`_before`)."""
+    def _join(self) -> list[Action]:
+        """Return rings with the usable hosts that are not on every ring yet.
+
+        Each joins beside an overloaded host, the worst first. Otherwise it joins between neighbours of one fault zone, or
+        beside the fullest host.
+        """
         rings, joining = (
             dict(self.rings),
             [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
         )
         lead = max(rings, key=lambda name: float(np.nan_to_num(self.load.loads(name)).sum()), default="")
-        overloaded = [host for host in self._worst(self.seen.high) if host in rings.get(lead, ())]
+        overloaded = [host for host in self._worst(self.memory.high) if host in rings.get(lead, ())]
         for host in joining:
             if host in rings[lead]:
                 beside = rings[lead].before(host)
@@ -276,18 +265,19 @@ class Round:
                 beside = self._fullest(lead, rings[lead], host, self._parted(rings[lead], host))
             for name, ring in rings.items():
                 if host not in ring:
-                    known = beside if beside in ring else self._fullest(name, ring, host)
-                    rings[name] = self._divided(name, ring, known, host)
+                    neighbour = beside if beside in ring else self._fullest(name, ring, host)
+                    rings[name] = self._divided(name, ring, neighbour, host)
         why = f"{', '.join(joining)} joined where hosts are fullest"
         return [
             SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
         ]
 
     def _fullest(self, operator: str, ring: Ring, joins: str, among: Sequence[str] = ()) -> str:
-        """The host of `ring`, or of those `among` it, whose level is highest, by what it would own; where loads are unknown
-        that with the longest interval. Of several that are as full, but for `gain`, one beside which `joins` has fewest
-        neighbours of its own fault zone."""
-        hosts, arc = among or ring.nodes, self._read(operator, ring, ring.nodes)
+        """Return the host with the highest level, or the longest interval if loads are unknown.
+
+        Of about equal ones, the one that gives `joins` the fewest neighbours of its own fault zone.
+        """
+        hosts, arc = among or ring.nodes, self._arc_of(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
             full = {host: ring.length(host) for host in hosts}
@@ -298,35 +288,36 @@ class Round:
         return max(alike, key=lambda host: (-alike[host], full[host]))
 
     def _parted(self, ring: Ring, joins: str) -> list[str]:
-        """Hosts of the zone of their neighbour counter-clockwise, which is not that of `joins`."""
+        """Return the hosts before which `joins` would separate two neighbours of one fault zone."""
         zones = {host: self.observation.leases[host].zone for host in (*ring.nodes, joins)}
         return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]
 
     def _divided(self, operator: str, ring: Ring, host: str, joins: str) -> Ring:
-        """`ring` with `joins`, which takes the second part of the interval of `host`, or before it the first."""
+        """Return `ring` with `joins`, which takes over a part of the interval of `host`."""
         before = self._before(ring, host, joins)
-        arc = self._read(operator, ring, (host,), joins)
+        arc = self._arc_of(operator, ring, (host,), joins)
         if before:  # what `host` gives up lies at the other end
             arc = replace(arc, loads=arc.loads[::-1])
         owned = self._cut(arc)
         if owned is None:
-            cut = middle(ring, host)
+            cut = midpoint(ring, host)
         else:
             cut = (arc.first + owned[1 if before else 0]) % arc.count / arc.count
         if cut in ring.tokens.values():
-            cut = middle(ring, host)
+            cut = midpoint(ring, host)
         return ring.at(host, cut).with_node(joins, ring.tokens[host]) if before else ring.with_node(joins, cut)
 
     def _before(self, ring: Ring, host: str, joins: str) -> bool:
-        """Whether `joins` comes before `host` and not behind it: fewer neighbours are of one fault zone then (section 6.6).
+        """Return True if `joins` has fewer neighbours of its fault zone before `host` than behind it.
 
-        So whoever replaces a lost host, whose neighbour clockwise took over and is the fullest, comes to where that was.
+        A replacement of a lost host therefore comes to the same position (section 6.6): the neighbour that took over is the
+        fullest.
         """
         behind, before = self._alike(ring, host, joins)
         return before < behind
 
     def _alike(self, ring: Ring, host: str, joins: str) -> tuple[int, int]:
-        """Neighbours of one fault zone among `host`, `joins` and those around: `joins` being behind `host`; before it."""
+        """Return the pairs of neighbours of one fault zone around `host`, with `joins` behind and before it."""
         near, far = ring.before(host), ring.successors(host, 1) or (host,)
 
         def alike(*hosts: str) -> int:
@@ -335,8 +326,7 @@ class Round:
 
         return alike(near, host, joins, *far), alike(near, joins, host, *far)
 
-    def _sparse(self) -> None:
-        """Say where state partitions are too few for the hosts."""
+    def _warn_of_few_partitions(self) -> None:
         hosts = len(self.observation.usable)
         for name in self.load.units:
             if (count := self.observation.context.partitions[name]) < hosts:
@@ -345,8 +335,8 @@ class Round:
                     "hold none of its state; give more (state_partitions) or fewer hosts"
                 )
 
-    def _exposed(self) -> None:
-        """Say which fault zones hold state with all its copies, where there are enough zones to keep these apart."""
+    def _warn_of_exposed_zones(self) -> None:
+        """Add remarks about fault zones with all copies of some state, if that is avoidable."""
         replicas, leases = self.observation.context.replicas, self.observation.leases
         zones: dict[str, list[str]] = {}
         for host in self.observation.usable:
@@ -363,60 +353,59 @@ class Round:
 
     # -- balance and scale-out -----------------------------------------------------------------------------------------
 
-    def _relieved(self) -> list[Action]:
-        """What is done for the first overloaded host that something can be done for; leases for all that nothing could."""
+    def _relieve(self) -> list[Action]:
+        """Return the change for the first overloaded host that can be relieved, else leases."""
         stuck: list[str] = []
-        if self._overloaded and self._bounded():
+        if self._overloaded and self._is_bounded():
             return []
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
-            neighbours = self._asked(host)
-            if neighbours is not None and self._doubtful(host):
+            neighbours = self._neighbourhood(host)
+            if neighbours is not None and self._is_doubtful(host):
                 continue
             if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]
-            if self._divisible(host):
+            if self._is_divisible(host):
                 stuck.append(host)
             else:
-                self._cannot(host)
+                self._explain_indivisible(host)
                 if self.load.one_queue:
                     return []  # a query is as slow as its slowest host: it would gain nothing by more for the others
-        return self._grown(stuck)
+        return self._leases(stuck)
 
-    def _doubtful(self, host: str) -> bool:
-        """Whether a cut by the loads of `host` is to wait until they agree."""
-        lasted = self.observation.time - self.seen.high[host]
-        return self.policy.cut == "load" and lasted < DOUBTS and self.load.uncertainty(host) > UNCERTAIN
+    def _is_doubtful(self, host: str) -> bool:
+        lasted = self.observation.time - self.memory.high[host]
+        return self.policy.cut == "load" and lasted < LONGEST_DOUBT_S and self.load.uncertainty(host) > UNCERTAIN
 
-    def _asked(self, host: str) -> tuple[str, ...] | None:
-        """`host` and its neighbours clockwise up to the first that is light; None where none is.
+    def _neighbourhood(self, host: str) -> tuple[str, ...] | None:
+        """Return `host` and its clockwise neighbours up to the first light one; None without one.
 
-        Under `cut` "load" that is no condition where loads are known: so is what a change would gain, whatever the levels.
-        Without a light one the first is asked, and those behind it as far as that helps.
+        With `cut` "load" and known loads a light one is not required: the gain of a change decides, and the first neighbour
+        suffices.
         """
-        ring, asked = next(iter(self.rings.values())), [host]
+        ring, neighbours = next(iter(self.rings.values())), [host]
         for neighbour in ring.successors(host, len(ring)):
-            asked.append(neighbour)
-            if neighbour in self.seen.low:
-                return tuple(asked)
-        known = not any(np.isnan(self.load.loads(name)).any() for name in self.rings)
-        return tuple(asked[:2]) if self.policy.cut == "load" and known and len(asked) > 1 else None
+            neighbours.append(neighbour)
+            if neighbour in self.memory.low:
+                return tuple(neighbours)
+        loads_known = not any(np.isnan(self.load.loads(name)).any() for name in self.rings)
+        return tuple(neighbours[:2]) if self.policy.cut == "load" and loads_known and len(neighbours) > 1 else None
 
     def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
-        """The change that evens out `hosts`, of the operator that keeps the first busiest and gives one; None without."""
+        """Return the change that balances `hosts`, of the operator that keeps the first busiest; None without one."""
         by_load = sorted(
-            self.rings, key=lambda name: -float(np.nan_to_num(self._read(name, self.rings[name], hosts[:1]).loads).sum())
+            self.rings, key=lambda name: -float(np.nan_to_num(self._arc_of(name, self.rings[name], hosts[:1]).loads).sum())
         )
         for name in by_load:
             if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
                 continue  # its tokens were set by somebody else, in another order of hosts
-            if (found := self._arc(name, hosts)) is None:
+            if (cut := self._balanced_arc(name, hosts)) is None:
                 continue
-            arc, owned = found
+            arc, owned = cut
             now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
             tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
-            why = f"{hosts[0]} is overloaded, {hosts[-1]} {'is light' if hosts[-1] in self.seen.low else 'takes a part'}"
+            why = f"{hosts[0]} is overloaded, {hosts[-1]} {'is light' if hosts[-1] in self.memory.low else 'takes a part'}"
             if more := len(arc.hosts) - len(hosts):
                 why += f", {counted(more, 'host')} behind it take part"
             if now == now:
@@ -424,43 +413,46 @@ class Round:
             return SetTokens(name, tuple(Ring(tokens).tokens.items()), why=why)
         return None
 
-    def _arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
-        """The arc of `hosts` with its cut, under `cut` "load" of those behind them too; None where none would help."""
+    def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
+        """Return an arc that begins with `hosts`, and its best cut; None if nothing helps.
+
+        With `cut` "load" further hosts may take part.
+        """
         ring = self.rings[operator]
-        arc = self._read(operator, ring, hosts)
+        arc = self._arc_of(operator, ring, hosts)
         owned = self._cut(arc)
         if self.policy.cut == "load" and not np.isnan(arc.loads).any():
-            whole = self._read(operator, ring, (hosts[0], *ring.successors(hosts[0], len(ring))))
-            return widened(whole, len(hosts), owned, self.policy.gain)
+            whole = self._arc_of(operator, ring, (hosts[0], *ring.successors(hosts[0], len(ring))))
+            return wider_cut(whole, len(hosts), owned, self.policy.gain)
         return None if owned is None else (arc, owned)
 
     def _cut(self, arc: Arc) -> tuple[int, ...] | None:
-        """Partitions of each host of `arc` after a change; None where it would not help."""
-        half = halved(arc)
+        """Return the partitions by host after a change; None if it would not help."""
+        half = half_cut(arc)
         if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
             return half
-        wanted = (half, evened(arc)) if self.policy.cut == "half" else (evened(arc),)
-        return next((owned for owned in wanted if owned is not None and self._lowers(arc, arc.owned, owned)), None)
+        cuts = (half, even_cut(arc)) if self.policy.cut == "half" else (even_cut(arc),)
+        return next((owned for owned in cuts if owned is not None and self._lowers(arc, arc.owned, owned)), None)
 
     def _lowers(self, arc: Arc, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
 
-    def _divisible(self, host: str) -> bool:
-        """Whether other hosts would lower the level of `host`: one beside it by a part of what it owns, or a quarter more
-        of them by a part of its other work. Of that one host more takes less than `gain` where there are ten.
+    def _is_divisible(self, host: str) -> bool:
+        """Return True if other hosts could take enough work from `host`.
 
-        State partitions that share no core are as quick alone: of what has no more than the host's cores nothing is gained.
+        They can take some of its partitions, or a part of its other work if there are a quarter more of them. Partitions up
+        to the number of its cores already run side by side: dividing these gains nothing.
         """
         there, width = len(self.observation.usable), self.observation.leases[host].type.width
         for name, ring in self.rings.items():
-            arc = self._read(name, ring, (host,), host)
+            arc = self._arc_of(name, ring, (host,), host)
             crowded = arc.loads.size > width
-            known = not np.isnan(arc.loads).any()
+            loads_known = not np.isnan(arc.loads).any()
             fixed = arc.fixed[:1] * there / (there + max(1, there // 4))  # tasks without state are dealt to all hosts
             split = replace(arc, fixed=fixed.repeat(2))
-            owned = None if not crowded else evened(split) if known else halved(arc)
+            owned = None if not crowded else even_cut(split) if loads_known else half_cut(arc)
             alone = (arc.loads.size, 0)
-            if not known and owned is not None:
+            if not loads_known and owned is not None:
                 return True
             before = float(arc.levels(alone)[0])
             after = float(split.levels(alone if owned is None else owned).max())
@@ -468,23 +460,22 @@ class Round:
                 return True
         return False
 
-    def _bounded(self) -> bool:
-        """Whether the largest partitions alone take all of the time, so that no change would help; says so."""
+    def _is_bounded(self) -> bool:
+        """Return True, with a remark, if the largest partitions alone take all of the time."""
         largest = self.load.largest
         if not largest >= 1 / (1 + self.policy.gain):
             return False
-        known = {name: np.nan_to_num(self.load.loads(name)) for name in self.load.units}
-        name = max(known, key=lambda each: float(known[each].max(initial=0.0)))
+        loads = {name: np.nan_to_num(self.load.loads(name)) for name in self.load.units}
+        name = max(loads, key=lambda each: float(loads[each].max(initial=0.0)))
         self.remarks.append(
             f"{', '.join(self._overloaded)} overloaded, and no host and no change of a ring would help: the largest state "
             f"partition of each stage keeps one core busy for {percent(largest)} of the time at this rate, number "
-            f"{int(np.argmax(known[name]))} of {name} the longest; one key, or several in one partition, cannot be "
+            f"{int(np.argmax(loads[name]))} of {name} the longest; one key, or several in one partition, cannot be "
             "divided: aggregate in part before that key, or use hosts with faster cores"
         )
         return True
 
-    def _cannot(self, host: str) -> None:
-        """Say why `host` stays overloaded."""
+    def _explain_indivisible(self, host: str) -> None:
         if (heaviest := self.load.heaviest(host)) is not None:
             name, number, cores = heaviest
             count = self.observation.context.partitions[name]
@@ -496,8 +487,8 @@ class Round:
                 f"partition, cannot be divided: {more}aggregate in part before that key, or use hosts with faster cores"
             )
 
-    def _grown(self, hosts: list[str]) -> list[Action]:
-        """Leases for those that are overloaded and found no light one."""
+    def _leases(self, hosts: list[str]) -> list[Action]:
+        """Return leases for overloaded hosts without a light neighbour."""
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
@@ -526,38 +517,38 @@ class Round:
             self.remarks.append(f"{at_most(context.max_hosts)}, and {why}")
         if "LeaseHost" not in context.capabilities:
             leases = 0
-        kinds = (kind, *spread(observation, kind, leases - 1))[:leases]
+        kinds = (kind, *types_to_lease(observation, kind, leases - 1))[:leases]
         return [LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)]
 
     # -- scale-in ------------------------------------------------------------------------------------------------------
 
-    def _shrunk(self) -> list[Action]:
-        """The drain of a host that its neighbour can take over for, if any."""
+    def _shrink(self) -> list[Action]:
+        """Return the drain of a host that its neighbour can replace, if any."""
         observation, policy = self.observation, self.policy
         usable, ring = observation.usable, next(iter(self.rings.values()))
         leaving = any(lease.state is HostState.DRAINING for lease in observation.leases.values())
-        if len(usable) <= max(1, observation.context.min_hosts) or observation.coming or leaving or self.seen.high:
+        if len(usable) <= max(1, observation.context.min_hosts) or observation.coming or leaving or self.memory.high:
             return []
         if not all(seconds <= self.queue_low for seconds in self.load.waits.values()):
             return []
         kind = self._kind()
-        calm = max(LEAST_CALM, kind.start) if policy.calm is None else policy.calm
+        calm = max(LEAST_CALM_S, kind.start) if policy.calm is None else policy.calm
         since, growth = observation.time - calm, self.load.growth(kind.start + self.pace)
         for host in sorted((h for h in usable if h in ring), key=lambda host: (self.load.levels[host], host)):
-            heir = ring.successors(host, 1)[0]
-            if not all(self.seen.low.get(each, math.inf) <= since for each in (host, heir)):
+            successor = ring.successors(host, 1)[0]
+            if not all(self.memory.low.get(each, math.inf) <= since for each in (host, successor)):
                 continue
-            cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
-            level = growth * cores / observation.capacities[heir]
+            cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, successor))
+            level = growth * cores / observation.capacities[successor]
             room = level <= (1 - policy.gain) * policy.cpu_high
-            room = room and self.load.keeps_pace(self.load.levels[heir], level, policy.gain)
+            room = room and self.load.keeps_pace(self.load.levels[successor], level, policy.gain)
             if room and due_back(observation.leases[host], observation.time, self.pace):
-                why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
+                why = f"it and {successor} have been light for {calm:.0f} s: {successor} takes over, "
+                why += f"at {percent(level)} of its cores"
                 return [DrainHost(host, why=why)]
         return []
 
-    def _emptied(self) -> list[Action]:
-        """Releases of draining hosts without tasks."""
+    def _releases(self) -> list[Action]:
         return [
             ReleaseHost(host, why="it holds no more tasks")
             for host, lease in self.observation.leases.items()
@@ -565,8 +556,7 @@ class Round:
         ]
 
     def _kind(self, beside: str | None = None) -> HostType:
-        """The type to lease; beside: of those with the lowest price, one in another fault zone than this host's and its
-        neighbour's, if there is one."""
+        """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
         types = self.observation.context.host_types
         if self.policy.host_type is not None:
             return types[self.policy.host_type]

@@ -27,7 +27,7 @@ from elastream.dataflow.stages import Unit
 from elastream.errors import InputError
 from elastream.policies.common.alternates import SAMPLES
 from elastream.policies.common.billing import due_back
-from elastream.policies.common.chained import threads
+from elastream.policies.common.chained import thread_count
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.measures import source_sum, tasks_on
 from elastream.policies.common.placement import balance
@@ -288,7 +288,7 @@ class _Shared(_Enacting):
             due, done = (source_sum(observation, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             if math.isnan(busy) or not done > 0 or math.isnan(due):
                 return []
-            wanted = threads(observation, operator, busy * max(1.0, due / done), TARGET_UTILISATION, None)
+            wanted = thread_count(observation, operator, busy * max(1.0, due / done), TARGET_UTILISATION, None)
         else:
             left = {each.host for each in going if isinstance(each, DrainHost)}
             leases = observation.leases

@@ -17,8 +17,8 @@ from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Composition, Observation
 from elastream.core.qos import application_value, live_edges, offered_rates, outputs_of
 from elastream.dataflow.operators import Operator
-from elastream.policies.common.alternates import Choosable, Costs, Worked, elements, selected
-from elastream.policies.common.chained import in_equal_parts
+from elastream.policies.common.alternates import CompositionWork, Costs, DynamicElement, elements, with_option
+from elastream.policies.common.chained import has_equal_shares
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.value_cost.packing import HOUR
@@ -105,7 +105,7 @@ class _Reading:
         self.graph, self.composition = observation.context.graph, observation.composition
         self.shared = not observation.context.layout.unchained
         self.filled = TARGET_UTILISATION if self.shared else 1.0
-        self.worked = Worked(observation, known.costs)
+        self.worked = CompositionWork(observation, known.costs)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
@@ -162,8 +162,8 @@ class _Reading:
             return (Option("", values[runs], 0.0, 1.0),)
         return tuple(found)
 
-    def _with(self, operator: Operator, element: Choosable | None, name: str) -> Composition:
-        return self.composition if element is None else selected(self.composition, element, name)
+    def _with(self, operator: Operator, element: DynamicElement | None, name: str) -> Composition:
+        return self.composition if element is None else with_option(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
         """Core-seconds of speed 1 that hosts are to have for a record; NaN where unknown.
@@ -243,7 +243,7 @@ class _Reading:
         """
         observation, layout = self.observation, self.observation.context.layout
         slots = sum(observation.leases[host].type.width for host in observation.usable)
-        if not self.shared or not in_equal_parts(observation, slots):
+        if not self.shared or not has_equal_shares(observation, slots):
             return False
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
         placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
@@ -328,7 +328,7 @@ class _Reading:
         Where tasks share cores, the least that waited during a micro-batch's time: what came since it began waits for the
         next in any case, as in a bottleneck's queue the least of an interval tells what stands (CoDel, RFC 8289).
         """
-        waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.cycle]
+        waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.frames]
         return min((each for each in waited if not math.isnan(each)), default=0.0)
 
     def _bandwidth(self) -> Mapping[tuple[str, str], Floats]:

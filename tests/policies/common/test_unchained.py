@@ -49,7 +49,7 @@ def trial(load, *, cores=0.5, billing=BY_SECOND, max_hosts=80):
     ).trials[0]
 
 
-def test_an_overload_is_answered_once_in_the_first_round():
+def test_overload_is_answered_in_the_first_round_only():
     found = trial(constant(10_000, "1h"))
     hosts = found.result.series[:, 2]
     # 4 cores of work at 77 %: 4 and 7 instances of half a core; and for some minutes those for what came before they did.
@@ -90,7 +90,7 @@ def test_where_no_more_may_be_leased_the_hosts_there_are_shared_by_need():
     billing=st.sampled_from([BY_SECOND, BY_HOUR, Billing(300.0)]),
     spare=st.sampled_from([0, 0, 1]),
 )
-def test_a_round_without_a_draft_would_not_change_with_one(levels, cores, billing, spare):
+def test_round_without_a_draft_is_one_that_needs_none(levels, cores, billing, spare):
     policy = Threshold(spare=spare)
     plant = make_plant(
         lay_out(two(cores), chained=False),
@@ -106,7 +106,7 @@ def test_a_round_without_a_draft_would_not_change_with_one(levels, cores, billin
         plant.advance(time)
         observation = plant.observe()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(threshold, "lacks", lambda *_: True)
+            patch.setattr(threshold, "may_enlarge", lambda *_: True)
             always = policy.plan(observation, memory)
         plan = policy.plan(observation, memory)
         assert plan.actions == always.actions
@@ -115,7 +115,7 @@ def test_a_round_without_a_draft_would_not_change_with_one(levels, cores, billin
             plant.apply(action)
 
 
-def test_after_a_switch_an_operator_is_sized_by_its_new_alternate():
+def test_operator_is_sized_by_its_new_alternate_after_a_switch():
     work = Operator("work", Kind.TRANSFORM, (Alternate("quick", cost=0.0001), Alternate("exact", cost=0.002)), cores=0.5)
     graph = Graph(
         "switched",

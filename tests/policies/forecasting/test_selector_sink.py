@@ -9,8 +9,7 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import records
 from elastream.dataflow.key_table import Selection
 from elastream.errors import InputError
-from elastream.policies.forecasting.choosing import Choosing
-from elastream.policies.forecasting.selection import Selector
+from elastream.policies.forecasting.selection import Selector, SelectorSink
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Header
@@ -40,7 +39,7 @@ def tables(run):
 @pytest.fixture
 def choosing(run):
     selector = Selector("flow", "forecast", METHODS, Always(), 5.0, {})
-    made = Choosing(selector, key="customer", period="hour", method="method", error="error", vector="deviations")
+    made = SelectorSink(selector, key="customer", period="hour", method="method", error="error", vector="deviations")
     made.started(header(run))
     return made
 
@@ -72,7 +71,7 @@ def test_what_still_ran_before_a_choice_is_no_reason_for_another(choosing, table
 def test_keys_that_were_not_judged_keep_what_they_began_with(run, tables):
     selector = Selector("flow", "forecast", METHODS, Always(), 5.0, {})
     begun = {"a": "wild", "b": "calm"}
-    choosing = Choosing(
+    choosing = SelectorSink(
         selector, key="customer", period="hour", method="method", error="error", vector="deviations", running=begun
     )
     choosing.started(header(run))

@@ -11,8 +11,8 @@ from elastream.core.observation import Context, Observation, Sample
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.policies.common.load_history import Seen
-from elastream.policies.common.sizing import LoadFigures
+from elastream.policies.common.load_history import LoadHistory
+from elastream.policies.common.sizing import SizingInputs
 from elastream_papers.liveness.runs import tried
 from elastream_papers.liveness.scenarios import LivenessCase
 
@@ -30,7 +30,7 @@ def chained() -> Graph:
     )
 
 
-def figures(processed: float, busy: float, waiting: list[float], arriving: float = 1000.0) -> LoadFigures:
+def figures(processed: float, busy: float, waiting: list[float], arriving: float = 1000.0) -> SizingInputs:
     """Load figures at the last of rounds two seconds apart, after which `waiting` records wait for the second query."""
 
     def operators(queue: float) -> Frame:
@@ -45,41 +45,41 @@ def figures(processed: float, busy: float, waiting: list[float], arriving: float
         )
 
     rounds = [Sample(2.0 * n, operators(queue)) for n, queue in enumerate(waiting)]
-    seen = Observation(
+    history = Observation(
         2.0 * len(waiting) - 2.0,
         Context(lay_out(chained())),
         operators=rounds[-1].operators,
         history=tuple(rounds[:-1]),
     )
-    return LoadFigures(seen, Seen.after(None, seen, 120.0, 0.0), 10.0, 2.0)
+    return SizingInputs(history, LoadHistory.after(None, history, 120.0, 0.0), 10.0, 2.0)
 
 
-def test_a_records_work_counts_in_the_query_that_falls_behind():
+def test_record_work_counts_in_the_query_that_falls_behind():
     assert figures(250.0, 1.0, [0.0] * 6).cores(1000.0) == pytest.approx(4.0)
 
 
-def test_queries_that_keep_up_are_measured_by_the_records_of_the_sources():
+def test_queries_that_keep_up_count_by_source_records():
     assert figures(1000.0, 3.0, [0.0] * 6).cores(1000.0) == pytest.approx(3.0)
 
 
-def test_a_query_in_whose_queue_more_wait_round_after_round_is_behind():
+def test_query_with_a_growing_queue_is_behind():
     assert figures(800.0, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
     assert figures(800.0, 1.0, [0.0, 400.0, 400.0, 800.0]).behind == 1.0
     assert figures(0.0, math.nan, [0.0, 2000.0, 4000.0, 6000.0]).behind == 2.0
 
 
-def test_a_query_is_behind_by_its_queue_despite_many_ended_batches():
+def test_growing_queue_counts_though_many_batches_ended():
     assert figures(1100.0, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
     assert figures(math.nan, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
 
 
-def test_insufficient_cores_are_remembered_for_a_while_at_like_rates():
-    seen = replace(figures(800.0, 1.0, [0.0]).seen, short=(8.0, 1000.0, 100.0))
+def test_insufficient_cores_are_remembered_for_similar_rates():
+    seen = replace(figures(800.0, 1.0, [0.0]).history, shortfall=(8.0, 1000.0, 100.0))
     assert [seen.insufficient(200.0, rate) for rate in (800.0, 950.0, 2000.0)] == [0.0, 8.0, 8.0]
     assert seen.insufficient(2000.0, 1000.0) == 0.0
 
 
-def test_records_are_queued_only_if_they_waited_in_all_last_rounds():
+def test_records_are_queued_only_if_they_waited_in_each_round():
     assert figures(1000.0, 1.0, [5000.0] * 4).queued(4.0)
     assert not figures(1000.0, 1.0, [5000.0, 0.0, 5000.0, 5000.0]).queued(4.0)
 
@@ -91,7 +91,7 @@ def test_records_are_queued_only_if_they_waited_in_all_last_rounds():
         pytest.param(LivenessCase(125, "threshold", False), id="instances on hosts of two speeds"),
     ],
 )
-def test_a_dataflow_that_once_failed_gets_its_hosts_and_rests(case):
+def test_dataflow_of_an_earlier_failure_comes_to_rest(case):
     found = tried(case)
     assert not found.silent
     assert not found.broken

@@ -3,11 +3,11 @@
 import pytest
 
 from elastream.policies.common.load_history import HostTrial
-from elastream.policies.common.reach import HALF_HELP, _weak
+from elastream.policies.common.reach import HALF_HELP, low_gain_reason
 
 
 @pytest.mark.parametrize(
-    ("processed", "behind", "weak"),
+    ("processed", "behind", "low_gain"),
     [
         (200.0, 2.0, False),  # twice the cores, twice the records
         (151.0, 2.0, False),  # just more than half of what they promised
@@ -17,12 +17,12 @@ from elastream.policies.common.reach import HALF_HELP, _weak
         (90.0, 3.0, True),  # fewer than before
     ],
 )
-def test_predicted_throughput_grows_with_hosts_up_to_the_arrivals(processed, behind, weak):
+def test_hosts_promise_in_proportion_up_to_what_arrives(processed, behind, low_gain):
     before, now = HostTrial(2.0, 100.0, 2.0, 0.0), HostTrial(4.0, processed, 3.0, 60.0)
-    said = _weak(before, now, behind)
-    assert said.startswith(HALF_HELP) if weak else said == ""
+    said = low_gain_reason(before, now, behind)
+    assert said.startswith(HALF_HELP) if low_gain else said == ""
 
 
-def test_what_they_brought_is_said_with_its_figures():
-    said = _weak(HostTrial(2.0, 100.0, 2.0, 0.0), HostTrial(4.0, 120.0, 3.0, 60.0), 2.0)
+def test_low_gain_is_explained_with_figures():
+    said = low_gain_reason(HostTrial(2.0, 100.0, 2.0, 0.0), HostTrial(4.0, 120.0, 3.0, 60.0), 2.0)
     assert said == f"{HALF_HELP}: 2 cores processed 100/s, 4 process 120/s of 200/s"
