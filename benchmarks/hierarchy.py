@@ -18,7 +18,7 @@ from _common import Report, main, progress
 
 from elastream.core.hosts import HostType
 from elastream.policies.e2df.applications import ApplicationRules
-from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.policies.e2df.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
 from elastream.sharing.rules import ArbiterRules
 
@@ -40,7 +40,7 @@ class World:
     applications: tuple[str, ...]
     names: list[str]
     region: list[int]
-    replicas: Replicas
+    replicas: Instances
     random: np.random.Generator
     time: float = 0.0
 
@@ -48,7 +48,7 @@ class World:
         """What managers see now: every replica's use is drawn anew, a host is used as its replicas are."""
         n = len(self.names)
         used = self.random.beta(2.0, 2.5, len(self.replicas.operator))
-        replicas = Replicas(self.replicas.operator, self.replicas.index, self.replicas.host, used)
+        replicas = Instances(self.replicas.operator, self.replicas.index, self.replicas.host, used)
         cpu = np.bincount(replicas.host, used, minlength=n) / SLOTS
         hosts = LeasedHosts(
             tuple(self.names), np.array(self.region), np.full(n, SLOTS), cpu, np.ones(n, dtype=np.bool_)
@@ -59,16 +59,16 @@ class World:
 
     def carry_out(self, seen: Snapshot, plan: RoundPlan) -> None:
         """Do it: replicas first, then hosts."""
-        grants, replicas = plan.grants, seen.replicas
+        grants, replicas = plan.grants, seen.instances
         granted, proposals = grants.granted, grants.proposals
         host = replicas.host.copy()
         for shift in plan.shifts:
-            host[shift.replica] = shift.host
-        gone = proposals.replica[granted & (proposals.change < 0)]
+            host[shift.instance] = shift.host
+        gone = proposals.instance[granted & (proposals.change < 0)]
         more = granted & (proposals.change > 0)
         kept = np.setdiff1d(np.arange(len(host)), gone)
         operator = np.concatenate([replicas.operator[kept], proposals.operator[more]])
-        index = np.concatenate([replicas.index[kept], proposals.replicas[more] - 1])
+        index = np.concatenate([replicas.index[kept], proposals.instances[more] - 1])
         at = np.concatenate([host[kept], proposals.host[more]])
         released = {seen.hosts.rows[name] for name in plan.release}
         stays = [row for row in range(len(self.names)) if row not in released]
@@ -76,7 +76,7 @@ class World:
         new_row[stays] = np.arange(len(stays))
         self.names = [self.names[row] for row in stays] + [name for name, _ in plan.lease]
         self.region = [self.region[row] for row in stays] + [int(kind[1:]) for _, kind in plan.lease]
-        self.replicas = Replicas(operator, index, new_row[at], np.zeros(len(at)))
+        self.replicas = Instances(operator, index, new_row[at], np.zeros(len(at)))
         self.time += PERIOD
 
 
@@ -100,7 +100,7 @@ def make(
         names,
         [f"h{k}" for k in range(n)],
         np.repeat(np.arange(regions), HOSTS).tolist(),
-        Replicas(operator, np.zeros(len(taken), dtype=np.int64), taken, np.zeros(len(taken))),
+        Instances(operator, np.zeros(len(taken), dtype=np.int64), taken, np.zeros(len(taken))),
         random,
     )
     types = {f"t{r}": HostType(f"t{r}", cores=SLOTS, slots=SLOTS, region=f"r{r}") for r in range(regions)}

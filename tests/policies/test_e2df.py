@@ -86,7 +86,7 @@ def observed(
     )
 
 
-def test_an_overloaded_instance_gets_another_and_its_host_is_replaced() -> None:
+def test_overloaded_instance_gets_a_second_and_the_spare_host_is_replaced() -> None:
     seen = observed({"h1": 0.9, "h2": 0.2, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.2)])
     plan = E2df(spare=1, initial=2).plan(seen).actions
     assert SetParallelism("split", 2, on=("h3",)) in plan
@@ -108,7 +108,7 @@ def test_asked_twice_about_one_moment_it_says_the_same() -> None:
     assert policy.plan(seen).actions == policy.plan(seen).actions != ()
 
 
-def test_between_rounds_nothing_is_planned_and_hosts_have_their_period() -> None:
+def test_between_rounds_nothing_is_planned_and_hosts_have_a_slower_period() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
     full = [("split", "h1", 0.5)]
     assert policy.plan(observed({"h1": 0.5}, full, time=5.0)).actions == (LeaseHost("h2", "small"),)
@@ -171,7 +171,7 @@ def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
     assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0)).actions
 
 
-def test_requests_stay_within_max_hosts_including_leaving_ones() -> None:
+def test_host_limit_holds_with_hosts_that_shut_down() -> None:
     states = {"h2": HostState.RELEASING}
     seen = observed({"h1": 0.5, "h2": 0.0}, [("split", "h1", 0.5)], states=states, max_hosts=3)
     leases = [a for a in E2df(spare=5, initial=1).plan(seen).actions if isinstance(a, LeaseHost)]
@@ -285,7 +285,7 @@ def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
     assert plan.remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
 
 
-def test_a_hardly_used_region_is_consolidated_if_enabled() -> None:
+def test_hardly_used_region_is_consolidated_if_configured() -> None:
     hosts = {"h1": 0.2, "h2": 0.15, "h3": 0.2}
     tasks = [("split", "h1", 0.4), ("count", "h2", 0.3), ("count", "h3", 0.4)]
     for below, moved in ((None, 0), (0.25, 1)):
@@ -308,7 +308,7 @@ def spark_like(counts: dict[str, int], busy: float, time: float = 0.0) -> Observ
 
 
 def test_all_that_a_host_holds_of_an_operator_is_one_replica() -> None:
-    replicas = snapshot_of(spark_like({"h1": 6, "h2": 2}, 0.8)).replicas
+    replicas = snapshot_of(spark_like({"h1": 6, "h2": 2}, 0.8)).instances
     assert replicas.utilisation[:2] == pytest.approx([0.6, 0.2])
     assert replicas.host[:2].tolist() == [0, 1]
 
@@ -319,7 +319,7 @@ def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
     assert len({action.task for action in plan}) == 4
 
 
-def test_with_one_task_a_host_only_that_of_a_slower_host_moves() -> None:
+def test_with_one_task_a_host_only_the_task_of_a_slower_host_moves() -> None:
     idle = replace(SMALL, name="quick", speed=4.0)
     seen = spark_like({"h1": 1, "h2": 1, "h3": 0}, 1.8)
     assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
@@ -329,10 +329,10 @@ def test_with_one_task_a_host_only_that_of_a_slower_host_moves() -> None:
     assert action == MoveTask(TaskId("count", 0), "h3")
 
 
-def test_a_slow_hosts_busy_cores_count_at_the_speed_of_its_slots() -> None:
+def test_busy_time_of_a_slow_host_counts_in_cores_of_its_slots_speed() -> None:
     slow = replace(SMALL, speed=0.5)
     seen = observed({"h1": 0.6}, [], kind=slow, scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
-    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.6])
+    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.6])
 
 
 def test_of_stages_that_take_turns_only_those_grow_whose_own_turn_is_long() -> None:
@@ -340,9 +340,9 @@ def test_of_stages_that_take_turns_only_those_grow_whose_own_turn_is_long() -> N
     busy = {"lines": 0.2, "count": 1.4}  # together 0.8: two instances at 0.1 of a core, two hosts at 0.7
     hosts = {"h1": 0.8, "h2": 0.8, "h3": 0.0, "h4": 0.0}
     seen = observed(hosts, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
-    assert snapshot_of(seen).replicas.above(0.7).tolist() == [True, True, False, False]
+    assert snapshot_of(seen).instances.above(0.7).tolist() == [True, True, False, False]
     late = replace(seen, operators=waiting(seen, 500.0), batches=(MicroBatch("lines", 0.0, 1.0, 100.0),))
-    assert snapshot_of(late).replicas.above(0.7).all()
+    assert snapshot_of(late).instances.above(0.7).all()
 
 
 def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
@@ -351,7 +351,7 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
     assert len({action.task for action in plan}) == 4
 
 
-def test_an_instance_stays_if_another_would_have_to_grow_without_it() -> None:
+def test_fixed_tasks_stay_if_another_host_would_have_to_grow_again() -> None:
     policy, held = E2df(infrastructure=False, initial=8), dict.fromkeys([f"h{n}" for n in range(8)], 1)
     assert policy.plan(spark_like(held, 8 * 0.34)).actions != ()  # one of the others is then used at 68 %
     assert policy.plan(spark_like(held, 8 * 0.40)).actions == ()
@@ -360,7 +360,7 @@ def test_an_instance_stays_if_another_would_have_to_grow_without_it() -> None:
 def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
     hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
     seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
-    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
+    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.9, 0.9])
     assert E2df(infrastructure=False).plan(seen).actions == (SetParallelism("lines", 3),)
 
 
@@ -370,14 +370,14 @@ def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, p
     assert E2df(infrastructure=False).plan(seen).actions == plan
 
 
-def test_a_host_without_declared_slots_holds_what_fits_its_cores() -> None:
+def test_host_without_declared_slots_holds_what_fits_its_cores() -> None:
     # As a price list gives them: without this no slot was ever lacking, and no host was ever leased.
     wide = replace(SMALL, cores=2.0, slots=10_000)
     seen = observed({"h1": 0.9}, [("split", "h1", 0.9)], kind=wide)
     assert snapshot_of(seen).hosts.slots.tolist() == [2]
 
 
-def test_instances_without_a_host_keep_no_stateful_task_away() -> None:
+def test_floating_instances_use_spare_slots_and_block_no_stateful_task() -> None:
     found = snapshot_of(spark_like({"h1": 8, "h2": 0}, 0.9))
     assert found.spare.tolist() == [0, 0]
     assert found.free.tolist() == [0, 1]
@@ -391,11 +391,11 @@ def test_what_an_operator_lacks_to_be_sized_is_named() -> None:
     )
 
 
-def test_stages_that_share_slots_in_turns_have_their_summed_use() -> None:
+def test_stages_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
     tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
     busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
     seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
-    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
+    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
 
 
 def test_what_is_not_known_makes_no_plan() -> None:
@@ -416,14 +416,14 @@ def noted(seen: Observation, host: str, note: str) -> Observation:
     return replace(seen, leases={**seen.leases, host: replace(seen.leases[host], note=note)})
 
 
-def test_an_operator_without_a_slot_requests_one_host_at_a_time() -> None:
+def test_operator_without_a_slot_requests_one_host_at_a_time() -> None:
     seen = replace(observed({"h1": 0.9, "h2": 0.1}, FULL), next_host=3)
     assert [action.describe() for action in SHARED.plan(seen).actions] == ["lease h3 (small)"]
     waiting = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     assert SHARED.plan(waiting).actions == ()
 
 
-def test_the_arbiters_refusals_are_in_the_decision_record() -> None:
+def test_refusal_of_the_arbiter_is_recorded_with_its_reason() -> None:
     seen = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     (refused,) = SHARED.plan(noted(seen, "h3", "it waits until 'demo' grants a machine: east has all 2 hosts")).refused
     assert (refused.action, refused.by) == (LeaseHost("h3", "small", "local"), "application manager")
@@ -458,7 +458,7 @@ def test_empty_hosts_are_given_back_once_they_had_time_to_get_something() -> Non
     assert [action.describe() for action in SHARED.plan(old).actions] == ["release h3"]
 
 
-def test_with_shared_hosts_nothing_drains_and_no_spare_is_leased() -> None:
+def test_with_shared_hosts_nothing_is_drained_and_no_spare_is_leased() -> None:
     calm = [("split", "h1", 0.05), ("count", "h2", 0.05)]
     seen = observed({"h1": 0.05, "h2": 0.05}, calm, time=600.0)
     assert SHARED.plan(seen).actions == ()
@@ -468,7 +468,7 @@ def test_instances_that_float_take_as_many_slots_as_they_are() -> None:
     # Rounded up on each host, two instances would fill eight hosts of one slot, and hosts would be leased without end.
     hosts = dict.fromkeys([f"h{n}" for n in range(1, 9)], 0.1)
     seen = observed(hosts, [], scalable=FIXED, busy={"lines": 0.1}, parallelism={"lines": 2})
-    taken = snapshot_of(seen).hosts.afloat
+    taken = snapshot_of(seen).hosts.floating
     assert taken is not None
     assert (taken.sum(), taken.max()) == (2, 1)
     tasks = [("count", "h8", math.nan)]
@@ -480,7 +480,7 @@ def test_stages_with_state_take_turns_where_none_floats() -> None:
     tasks = [("split", "h1", math.nan), ("count", "h1", math.nan)]
     seen = observed({"h1": 0.8}, tasks, scalable=frozenset(), busy={"split": 0.3, "count": 0.5})
     both = replace(seen, context=replace(seen.context, layout=lay_out(TWO_KEYED)))
-    assert snapshot_of(both).replicas.utilisation.tolist() == pytest.approx([0.8, 0.8])
+    assert snapshot_of(both).instances.utilisation.tolist() == pytest.approx([0.8, 0.8])
 
 
 def waiting(seen: Observation, records: float) -> Frame:
@@ -493,4 +493,4 @@ def test_a_query_in_which_micro_batches_wait_is_never_idle() -> None:
     seen = observed({"h1": 0.6}, [], scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
     for records, used in ((400.0, 0.6), (100.0, 1.0)):
         late = replace(seen, operators=waiting(seen, 500.0), batches=(MicroBatch("lines", 0.0, 1.0, records),))
-        assert snapshot_of(late).replicas.utilisation.tolist() == pytest.approx([used])
+        assert snapshot_of(late).instances.utilisation.tolist() == pytest.approx([used])

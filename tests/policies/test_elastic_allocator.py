@@ -20,7 +20,7 @@ from support.placement_observations import HOST, pairs, seen
 from support.property_examples import examples
 
 
-def test_an_operator_that_falls_behind_needs_more_than_it_has():
+def test_operator_that_falls_behind_needs_more_than_it_has():
     # Section IV-A by hand: one operator keeps up, of the second only half is done, the third waits for input.
     assert overload(np.array([100.0, 200.0, 50.0]), np.array([100.0, 100.0, 100.0])).tolist() == [1.0, 2.0, 1.0]
 

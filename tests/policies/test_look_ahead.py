@@ -23,7 +23,7 @@ from elastream.loads.shapes import steps
 from elastream.policies.forecasting.oracle import Oracle
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import QUANTILES, Outlook
-from elastream.policies.look_ahead.policy import Latest, Optimistic, Pessimistic, Plasticc
+from elastream.policies.look_ahead.policy import Caf, Plasticc, Wpo, Wpp
 from elastream.simulator import HostFailure, Settings, Travel, make_plant
 
 NAMES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
@@ -79,7 +79,7 @@ def backlog(observation):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rise_and_a_fall_are_carried_with_two_inputs_on_varying_hosts(name):
+def test_two_inputs_and_varying_hosts_carry_a_rise_and_a_fall(name):
     seen = []
     forecast = "" if name in ("caf", "waaf") else ":forecast=oracle"
     _, found = run(named(name + forecast), look=seen.append, speeds=SpeedWalk().over(LONG))
@@ -92,14 +92,14 @@ def test_a_rise_and_a_fall_are_carried_with_two_inputs_on_varying_hosts(name):
     assert any("retracted" in decision.note or decision.outcomes for decision in found.decisions)
 
 
-def test_plasticc_has_hosts_up_at_a_forecast_step_and_caf_does_not():
+def test_plasticc_has_hosts_up_for_a_forecast_step_and_caf_does_not():
     def met(policy):
         seen = []
         run(policy, look=seen.append, graph=PLAIN)
         (at,) = [each for each in seen if each.time == HOUR]
         return sum(each.type.cores for each in at.leases.values()), sum(map(backlog, seen))
 
-    (cores, worst), (late, behind) = met(Plasticc(forecast="oracle")), met(Latest())
+    (cores, worst), (late, behind) = met(Plasticc(forecast="oracle")), met(Caf())
     assert cores > late
     assert worst < behind / 2
 
@@ -110,7 +110,7 @@ def test_an_optimist_falls_behind_more_than_a_pessimist():
         run(policy, look=seen.append, speeds=SpeedWalk().over(LONG))
         return sum(map(backlog, seen))
 
-    assert worst(Optimistic(forecast="oracle")) >= worst(Pessimistic(forecast="oracle"))
+    assert worst(Wpo(forecast="oracle")) >= worst(Wpp(forecast="oracle"))
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -141,8 +141,8 @@ class Blind:
 
 
 @pytest.mark.parametrize("known", [0, 2])
-@pytest.mark.parametrize("kind", [Plasticc, Pessimistic])
-def test_without_a_forecast_the_present_lasts_and_this_is_reported(kind, known):
+@pytest.mark.parametrize("kind", [Plasticc, Wpp])
+def test_without_a_forecast_the_present_lasts_with_a_remark(kind, known):
     seen = []
     _, found = run(kind(forecast=Blind(known)), look=seen.append)
     assert backlog(seen[-1]) < 300 * 45
@@ -155,7 +155,7 @@ def test_a_goal_that_no_plan_reaches_is_said_with_by_how_much_and_why():
     assert any("below the goal" in note and "at most 3 hosts may be leased" in note for note in notes)
 
 
-def test_dropped_plans_and_reversed_actions_are_counted_separately():
+def test_retracted_plans_and_reversed_actions_are_counted_separately():
     _, found = run(Plasticc(forecast="oracle", error=0.3, horizon=HOUR))
     said = [decision.note for decision in found.decisions if "so far" in decision.note]
     assert said
@@ -164,18 +164,18 @@ def test_dropped_plans_and_reversed_actions_are_counted_separately():
 
 
 def test_an_oracle_is_refused_where_nothing_is_known_of_the_run():
-    plant, _ = run(Latest(), seconds=300.0)
+    plant, _ = run(Caf(), seconds=300.0)
     with pytest.raises(DataflowError, match="simulated runs only"):
         check_supported(Plasticc(forecast="oracle"), plant.context)
-    check_supported(Latest(forecast="oracle"), plant.context)
+    check_supported(Caf(forecast="oracle"), plant.context)
 
 
-def test_a_forecasting_policy_without_its_library_is_refused(monkeypatch):
-    plant, _ = run(Latest(), seconds=300.0)
+def test_forecasting_policy_without_its_library_is_refused(monkeypatch):
+    plant, _ = run(Caf(), seconds=300.0)
     monkeypatch.setattr("elastream.policies.forecasting.seasonal.find_spec", lambda _: None)
     with pytest.raises(DataflowError, match=r"pip install 'elastream\[forecast\]'"):
         check_supported(Plasticc(), plant.context)
-    check_supported(Latest(), plant.context)
+    check_supported(Caf(), plant.context)
 
 
 def test_settings_come_from_the_command_line_and_wrong_ones_are_refused():

@@ -246,7 +246,7 @@ def hidden(observation: Observation, but: str) -> Observation:
     )
 
 
-def test_a_sharded_scheduler_decides_without_the_other_operators() -> None:
+def test_sharded_scheduler_decides_the_same_without_other_operators() -> None:
     of = replace(CASES["grid, hours"], types=PRICES[1:2])
     policy = Sharded(instant=120.0)
     run, seen = of.run(policy)

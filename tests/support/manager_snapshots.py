@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastream.policies.e2df.applications import Grants, Refusal
-from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.policies.e2df.operators import Proposals
 
 
@@ -41,7 +41,7 @@ def snapshot(
             np.array([cpu for _, _, cpu in hosts.values()], dtype=np.float64),
             np.array([name not in coming for name in hosts], dtype=np.bool_),
         ),
-        Replicas(
+        Instances(
             np.array([operators.index(operator) for operator, _, _ in replicas], dtype=np.int64),
             np.array(index, dtype=np.int64),
             np.array([rows.get(host, -1) for _, host, _ in replicas], dtype=np.int64),
@@ -67,21 +67,21 @@ def everyones(seen: Snapshot, owner: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class ScaleOut:
-    """An operator would have `replicas` in all, the new one on `host` (empty: anywhere)."""
+    """An operator would have `instances` in all, the new one on `host` (empty: anywhere)."""
 
     application: str
     operator: str
-    replicas: int
+    instances: int
     host: str
 
 
 @dataclass(frozen=True)
 class ScaleIn:
-    """An operator would have `replicas` in all, without the one of index `without`."""
+    """An operator would have `instances` in all, without the one of index `without`."""
 
     application: str
     operator: str
-    replicas: int
+    instances: int
     without: int
 
 
@@ -91,9 +91,9 @@ def messages(proposals: Proposals, snapshot: Snapshot) -> tuple[ScaleOut | Scale
     for operator, change, replicas, host, replica in zip(
         proposals.operator.tolist(),
         proposals.change.tolist(),
-        proposals.replicas.tolist(),
+        proposals.instances.tolist(),
         proposals.host.tolist(),
-        proposals.replica.tolist(),
+        proposals.instance.tolist(),
         strict=True,
     ):
         name = snapshot.operators.names[operator]
@@ -102,7 +102,7 @@ def messages(proposals: Proposals, snapshot: Snapshot) -> tuple[ScaleOut | Scale
             where = snapshot.hosts.names[host] if host >= 0 else ""
             found.append(ScaleOut(application, name, replicas, where))
         else:
-            found.append(ScaleIn(application, name, replicas, int(snapshot.replicas.index[replica])))
+            found.append(ScaleIn(application, name, replicas, int(snapshot.instances.index[replica])))
     return tuple(found)
 
 

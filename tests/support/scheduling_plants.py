@@ -12,7 +12,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
 from elastream.policies.value_cost.policy import enacted
 from elastream.policies.value_cost.problem import Deployment, Goal
-from elastream.policies.value_cost.reading import KnownWork, Situation, read
+from elastream.policies.value_cost.reading import Situation, WorkHistory, read
 from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 
 TEN_MINUTES = Billing(600.0)
@@ -64,9 +64,9 @@ def plant(
     )
 
 
-def seen(plant: SimulatedPlant, goal: Goal | None = None, known: KnownWork | None = None) -> Situation:
+def seen(plant: SimulatedPlant, goal: Goal | None = None, history: WorkHistory | None = None) -> Situation:
     """What is read of the plant now."""
-    return read(plant.observe(), goal or Goal(), INSTANT, known)
+    return read(plant.observe(), goal or Goal(), INSTANT, history)
 
 
 def done(plant: SimulatedPlant, observation: Observation, at: Situation, wanted: Deployment, pace: float = INSTANT) -> int:

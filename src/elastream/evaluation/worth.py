@@ -20,7 +20,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge
 from elastream.policies.value_cost.policy import ValueCost
 from elastream.policies.value_cost.problem import Goal
-from elastream.policies.value_cost.reading import KnownWork, read
+from elastream.policies.value_cost.reading import WorkHistory, read
 
 Live: TypeAlias = Mapping[str, Sequence[tuple[Edge, float]]]
 
@@ -98,7 +98,7 @@ class WorthWatch:
     def __init__(self, graph: Graph, goal: Goal, instant: float = SHORTEST) -> None:
         self._graph, self._goal = graph, goal
         self.line: BreakEven | None = None
-        self._known: KnownWork | None = None
+        self._history: WorkHistory | None = None
         self._instant = max(instant, SHORTEST)
         self._seen = self._counted = self._began = 0.0
         self._selectivity = {
@@ -117,9 +117,9 @@ class WorthWatch:
         if lasts <= 0:
             return
         if self.line is None:
-            found = read(seen, self._goal, self._instant, self._known)
-            self._known = found.known
-            if self._goal.break_even_best is not None or found.known.break_even is not None:
+            found = read(seen, self._goal, self._instant, self._history)
+            self._history = found.history
+            if self._goal.break_even_best is not None or found.history.break_even is not None:
                 self.line = found.problem.line
         running = [value_of(self._graph, seen.composition, over) for over in ("dynamic", "all")]
         self._value += lasts * np.array(running)

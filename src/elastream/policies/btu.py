@@ -1,8 +1,7 @@
-"""VISP's provisioning by billing time unit: a host is kept to the end of its paid time, then released or renewed.
+"""VISP's policy by billing time unit (BTU): a host stays to the end of its paid time, then goes or is renewed.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017): Algorithm 1 decides when
-an operator needs one more instance, Algorithm 2 where it is placed, Algorithm 3 which operator can lose one, and Figures 4
-and 5 how the three form a plan. `elastream.policies.common.draft` keeps the working copy of a plan.
+From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Algorithms 1 to 3 and
+Figures 4 and 5.
 """
 
 import math
@@ -40,43 +39,43 @@ class DownscalingWeights:
 
 
 def predicted_duration(durations: Sequence[float] | Floats) -> float:
-    """The duration one observation ahead, by least squares over the last N (Algorithm 1, lines 5 to 9), seconds.
+    """Return the duration one observation ahead (s), by least squares over the last N (Algorithm 1, lines 5 to 9).
 
-    durations: seconds, oldest first, NaN (unknown) ignored; NaN if fewer than two are known. The paper numbers the newest
-    observation 1, so that its N + 1 would lie in the past, and its printed slope lacks a minus sign; both are corrected:
-    beta = sum((i - mean i) (d_i - mean d)) / sum((i - mean i)^2) over i = 1 (oldest) to N, and the line's value at N + 1.
+    The paper numbers observations backwards and lacks a minus sign. Corrected: beta = sum((i - mean i) (d_i - mean d)) /
+    sum((i - mean i)^2), i = 1 (oldest) to N, extended to N + 1. NaN if fewer than two durations are known.
     """
     values = np.asarray(durations, dtype=np.float64)
     index = np.arange(1.0, len(values) + 1)
-    seen = ~np.isnan(values)
-    if seen.sum() < 2:
+    valid = ~np.isnan(values)
+    if valid.sum() < 2:
         return float("nan")
-    observation_mean, duration_mean = index[seen].mean(), values[seen].mean()
-    deviation = index[seen] - observation_mean
-    slope = float((deviation * (values[seen] - duration_mean)).sum() / (deviation**2).sum())
+    observation_mean, duration_mean = index[valid].mean(), values[valid].mean()
+    deviation = index[valid] - observation_mean
+    slope = float((deviation * (values[valid] - duration_mean)).sum() / (deviation**2).sum())
     return float(duration_mean - slope * observation_mean) + slope * (len(values) + 1)
 
 
 def needs_upscaling(
     duration: float, service_level: float, durations: Sequence[float] | Floats, queue: float, scaling_threshold: float
 ) -> bool:
-    """Whether an operator needs one more instance (Algorithm 1).
+    """Return True if an operator needs one more instance (Algorithm 1). NaN exceeds nothing.
 
-    duration, service_level: current and allowed seconds (o_d, o_slo). durations: the last N, oldest first. queue: items
-    waiting (o_queue). True if the current or predicted duration exceeds the level and more than `scaling_threshold` items
-    wait. Unknown values (NaN) exceed nothing.
+    Args:
+        duration: Current duration (s; o_d).
+        service_level: Allowed duration (s; o_slo).
+        durations: Last N durations, oldest first.
+        queue: Waiting items (o_queue).
     """
     delayed = duration > service_level or predicted_duration(durations) > service_level
     return delayed and queue > scaling_threshold
 
 
 def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
-    """Suitability of each host for one more instance of `unit`, -1 if infeasible (Algorithm 2); lowest is best; (hosts,).
+    """Return the suitability of each host for one more instance (Algorithm 2); lowest is best, -1 infeasible.
 
-    feasibility = min(h_cpu* / o_cpu, h_memory* / o_memory); with the instance placed, difference = |remaining cpu / h_cpu
-    - remaining memory / h_memory|; suitability = difference / feasibility, times CF if the host has the image. The paper's
-    pseudocode lacks minus signs and divisions, which its prose gives. It calls a negative value feasible in one sentence
-    and infeasible in all others; here it is infeasible.
+    feasibility = min(h_cpu* / o_cpu, h_memory* / o_memory); difference = |remaining cpu / h_cpu - remaining memory /
+    h_memory|; suitability = difference / feasibility, times CF if the host has the image. The pseudocode lacks signs and
+    divisions that its prose gives.
     """
     feasibility = draft.feasibility(unit)
     cores, memory = draft.needs[unit.name]
@@ -89,9 +88,10 @@ def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
 
 
 def best_host(draft: Draft, unit: Unit, cache_factor: float, *, ready: bool = False) -> str | None:
-    """The host with the lowest non-negative suitability, the older lease on a tie; None if none fits.
+    """Return the most suitable host, the older lease on a tie; None if none fits.
 
-    ready: consider running hosts only; a migration must not wait for a host to boot.
+    Args:
+        ready: Consider running hosts only, as migrations must not wait for a boot.
     """
     suitability = host_suitability(draft, unit, cache_factor)
     if ready:
@@ -112,12 +112,14 @@ def downscaling_utility(
     queue: float,
     weights: DownscalingWeights,
 ) -> float:
-    """Utility of removing an instance of an operator (Algorithm 3); negative: not allowed; the highest is removed first.
+    """Return the utility of removing an instance (Algorithm 3); the highest goes first, negative means not allowed.
 
-    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, where instances = (o# - min O#) / (max O# - min O#), 0 if all
-    operators have equally many; queue load = QL if less than one item waits, else 0; delay = o_d / o_slo (1 + P), 0 without
-    a service level; scalings = o_s / sum of O_s, 0 before any scaling. -1 below two instances. The paper does not define an
-    unknown duration or queue; here both forbid the removal.
+    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, with
+    instances = (o# - min O#) / (max O# - min O#), 0 if all are equal;
+    queue load = QL if less than one item waits, else 0;
+    delay = o_d / o_slo (1 + P), 0 without a service level;
+    scalings = o_s / sum of O_s, 0 before any.
+    Unknown durations or queues, not defined in the paper, forbid the removal.
     """
     if instances < 2 or math.isnan(queue):
         return -1.0
@@ -138,7 +140,7 @@ def downscaling_utility(
 
 
 def last_duration(observation: Observation, operator: str) -> float:
-    """The last known duration of an operator (o_d): with rare items, it holds until the next item; NaN if unknown."""
+    """Return an operator's last known duration (o_d), or NaN. With rare items it holds until the next."""
     for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
         duration = operators.value(operator, Metric.DURATION)
         if not math.isnan(duration):
@@ -147,28 +149,30 @@ def last_duration(observation: Observation, operator: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What the policy remembers of a run. scaled: when it last scaled up, seconds. renewed: by host, the end of the paid
-    time for which it was renewed, so that it is questioned once per unit (Figure 5)."""
+class BtuMemory:
+    """Memory of the policy."""
 
-    scaled: float = 0.0
+    scaled: float = 0.0  # time of the last scale-up
+    # end of the paid time that each host was renewed for, so that it is decided once per unit (Figure 5)
     renewed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Btu(Policy):
-    """The policy: scale up late operators (Figure 4), then release or renew hosts whose paid time ends soon (Figure 5).
+    """VISP's policy: scale up late operators (Figure 4), then release or renew hosts whose paid time ends (Figure 5).
 
-    scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; not
-    given in the paper, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: of Algorithm
-    3 (paper: 1, QL 100, P 0.0001). window: last fraction of the paid time in which a host is decided on (paper: 5 %).
-    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %); see `_spare`.
-    partial_release: what becomes of a host that cannot be emptied. False: nothing is touched, as the paper's text has it
-    ("If the simulation renders no feasible downscaling plan, the host is leased for another BTU"). True: instances that
-    may be given up go, and the host is renewed with the rest, as its authors' system did.
-    period: seconds between plans; see `ends_soon`. scaling: seconds between two rounds that scale up (paper: 60, while
-    hosts can be questioned at the monitoring interval of 15); None: every plan does. host_type: type to lease; None: the
-    cheapest per core that fits.
+    Args:
+        scaling_threshold: Waiting items above which an operator scales up (paper: 50).
+        observations: N of Algorithm 1, not in the paper.
+        cache_factor: CF (paper: 0.01).
+        weights: Of Algorithm 3 (paper: 1, QL 100, P 0.0001).
+        window: Last fraction of the paid time in which a host is decided on (paper: 5 %).
+        release_share: Largest fraction of an operator's instances removed with one host (paper: 20 %).
+        partial_release: For a host that cannot be emptied. False keeps it untouched, as in the paper; True removes
+            dispensable instances, as its authors' system did.
+        period: Time between plans (s).
+        scaling: Time between scale-up rounds (s; paper: 60). None means every plan.
+        host_type: Type to lease; None for the cheapest per core that fits.
     """
 
     scaling_threshold: float = 50.0
@@ -188,14 +192,9 @@ class Btu(Policy):
     name: ClassVar = "btu"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """The plan of this round.
-
-        Upscaling comes first, because the service level is the paper's first requirement. A host that receives an instance
-        in this round, new or migrated, is not released: it is renewed if its paid time ends. A renewed host is asked again
-        in the next unit.
-        """
+        """Return the plan of this round. A host that receives an instance in it is not released."""
         draft, now = Draft(observation), observation.time
-        before = memory if isinstance(memory, Decided) else Decided()
+        before = memory if isinstance(memory, BtuMemory) else BtuMemory()
         levels = service_levels(observation.context)
         late = [unit for unit in draft.scalable if self.is_late(observation, unit, levels)]
         scales = self.scaling is None or now // self.scaling > before.scaled // self.scaling
@@ -215,21 +214,21 @@ class Btu(Policy):
         draft.spread_state()
         return Plan(
             tuple(draft.plan),
-            Decided(now if scales else before.scaled, renewed),
+            BtuMemory(now if scales else before.scaled, renewed),
             remarks=fixed_waits(observation, self.scaling_threshold),
             unknown=tuple(self._lacking(observation, draft, levels)),
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
+        """Return a sentence if queues or service levels are missing, otherwise None."""
         if sentence := fixed_queue(context):
             return sentence
         levels, by_name = service_levels(context), context.graph.by_name
         units = [unit for unit in context.units if unit.scalable]
         promised = [bool(levels.keys() & measured_at(context, unit)) for unit in units]
-        for unit, known in zip(units, promised, strict=True):
+        for unit, has_level in zip(units, promised, strict=True):
             working = [name for name in unit.operators if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
-            if not known and (working or not any(promised)):
+            if not has_level and (working or not any(promised)):
                 has, give = (f"operator {working[0]!r}", "it") if working else ("the dataflow", "operators")
                 return (
                     f"it keeps service levels, and {has} has none: give {give} a max_duration, or the dataflow a "
@@ -238,7 +237,7 @@ class Btu(Policy):
         return None
 
     def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
-        """What Algorithm 1 needed and did not have: the queue, or how long records take where many wait."""
+        """Yield metrics that Algorithm 1 lacked: the queue, or the duration where many wait."""
         for unit in draft.scalable:
             queue = waiting(observation, unit)
             names = [name for name in measured_at(observation.context, unit) if name in levels]
@@ -249,7 +248,7 @@ class Btu(Policy):
                 yield Unknown(Metric.DURATION, Rows.OPERATOR, names[0])
 
     def is_late(self, observation: Observation, unit: Unit, levels: Mapping[str, float]) -> bool:
-        """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""
+        """Return Algorithm 1 for a unit: any operator late, and a long queue."""
         queue = waiting(observation, unit)
         for name in measured_at(observation.context, unit):
             level = levels.get(name)
@@ -261,12 +260,10 @@ class Btu(Policy):
         return False
 
     def ends_soon(self, lease: Lease, now: float) -> bool:
-        """Whether a host's paid time ends soon, so that it is released or renewed in this round.
+        """Return True if a host must be released or renewed in this round.
 
-        The last 5 % of a BTU of ten minutes are 30 s, shorter than the paper's provisioning interval of 60 s: some hosts
-        would never be considered, others so late that their shutdown extends into the next BTU. The window is therefore at
-        least one period plus the host's stop time; with less than the stop time left, the next BTU is paid anyway and the
-        host is kept. If a BTU is not longer than the window (clouds that bill by the second), every round is in it.
+        The last 5 % of a ten-minute BTU are 30 s, less than the paper's interval of 60 s. So the window is at least one
+        period plus the stop time. With less than the stop time left, the next BTU is paid anyway and the host stays.
         """
         if lease.state is not HostState.RUNNING:
             return False
@@ -277,7 +274,7 @@ class Btu(Policy):
         return lease.type.stop <= remaining <= max(self.window * unit, latest)
 
     def utility(self, draft: Draft, unit: Unit) -> float:
-        """Algorithm 3 for a unit; with several operators, the delay is that of the most delayed."""
+        """Return Algorithm 3 for a unit, with the delay of its most delayed operator."""
         observation, levels = draft.observation, service_levels(draft.observation.context)
         names = measured_at(observation.context, unit)
         delays = [last_duration(observation, name) / levels[name] for name in names if name in levels]
@@ -296,7 +293,7 @@ class Btu(Policy):
         )
 
     def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
-        """Add an instance (Figure 4): where there is room, else in place of another operator's, else on a new host."""
+        """Add an instance (Figure 4): on free room, in place of another operator's, or on a new host."""
         why = f"late with {waiting(draft.observation, unit):.0f} waiting"
         host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
         if host is not None:
@@ -305,11 +302,7 @@ class Btu(Policy):
             draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:
-        """Remove an instance of the operator with the highest positive utility whose removal makes room for `unit`.
-
-        Returns the host, or None. The paper scales down "an operator"; here its instance must be on a host where that makes
-        room. Late operators are excluded. ready: as in `best_host`.
-        """
+        """Remove the most dispensable instance whose removal makes room for `unit`. Returns its host, or None."""
         ranked = sorted(
             ((self.utility(draft, other), other) for other in draft.scalable if other not in late and other is not unit),
             key=lambda pair: -pair[0],
@@ -317,7 +310,7 @@ class Btu(Policy):
         for utility, other in ranked:
             if utility <= 0:
                 return None
-            found: list[tuple[float, str, TaskId]] = []
+            options: list[tuple[float, str, TaskId]] = []
             # Instances of an operator on the same host are interchangeable.
             for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
                 if ready and not draft.is_ready(host):
@@ -327,9 +320,9 @@ class Btu(Policy):
                 value = float(host_suitability(draft, unit, self.cache_factor)[draft.hosts.index(host)])
                 draft.rollback(mark)
                 if value >= 0:
-                    found.append((value, host, task))
-            if found:
-                _, host, task = min(found)
+                    options.append((value, host, task))
+            if options:
+                _, host, task = min(options)
                 draft.remove(task, f"makes room for {unit.name}")
                 return host
             if draft.floating[other.name] > 1:
@@ -341,13 +334,10 @@ class Btu(Policy):
         return None
 
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Empty and release `host` (Figure 5): simulate, scale down, migrate, shut down; or return False.
+        """Empty and release `host` (Figure 5). Returns True on success.
 
-        For each operator with instances there: if its utility is positive, up to `_spare` of them are removed; the others
-        move by the upscaling procedure, as in the paper, to a host with room, else in place of an operator that can be
-        scaled down, but not to a new host. Floating instances count on this host in proportion; remaining ones must fit on
-        the other hosts together. The simulation works on the plan itself and is rolled back if it is not feasible; with
-        `partial_release` the removals stay.
+        Operators with positive utility lose up to `_spare` instances there; the others move, but not to a new host. The
+        simulation works on the plan and is rolled back if infeasible; with `partial_release` the removals stay.
         """
         if host in draft.received:
             return False
@@ -367,7 +357,7 @@ class Btu(Policy):
         return False
 
     def _give_up(self, draft: Draft, host: str, share: float) -> None:
-        """Remove what the operators on `host` may lose with it. share: of the floating instances that count there."""
+        """Remove dispensable instances on `host`, and `share` of the floating ones."""
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
             floating = math.ceil(share * draft.floating[unit.name] - ROUNDING)
@@ -380,7 +370,7 @@ class Btu(Policy):
                 draft.remove(task, f"not needed, {host} ends")
 
     def _move_off(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Move what is left on `host` to others that run; False, with the plan half made, where something has no room."""
+        """Move the remaining instances to running hosts; False, with the plan half made, if one has no room."""
         for task in list(draft.tasks_on(host)):
             unit = draft.unit_of(task)
             target = best_host(draft, unit, self.cache_factor, ready=True)
@@ -391,16 +381,15 @@ class Btu(Policy):
         return True
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
-        """Instances of a unit that may go with one host: `release_share` of all, but one where the others carry its work.
+        """Return how many instances may go with one host: `release_share`, or one if the others carry its work.
 
-        Rounded down, a fifth of four is none, and four hosts with an instance each would never go back.
+        Rounded down, a fifth of four is none.
         """
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
         return max(int(carried), math.floor(self.release_share * instances + ROUNDING))
 
     def _finish_draining(self, draft: Draft) -> None:
-        """Release draining hosts that are empty; keep those whose instances could not be moved."""
         observation = draft.observation
         for lease in observation.leases.values():
             if lease.state is not HostState.DRAINING:

@@ -1,8 +1,7 @@
-"""OTD, online task deployment: moves one task per round to reduce traffic between nodes, or to relieve a loaded worker.
+"""OTD, online task deployment: moves one task per round, to cut traffic or to relieve a loaded worker.
 
 From Zhang, Jin, Wang, Liu and Wan, "Online nonstop task management for Storm-based distributed stream processing engines"
-(JCST, 2024), section 4. A *worker* runs tasks; traffic within a *node* is free. Here a worker is a host, and a node is a
-host or, if hosts of a region share a machine or rack, a region.
+(JCST, 2024), section 4. A *worker* is a host; traffic within a *node*, a host or region, is free.
 """
 
 import math
@@ -29,25 +28,26 @@ from elastream.policies.static import missing_hosts, placement_unsupported_reaso
 
 @dataclass(frozen=True)
 class Attraction:
-    """Bytes/s that each task exchanges with all tasks on a node; sorted by task and node, pairs without traffic omitted."""
+    """Bytes/s that each task exchanges with each node; sorted by task and node, without zeros."""
 
     task: Integers
     node: Integers
     rate: Floats
 
     def at(self, task: Integers, node: Integers, nodes: int) -> Floats:
-        """Rates of these pairs of task and node; shape (pairs,), 0 without traffic. nodes: number of nodes."""
-        keys, wanted = self.task * nodes + self.node, task * nodes + node
+        """Return the rates of these pairs of task and node, 0 without traffic."""
+        keys, requested = self.task * nodes + self.node, task * nodes + node
         if not keys.size:
-            return np.zeros(wanted.size)
-        found = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        return np.where(keys[found] == wanted, self.rate[found], 0.0)
+            return np.zeros(requested.size)
+        rows = np.minimum(np.searchsorted(keys, requested), keys.size - 1)
+        return np.where(keys[rows] == requested, self.rate[rows], 0.0)
 
 
 def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
-    """The sums of Equation 4 for all tasks and nodes with traffic. place: node of each task, -1 if unplaced.
+    """Return the sums of Equation 4. Traffic with unplaced tasks is ignored.
 
-    Traffic with unplaced tasks is ignored.
+    Args:
+        place: Node of each task, -1 if unplaced.
     """
     source, target, rate = exchange.source, exchange.target, exchange.rate
     between = (source >= 0) & (target >= 0) & (source != target)
@@ -64,7 +64,7 @@ def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
 
 
 def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """AS of Equation 4: the traffic of `task` within `node` minus that with all other nodes, if it were on `node`."""
+    """Return AS of Equation 4: traffic of `task` within `node` minus that with other nodes, if it were there."""
     touching = (exchange.source == task) ^ (exchange.target == task)
     other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
     rate = exchange.rate[touching]
@@ -75,12 +75,12 @@ def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) 
 
 
 def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
-    """ASC of Equation 5 for moving each of `task` alone to the corresponding `node`; shape (moves,)."""
+    """Return ASC of Equation 5 for moving each of `task` alone to its `node`."""
     return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
 
 
 def touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
-    """The entries with one of `tasks` as source or target."""
+    """Return the entries with one of `tasks` as source or target."""
     mine = np.zeros(count + 1, dtype=np.bool_)
     mine[tasks] = True
     rows = mine[exchange.source] | mine[exchange.target]
@@ -88,7 +88,7 @@ def touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
 
 
 class LoadClass(IntEnum):
-    """Load class of a worker. UNKNOWN, also for workers that accept no tasks: takes no part."""
+    """Load class of a worker. UNKNOWN workers, and those that accept no tasks, take no part."""
 
     UNKNOWN = 0
     LOW = 1
@@ -97,36 +97,34 @@ class LoadClass(IntEnum):
 
 
 class Case(IntEnum):
-    """The paper's four cases, by whether there are workers with high load and workers with low load."""
+    """The paper's four cases, by workers with high and with low load."""
 
+    # Both: move a task off the busiest worker (Algorithm 1).
     BALANCE = 1
-    """Both: a task of the busiest worker is moved (Algorithm 1)."""
+    # Only high: no worker has room.
     SHORTAGE = 2
-    """Only high: no worker has room; the plan carries a remark."""
+    # Only low: move a task to the node it exchanges most with (Algorithm 2).
     COMMUNICATION = 3
-    """Only low: a task is moved to the node with which it exchanges most (Algorithm 2)."""
+    # Neither.
     NONE = 4
-    """Neither: no action."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtdRules:
-    """Thresholds of load and benefit; the paper gives no figures for them.
+    """Thresholds of load and benefit. The paper gives no figures.
 
-    high: utilisation from which load is high. low: below which it is low. long_wait: seconds of a worker's work that wait
-    for it, from which its load is high, whatever its CPU use; long_queue: records, where it is unknown how many it works
-    off in a second. threshold: least change of the allocation score for Algorithm 2, as a fraction of a task's mean
-    exchange (the paper's threshold_ASC has its own unit).
+    `relief` is an extension. As published, both algorithms consider traffic alone and may undo each other without end.
+    With `relief`, Algorithm 1 must lower the higher utilisation by that share, and Algorithm 2 must leave its receiver
+    below high load. A relief of b on utilisation u pays within T where b / u >= s / T, for a move that stops processing
+    for s seconds.
 
-    relief: an extension. As published, both algorithms consider communication alone: Algorithm 1 may move an idle task, or
-    one so heavy that the receiver becomes as loaded as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must
-    then relieve, without end. With `relief` above 0, a move by Algorithm 1 must lower the higher of the two utilisations by
-    that part of itself, and if the busiest worker has no such task the next one with high load is tried; a move by
-    Algorithm 2 must leave its receiver below high load. 0: as published.
-
-    It is what a move costs over the time in which it has to earn that: while all wait for a worker of utilisation u, relief
-    of b raises what is processed by b / u, and a move that stops processing for s seconds is worth it within T where
-    b / u >= s / T. The default is one second (the paper's stop is shorter, section 5.2.1) over a minute.
+    Args:
+        high: Utilisation from which load is high.
+        low: Utilisation below which load is low.
+        long_queue: Waiting records that make load high, if the worker's rate is unknown.
+        long_wait: Seconds of waiting work that make load high.
+        threshold: Least change of score for Algorithm 2, as a share of a task's mean traffic (paper: threshold_ASC).
+        relief: Least relief; 0 as published, default one second over a minute.
     """
 
     high: float = 0.9
@@ -153,25 +151,26 @@ class OtdRules:
 
 @dataclass(frozen=True)
 class Workers:
-    """Columns by worker. node: number of its node. utilisation: 0 to 1, queue: records waiting there; NaN if unknown.
+    """Columns by worker."""
 
-    takes: whether it accepts tasks. processed: records/s that it works off, NaN or None if unknown.
-    """
-
-    node: Integers
-    utilisation: Floats
-    queue: Floats
-    takes: NDArray[np.bool_]
-    processed: Floats | None = None
+    node: Integers  # number of its node
+    utilisation: Floats  # 0 to 1, NaN if unknown
+    queue: Floats  # waiting records, NaN if unknown
+    takes: NDArray[np.bool_]  # accepts tasks
+    processed: Floats | None = None  # records/s, NaN or None if unknown
 
     def long(self, rules: OtdRules) -> NDArray[np.bool_]:
-        """Which workers have a long queue: thousands of records are none where as many are worked off in a moment."""
+        """Return a mask of workers with a long queue."""
         rate = np.nan if self.processed is None else self.processed
         return np.asarray(self.queue >= np.where(np.greater(rate, 0), rules.long_wait * rate, rules.long_queue))
 
+    def nodes_of(self, host: Integers) -> Integers:
+        """Return the node of each task on worker `host`, -1 if unplaced."""
+        return np.where(host >= 0, self.node[host], -1)
+
     @property
     def heaviest_last(self) -> Integers:
-        """Workers ordered by load: by utilisation rounded to 0.01, then by queue."""
+        """Workers by utilisation rounded to 0.01, then by queue."""
         used = np.where(np.isnan(self.utilisation), 0.0, np.round(self.utilisation, 2))
         waiting = np.where(np.isnan(self.queue), 0.0, self.queue)
         return np.lexsort((waiting, used))
@@ -179,24 +178,23 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Result of a round: the case, and for cases 1 and 3 the task to move, its new worker (-1: no move) and the change of
-    its allocation score (bytes/s; NaN if exchanges are unknown)."""
+    """Result of a round."""
 
     case: Case
-    task: int = -1
-    worker: int = -1
-    change: float = math.nan
+    task: int = -1  # task to move in cases 1 and 3
+    worker: int = -1  # its new worker, -1 for no move
+    change: float = math.nan  # change of its allocation score (bytes/s), NaN if traffic is unknown
 
 
 def classes(workers: Workers, rules: OtdRules) -> Integers:
-    """Load class of each worker, by CPU use and queue, or by the one that is known; shape (workers,)."""
+    """Return the load class of each worker by CPU and queue, or by the known one."""
     long = workers.long(rules)
-    found = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
-    found[~np.isnan(workers.utilisation)] = LoadClass.NORMAL
-    found[workers.utilisation < rules.low] = LoadClass.LOW
-    found[(workers.utilisation >= rules.high) | long] = LoadClass.HIGH
-    found[~workers.takes] = LoadClass.UNKNOWN
-    return found
+    level = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
+    level[~np.isnan(workers.utilisation)] = LoadClass.NORMAL
+    level[workers.utilisation < rules.low] = LoadClass.LOW
+    level[(workers.utilisation >= rules.high) | long] = LoadClass.HIGH
+    level[~workers.takes] = LoadClass.UNKNOWN
+    return level
 
 
 def otd_round(
@@ -207,13 +205,15 @@ def otd_round(
     rules: OtdRules,
     without: frozenset[tuple[int, int]] = frozenset(),
 ) -> Pair:
-    """Compute one round. host: worker of each task, -1 if unplaced. load: of each task, NaN if unknown.
+    """Return the result of one round. Ties go to the better balance of loads.
 
-    Ties, in particular if exchanges are unknown, are broken by the better balance of loads. without: excluded pairs of task
-    and worker.
+    Args:
+        host: Worker of each task, -1 if unplaced.
+        load: Of each task, NaN if unknown.
+        without: Excluded pairs of task and worker.
     """
-    found = classes(workers, rules)
-    high, low = found == LoadClass.HIGH, found == LoadClass.LOW
+    level = classes(workers, rules)
+    high, low = level == LoadClass.HIGH, level == LoadClass.LOW
     case = (
         (Case.BALANCE if low.any() else Case.SHORTAGE) if high.any() else (Case.COMMUNICATION if low.any() else Case.NONE)
     )
@@ -225,36 +225,31 @@ def otd_round(
     lightest = np.full(nodes, -1, dtype=np.int64)
     for worker in order[::-1][low[order[::-1]]].tolist():
         lightest[workers.node[worker]] = worker
-    place = np.where(host >= 0, workers.node[host], -1)
     if case is Case.BALANCE:
         givers, weight = order[high[order]][::-1], _weights(workers, host, load)
         for giver in (givers if rules.relief > 0 else givers[:1]).tolist():
-            pair = _balance(workers, host, weight, place, exchange, giver, lightest, rules, without)
+            pair = _balance(workers, host, weight, exchange, giver, lightest, rules, without)
             if pair.task >= 0:
                 return pair
         return Pair(case)
-    return _bring_together(workers, host, load, place, exchange, lightest, rules, without)
+    return _bring_together(workers, host, load, exchange, lightest, rules, without)
 
 
 def _balance(
     workers: Workers,
     host: Integers,
     weight: Floats,
-    place: Integers,
     exchange: Exchange,
     giver: int,
     lightest: Integers,
     rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 1: the pair of a task on worker `giver` and a node's lightest worker with the greatest change of score.
-
-    weight: of each task, see `_weights`.
-    """
+    """Algorithm 1: return the task on worker `giver` and lightest worker of a node with the greatest change of score."""
     mine, goals = np.flatnonzero(host == giver), np.flatnonzero(lightest >= 0)
     if not mine.size:
         return Pair(Case.BALANCE)
-    nodes = lightest.size
+    nodes, place = lightest.size, workers.nodes_of(host)
     task, node = np.repeat(mine, goals.size), np.tile(goals, mine.size)
     worker = lightest[node]
     if exchange.known:
@@ -274,7 +269,7 @@ def _balance(
 
 
 def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
-    """Each task's part of its worker's utilisation; shape (tasks,), NaN if unknown or unplaced."""
+    """Return each task's part of its worker's utilisation, NaN if unknown."""
     at = np.append(workers.utilisation, np.nan)[host]
     total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
     return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)
@@ -284,16 +279,15 @@ def _bring_together(
     workers: Workers,
     host: Integers,
     load: Floats,
-    place: Integers,
     exchange: Exchange,
     lightest: Integers,
     rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 2: the pair of a task and a node's lightest worker with the greatest change, if above the threshold."""
+    """Algorithm 2: return the task and lightest worker of a node with the greatest change above the threshold."""
     if not exchange.known:
         return Pair(Case.COMMUNICATION)
-    nodes = lightest.size
+    nodes, place = lightest.size, workers.nodes_of(host)
     pulls = attraction(exchange, place, nodes)
     own = pulls.at(np.arange(host.size), place, nodes)
     # Without traffic a task gains nothing: only pairs in the table can be worth a move.
@@ -318,17 +312,15 @@ def _bring_together(
 
 @dataclass(frozen=True, slots=True)
 class OtdMemory:
-    """Memory of `Otd`. due: time of its next round. requested: the move of its last round.
+    """Memory of `Otd`."""
 
-    failed: (task, host) of moves that did not take effect since the placement last changed.
-    """
-
-    due: float = -math.inf
-    requested: MoveTask | None = None
+    due: float = -math.inf  # time of the next round
+    requested: MoveTask | None = None  # last move
+    # (task, host) of moves without effect since the placement last changed
     failed: frozenset[tuple[TaskId, str]] = frozenset()
 
     def after(self, observation: Observation) -> frozenset[tuple[TaskId, str]]:
-        """Failed moves, that of the last round included; empty if that one took effect."""
+        """Return failed moves, the last one included; empty if it took effect."""
         if self.requested is None:
             return self.failed
         tasks = observation.tasks
@@ -340,12 +332,13 @@ class OtdMemory:
 
 @dataclass(frozen=True)
 class Otd(OtdRules, Policy):
-    """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
+    """OTD policy: at most one `MoveTask` every `period` seconds.
 
-    Besides the thresholds of `OtdRules`, node: "host" or "region", within which traffic is free. hosts:
-    number of hosts to keep leased; 0: the hosts present.
+    A move without effect is not repeated until the placement changes.
 
-    A move that did not take effect is not planned again until the placement has changed; see `OtdMemory`.
+    Args:
+        node: Unit within which traffic is free: "host" or "region".
+        hosts: Hosts to keep leased; 0 for those present.
     """
 
     period: float = 5.0
@@ -359,13 +352,12 @@ class Otd(OtdRules, Policy):
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
     wants_traffic: ClassVar = True
-    """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "otd"
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
-        """The best move of this round, if any; none between two rounds.
+        """Return the best move of this round; none between rounds.
 
-        Case 2 yields a remark instead of an action: workers are overloaded, and none has room.
+        In case 2 workers are overloaded and none has room: a remark instead of an action.
         """
         memory = memory or OtdMemory()
         if observation.time < memory.due - TICK:
@@ -381,11 +373,11 @@ class Otd(OtdRules, Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
+        """Return a sentence if hosts or placement do not fit, otherwise None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
-        """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""
+        """Return case and best pair as rows of tasks and hosts, without `failed` pairs."""
         tasks, rows = observation.tasks, observation.hosts.rows
         without = frozenset(
             (tasks.rows[str(task)], rows[host]) for task, host in failed if str(task) in tasks.rows and host in rows
@@ -403,7 +395,6 @@ class Otd(OtdRules, Policy):
 
 
 def _lacking(observation: Observation, pair: Pair) -> Iterator[Unknown]:
-    """The use of a host that takes tasks, or, where tasks would be brought together, what they exchange."""
     workers = workers_of(observation)
     for row in np.flatnonzero(workers.takes & np.isnan(workers.utilisation)).tolist():
         yield Unknown(Metric.CPU, Rows.HOST, observation.hosts.ids[row], "cannot place on it")
@@ -413,7 +404,7 @@ def _lacking(observation: Observation, pair: Pair) -> Iterator[Unknown]:
 
 
 def workers_of(observation: Observation, node: str = "host") -> Workers:
-    """The hosts of an observation as workers, in the same order."""
+    """Return the hosts of an observation as workers, in the same order."""
     hosts, tasks = observation.hosts, observation.tasks
     leases = [observation.leases[host] for host in hosts.ids]
     if node == "region":
@@ -425,17 +416,17 @@ def workers_of(observation: Observation, node: str = "host") -> Workers:
     def by_host(metric: Metric) -> Floats:
         values = tasks.column(metric)
         counted = (tasks.host >= 0) & ~np.isnan(values)
-        found = np.bincount(tasks.host[counted], values[counted], len(leases)).astype(np.float64)
-        found[np.bincount(tasks.host[counted], minlength=len(leases)) == 0] = np.nan
-        return found
+        sums = np.bincount(tasks.host[counted], values[counted], len(leases)).astype(np.float64)
+        sums[np.bincount(tasks.host[counted], minlength=len(leases)) == 0] = np.nan
+        return sums
 
     takes = np.array([lease.state is HostState.RUNNING for lease in leases], dtype=np.bool_)
     return Workers(number, hosts.column(Metric.CPU), by_host(Metric.BACKLOG), takes, by_host(Metric.PROCESSED_RATE))
 
 
 def shortage(observation: Observation, rules: OtdRules) -> str:
-    """The remark of case 2."""
-    found = classes(workers_of(observation), rules)
-    full = [host for host, kind in zip(observation.hosts.ids, found.tolist(), strict=True) if kind == LoadClass.HIGH]
+    """Return the remark of case 2."""
+    level = classes(workers_of(observation), rules)
+    full = [host for host, kind in zip(observation.hosts.ids, level.tolist(), strict=True) if kind == LoadClass.HIGH]
     named = ", ".join(full[:5]) + (f" and {len(full) - 5} more" if len(full) > 5 else "")
     return f"resources are short: load is high on {named}, and no host has a load low enough to accept a task"

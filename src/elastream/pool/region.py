@@ -19,7 +19,7 @@ from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider
 from elastream.core.hosts import HostType
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.policies.e2df import regions
-from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.policies.e2df.regions import Region, RegionRules
 from elastream.pool.state_log import StateLog, steady_clock
 from elastream.recording.lines import JournalProblem
@@ -170,7 +170,7 @@ class RegionNode:
                 np.array(cpu, dtype=np.float64),
                 np.array([host.phase is Phase.UP for host in hosts], dtype=np.bool_),
             ),
-            Replicas(zeros, zeros, on, np.full(len(on), math.nan)),
+            Instances(zeros, zeros, on, np.full(len(on), math.nan)),
             Operators(("",), np.zeros(1, dtype=np.int64), identities([""])),
             Applications(("",), np.full(1, math.nan), np.full(1, math.nan)),
         )

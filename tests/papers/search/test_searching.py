@@ -11,7 +11,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
-from elastream.policies.value_cost.policy import Answer, Asked, ValueCost
+from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost
 from elastream.policies.value_cost.problem import Goal, score
 from elastream.policies.value_cost.reading import read
 from elastream.recording.recorder import Collector
@@ -138,9 +138,9 @@ class Asking(ValueCost):
 
     seen: list[tuple[bool, bool]] = field(default_factory=list)
 
-    def search(self, asked: Asked) -> Answer:
-        self.seen.append((asked.alternates, asked.resources))
-        return Answer(asked.read.deployment, "")
+    def search(self, request: SearchRequest) -> SearchResult:
+        self.seen.append((request.alternates, request.resources))
+        return SearchResult(request.situation.deployment, "")
 
 
 @pytest.mark.parametrize(

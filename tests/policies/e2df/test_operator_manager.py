@@ -20,7 +20,7 @@ def said(seen, rules=RULES, withheld=()):
     return messages(propose(rules, seen, owner, kept), seen)
 
 
-def test_an_instance_above_the_threshold_adds_one_on_the_least_used_host() -> None:
+def test_hot_instance_adds_one_on_the_least_used_host_of_its_region() -> None:
     seen = snapshot(ROOM, [("a/count", "h1", 0.71), ("a/count", "h2", 0.2)])
     assert said(seen) == (ScaleOut("a", "a/count", 3, "h3"),)
 
@@ -29,11 +29,11 @@ def test_a_replica_at_the_threshold_makes_none() -> None:
     assert said(snapshot(ROOM, [("a/count", "h1", 0.7)])) == ()
 
 
-def test_an_instance_goes_if_the_others_stay_below_c_times_the_threshold() -> None:
+def test_instance_goes_if_the_others_stay_below_c_times_the_threshold() -> None:
     below = [("a/count", "h1", 0.35), ("a/count", "h2", 0.17)]
     (message,) = said(snapshot(ROOM, below))
     assert isinstance(message, ScaleIn)
-    assert message.replicas == 1
+    assert message.instances == 1
     assert said(snapshot(ROOM, [("a/count", "h1", 0.35), ("a/count", "h2", 0.18)])) == ()  # 0.53 is above 0.525
 
 
@@ -41,7 +41,7 @@ def test_the_last_replica_stays() -> None:
     assert said(snapshot(ROOM, [("a/count", "h1", 0.0)])) == ()
 
 
-def test_the_instance_to_go_is_one_of_the_two_most_used_in_turn() -> None:
+def test_instance_to_go_is_one_of_the_two_most_used_in_turn() -> None:
     replicas = [("a/count", "h1", used) for used in (0.01, 0.2, 0.02, 0.1)]
     gone = {said(snapshot(ROOM, replicas, time=30.0 * k))[0].without for k in range(40)}
     assert gone == {1, 3}
@@ -84,7 +84,7 @@ def test_a_host_whose_use_is_unknown_comes_after_all_others() -> None:
     assert said(snapshot(hosts, [("a/count", "h1", 0.9)]))[0].host == "h3"
 
 
-def test_independent_operators_do_not_all_ask_for_one_idle_host() -> None:
+def test_independent_operators_do_not_all_request_the_same_idle_host() -> None:
     hosts = {"h0": ("east", 50, 0.9), **{f"h{k}": ("east", 1, 0.0) for k in range(1, 9)}}
     seen = snapshot(hosts, [(f"a/{k}", "h0", 0.9) for k in range(8)])
     assert len({message.host for message in said(seen)}) > 2

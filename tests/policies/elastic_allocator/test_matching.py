@@ -75,7 +75,7 @@ def test_more_time_is_never_worse():
     assert found == sorted(found, reverse=True)
 
 
-def test_the_utilisation_objective_overfills_no_host():
+def test_objective_utilisation_respects_capacity_and_evens_out_ties():
     found = allocate([[0.5], [0.5]], [[0.5], [0.4], [0.0]], np.ones((3, 1)), objective=Objective.UTILISATION)
     assert utilisation(load_after(found.place, [[0.5], [0.5]], [[0.5], [0.4], [0.0]]), np.ones((3, 1))) == pytest.approx(
         1.9 / 3

@@ -35,7 +35,7 @@ def test_a_deployment_holds_up_to_the_first_instant_out_of_the_tolerance():
     assert farthest(np.array([1.0, 1.0]), GOAL) == 0
 
 
-def test_the_interval_mean_holds_while_it_is_within_tolerance():
+def test_interval_mean_holds_to_its_last_instant_in_the_tolerance():
     assert farthest(np.array([0.8, 0.7, 0.9, 0.5]), GOAL, "interval") == 3
     assert farthest(np.array([0.7, 0.7]), GOAL, "interval") == 0
     assert farthest(np.zeros(0), GOAL, "interval") == 0

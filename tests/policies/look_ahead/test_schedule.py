@@ -6,7 +6,7 @@ import numpy as np
 
 from elastream.policies.look_ahead.schedule import (
     Change,
-    Done,
+    ChangeHistory,
     PlannedStage,
     StagedPlan,
     changes,
@@ -72,7 +72,7 @@ def test_a_plan_is_what_it_changes():
     }  # fmt: skip
 
 
-def test_a_dropped_plan_is_retracted_and_a_small_shift_is_not():
+def test_dropped_change_is_retracted_and_a_moved_one_is_not():
     before = (Change(300.0, "a", "x"), Change(600.0, "a", "y"), Change(900.0, "b", "2"))
     assert retracted(before, before, 0.0, 300.0) == 0
     assert retracted(before, (), 0.0, 300.0) == 3
@@ -83,12 +83,12 @@ def test_a_dropped_plan_is_retracted_and_a_small_shift_is_not():
 
 def test_an_enacted_change_is_reversed_by_its_opposite_within_the_horizon():
     other = ONE.switched(1, 1)
-    done = Done().after(PROBLEM, 0.0, 1800.0, ONE, other)
+    done = ChangeHistory().after(PROBLEM, 0.0, 1800.0, ONE, other)
     assert done.reversed == 0
     assert done.after(PROBLEM, 600.0, 1800.0, other, ONE).reversed == 1
     assert done.after(PROBLEM, 3600.0, 1800.0, other, ONE).reversed == 0, "so late it is no reversal"
     more = with_host(ONE, 0.0)
-    grown = Done().after(PROBLEM, 0.0, 1800.0, ONE, more)
+    grown = ChangeHistory().after(PROBLEM, 0.0, 1800.0, ONE, more)
     assert grown.after(PROBLEM, 600.0, 1800.0, more, with_host(more, 0.0)).reversed == 0
     assert grown.after(PROBLEM, 600.0, 1800.0, more, ONE).reversed == 2, "an instance and a host"
 

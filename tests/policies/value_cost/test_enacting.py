@@ -163,7 +163,7 @@ def test_on_shared_cores_hosts_are_leased_and_stages_get_a_task_a_slot():
     assert enacted(plant_.observe(), at.problem, seen(plant_).deployment, pace=INSTANT) == (SetParallelism("source", 6),)
 
 
-def test_with_shared_cores_a_host_drains_at_the_end_of_its_paid_time():
+def test_on_shared_cores_a_host_is_drained_when_its_paid_time_ends():
     plant_, _, at = ran(fused=True, hosts=("four", "one"), parallelism={"source": 5}, until=300.0)
     less = replace(at.deployment, hosts=at.deployment.hosts[:1], instances=at.deployment.instances[:1])
     assert enacted(plant_.observe(), at.problem, less, pace=INSTANT) == ()

@@ -133,7 +133,7 @@ def test_below_the_goal_a_cheaper_alternate_comes_before_a_host() -> None:
     assert [host.name for host in found.hosts] == ["h1"]
 
 
-def test_hosts_come_if_no_alternate_suffices_and_value_stays() -> None:
+def test_hosts_come_where_no_alternate_suffices_or_pays_off() -> None:
     goal = Goal(break_even_best=100.0, break_even_worst=10.0)  # half of the value is too much for a few hosts
     of = chain([(1.0, 1.0, 1.0), (0.5, 0.9, 1.0)], goal=goal)
     found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, 40.0))
@@ -166,7 +166,7 @@ def test_above_the_goal_no_removal_too_many_is_left() -> None:
 
 
 @pytest.mark.parametrize("rate", [7.3, 10.0, 16.0])
-def test_the_plan_rests_under_a_lasting_load_while_a_backlog_is_served(rate: float) -> None:
+def test_plan_comes_to_rest_under_a_steady_load_with_a_changing_backlog(rate: float) -> None:
     of = chain([(1.0, 1.0, 1.0), (0.7, 0.6, 1.0), (0.5, 0.3, 1.0)], goal=Goal(break_even_best=5.0, break_even_worst=1.0))
     plan, waiting = running(of, [(LARGE, {"o0": 4})]), 0.0
     seen: list[tuple[int, int]] = []
@@ -204,7 +204,7 @@ def test_an_operator_whose_instances_are_fixed_keeps_them() -> None:
         assert adapted(of, now, steady(of, rate)).instances[:, 1].sum() == 2
 
 
-def test_a_spare_instance_is_reassigned_before_a_host_is_leased() -> None:
+def test_spare_instance_goes_to_another_operator_before_a_lease() -> None:
     of = chain([(1.0, 0.1, 1.0)], [ANY])
     found = adapted(of, running(of, [(LARGE, {"o0": 3, "o1": 1})]), steady(of, 6.0))
     assert [host.name for host in found.hosts] == ["h1"]
@@ -299,7 +299,7 @@ def test_two_inputs_and_two_outputs_reach_the_goal_at_each_rate() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_oversized_host_is_replaced_by_the_end_of_its_paid_time(
+def test_too_large_host_is_replaced_by_a_small_one_in_time(
     shared: bool,
 ) -> None:
     of = chain([ANY], [ANY], shared=shared)

@@ -23,7 +23,7 @@ from elastream.policies.value_cost.reading import deployment_of, read
 from support.scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 
-def test_a_problem_has_the_costs_and_values_of_all_alternates():
+def test_problem_has_the_dataflow_with_costs_and_values_of_alternates():
     plant_ = plant()
     plant_.advance(60.0)
     found = seen(plant_)
@@ -81,7 +81,7 @@ def in_batches(of: Observation, phase: int, lasts: int = 10) -> Observation:
     return replace(of, operators=operators(0), history=history, application=application)
 
 
-def test_with_shared_cores_a_reading_does_not_depend_on_batch_phase():
+def test_reading_on_shared_cores_ignores_the_phase_of_batches():
     plant_ = plant(fused=True)
     plant_.advance(60.0)
     read_at = [read(in_batches(plant_.observe(), phase), Goal(), INSTANT) for phase in range(10)]
@@ -107,7 +107,7 @@ def with_columns(frame: Frame, columns: Mapping[Metric, ArrayLike]) -> Frame:
     return Frame(frame.ids, {metric: frame.column(metric) for metric in frame.metrics} | dict(columns))
 
 
-def test_without_metrics_nothing_is_planned_and_the_metric_is_named():
+def test_nothing_is_planned_without_metrics_and_they_are_named():
     found = seen(plant())
     assert not found.decidable
     (unknown,) = found.unknown
@@ -123,7 +123,7 @@ def test_an_alternate_of_unknown_cost_cannot_be_chosen_and_is_named():
     assert [(each.metric, each.row) for each in found.unknown] == [(Metric.SERVICE_TIME, "score.new")]
 
 
-def test_only_allowed_alternates_are_options_and_others_are_left():
+def test_guards_limit_options_and_forbidden_alternates_are_left():
     plant_ = plant()
     plant_.advance(60.0)
     guarded = {"score": GuardDecision("score", ("quick",), {"best": 1.0, "quick": 0.5})}
@@ -143,19 +143,19 @@ def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
     assert sorted(host.speed for host in found.deployment.hosts) == [1.0, FAST.speed]
 
 
-def test_an_alternates_cost_is_remembered_at_any_speed():
+def test_measured_cost_of_an_alternate_is_remembered_at_any_speed():
     plant_ = plant(20.0, settings={"speed_trace": SpeedTrace(np.array([[1.0] * 2 + [0.5] * 100]), 60.0)})
     plant_.advance(110.0)
-    known = seen(plant_).known
+    history = seen(plant_).history
     plant_.apply(SwitchAlternate("score", "quick"))
     for time in (180.0, 300.0, 600.0):
         plant_.advance(time)
-        known = (found := seen(plant_, known=known)).known
+        history = (found := seen(plant_, history=history)).history
     assert found.problem.costs((0, 0, 0, 0))[1] == pytest.approx(0.02, rel=0.05)
     assert found.problem.costs((0, 1, 0, 0))[1] == pytest.approx(0.005, rel=0.05)
 
 
-def test_default_break_even_costs_come_from_the_first_records_and_stay():
+def test_default_break_even_follows_from_the_first_records():
     plant_ = plant()
     plant_.advance(60.0)
     first = seen(plant_)
@@ -163,19 +163,19 @@ def test_default_break_even_costs_come_from_the_first_records_and_stay():
     assert first.problem.goal.worst == pytest.approx(1.0 / TARGET_UTILISATION * 3.0 / 4 * 6, rel=0.1)
     plant_.apply(SwitchAlternate("score", "quick"))
     plant_.advance(300.0)
-    assert seen(plant_, known=first.known).problem.goal == first.problem.goal
+    assert seen(plant_, history=first.history).problem.goal == first.problem.goal
     given = Goal(break_even_best=5.0, break_even_worst=1.0)
-    assert seen(plant_, given, first.known).problem.goal == given
+    assert seen(plant_, given, first.history).problem.goal == given
 
 
 def test_the_value_and_the_money_so_far_are_those_of_the_period():
     plant_ = plant(20.0, ("four", "one"))
     plant_.advance(60.0)
-    known = seen(plant_).known
+    history = seen(plant_).history
     plant_.apply(SwitchAlternate("score", "quick"))
     plant_.apply(ReleaseHost("h2"))
     plant_.advance(180.0)
-    found = seen(plant_, known=known)
+    found = seen(plant_, history=history)
     assert found.conditions.value == pytest.approx((60 * 1.0 + 120 * 0.5) / 180)
     assert found.conditions.paid == pytest.approx(1.0)
     assert [host.name for host in found.conditions.leased] == ["h1"]
@@ -187,9 +187,9 @@ def test_a_new_period_begins_with_what_it_is_charged_itself():
     goal = Goal(period=300.0)
     plant_ = plant(20.0)
     plant_.advance(240.0)
-    known = seen(plant_, goal).known
+    history = seen(plant_, goal).history
     plant_.advance(360.0)
-    found = seen(plant_, goal, known)
+    found = seen(plant_, goal, history)
     assert (found.conditions.began, found.conditions.paid) == (300.0, 0.0)
     assert score(found.problem, found.deployment, found.conditions).cost == 0.0  # paid until 600 before it began
 
@@ -248,11 +248,11 @@ def test_an_operator_that_no_record_reaches_costs_nothing_yet():
     found = seen(plant_)
     assert found.decidable
     assert score(found.problem, found.deployment, found.conditions).mean == 1.0
-    assert found.known.break_even is None
+    assert found.history.break_even is None
     assert not math.isnan(found.problem.goal.best)
 
 
-def test_the_fixed_cost_of_a_batch_is_no_cost_of_its_records():
+def test_batch_overhead_is_no_cost_per_record():
     """A tenth of the records would else cost ten times as much each."""
     plant_ = plant(40.0, fused=True, parallelism={"source": 2})
     plant_.advance(120.0)

@@ -83,7 +83,7 @@ def offers(problem: Problem, conditions: Conditions, *, ahead: float | None = No
     hosts = (*conditions.leased, *new)
     none = np.zeros((len(hosts), len(problem.operators)), dtype=np.int64)
     everything = Deployment((), hosts, none)
-    speeds = speeds_of(problem, everything, conditions)[0]
+    speeds = speeds_of(everything, conditions)[0]
     given_back = cost_of(problem, Deployment((), (), none[:0]), conditions)
     return tuple(
         HostOffer(

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from elastream.errors import InputError
 from elastream.policies.value_cost.greedy import deployed, enduring
-from elastream.policies.value_cost.policy import Answer, Asked, Centralised, ValueCost, answered
+from elastream.policies.value_cost.policy import Centralised, SearchRequest, SearchResult, ValueCost, answered
 from elastream.policies.value_cost.problem import score
 from elastream.units import ROUNDING
 from elastream_papers.search.exhaustive import exhausted
@@ -48,9 +48,9 @@ class Genetic(_Breeding):
 
     name: ClassVar[str] = "genetic"
 
-    def search(self, asked: Asked) -> Answer:
+    def search(self, request: SearchRequest) -> SearchResult:
         """The plan that was bred in this round; that in force where it is time for neither stage."""
-        return _bred(asked, self.settings) if _due(asked) else answered(asked, asked.read.deployment)
+        return _bred(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Hybrid(_Breeding, Centralised):
 
     name: ClassVar[str] = "hybrid"
 
-    def search(self, asked: Asked) -> Answer:
+    def search(self, request: SearchRequest) -> SearchResult:
         """The genetic search in the first round, Algorithm 4 in the others."""
-        return super().search(asked) if asked.round else _bred(asked, self.settings)
+        return super().search(request) if request.round else _bred(request, self.settings)
 
 
 @dataclass(frozen=True)
@@ -85,40 +85,40 @@ class Exhaustive(ValueCost):
         if not self.seconds > 0:
             raise InputError(f"seconds is {self.seconds:g}; it must be above 0")
 
-    def search(self, asked: Asked) -> Answer:
+    def search(self, request: SearchRequest) -> SearchResult:
         """The best plan there is, or the best found with what is proven of it; CE's where none reaches the throughput."""
-        problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+        problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
         reached = score(problem, now, conditions).mean
         # Above the goal nothing is saved before paid time ends, and the next queue would lease again.
-        spare = reached > self.throughput + self.tolerance and bool(asked.due)
-        if not _due(asked) or (asked.round and reached >= problem.goal.lowest and not spare):
-            return answered(asked, now)
+        spare = reached > self.throughput + self.tolerance and bool(request.due)
+        if not _due(request) or (request.round and reached >= problem.goal.lowest and not spare):
+            return answered(request, now)
         found = exhausted(problem, conditions, seconds=self.seconds, current=now)
         if found.optimal and found.deployment is not None:
-            return answered(asked, found.deployment)
+            return answered(request, found.deployment)
         proven = optimum(problem, conditions, seconds=self.seconds, current=now)
         plan = found.deployment if found.profit >= proven.profit else proven.deployment
         if plan is None:
             none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
             said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
-            return _with(answered(asked, deployed(problem, conditions, now)), said)
+            return _with(answered(request, deployed(problem, conditions, now)), said)
         gap = max(0.0, proven.bound - max(found.profit, proven.profit))
         said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
-        return answered(asked, plan) if proven.optimal else _with(answered(asked, plan), said)
+        return answered(request, plan) if proven.optimal else _with(answered(request, plan), said)
 
 
-def _due(asked: Asked) -> bool:
+def _due(request: SearchRequest) -> bool:
     """Whether it is time to search: a plan is of alternates and of hosts, so either will do."""
-    return asked.round == 0 or asked.alternates or asked.resources
+    return request.round == 0 or request.alternates or request.resources
 
 
-def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
+def _bred(asked: SearchRequest, settings: GeneticSettings) -> SearchResult:
     """The plan of a genetic search, from the plan in force where that comes near the goal.
 
     As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above
     the goal, and for these, plans must hold what it does under a load that lasts.
     """
-    problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+    problem, conditions, now = asked.situation.problem, asked.situation.conditions, asked.situation.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean
     adapting, least = asked.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
     if asked.round and reached > goal.lowest:
@@ -128,10 +128,10 @@ def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
         least = min(least, score(problem, now, conditions).mean)
     settings = replace(settings, seed=settings.seed + asked.round)
     found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
-    answer = answered(asked, now if found.deployment is None else found.deployment)
+    result = answered(asked, now if found.deployment is None else found.deployment)
     cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
-    return _with(answer, cut) if found.cut else answer
+    return _with(result, cut) if found.cut else result
 
 
-def _with(answer: Answer, remark: str) -> Answer:
-    return replace(answer, remarks=(remark, *answer.remarks))
+def _with(result: SearchResult, remark: str) -> SearchResult:
+    return replace(result, remarks=(remark, *result.remarks))

@@ -1,9 +1,4 @@
-"""The application manager: grants proposals of its operators, and releases hosts (E2DF, section 4.2).
-
-It decides for a whole application: no slot is granted twice, a token bucket limits reconfigurations, and while the response
-time is over its target no replica and no host is removed. Decisions for many applications are columns; the state of one
-about its hosts is a value (`Application`).
-"""
+"""Application manager: grants its operators' proposals and gives hosts back (E2DF, section 4.2)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +17,12 @@ from elastream.units import ROUNDING
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRules:
-    """tokens, window: at most `tokens` reconfigurations at once, refilled every `window` seconds; inf: no limit.
+    """Rules of application managers.
 
-    settle: seconds for which a placement that was granted counts although it was not seen yet.
+    Args:
+        tokens: Reconfigurations allowed at once; inf for no limit.
+        window: Time to refill the bucket (s).
+        settle: Time for which a granted placement counts before it is observed (s).
     """
 
     tokens: float = math.inf
@@ -33,7 +31,7 @@ class ApplicationRules:
 
 
 class Refusal(IntEnum):
-    """Why a proposal is refused."""
+    """Reason for refusing a proposal."""
 
     GRANTED = 0
     TAKEN = 1
@@ -42,66 +40,62 @@ class Refusal(IntEnum):
 
     @property
     def reason(self) -> str:
-        """In a few words; empty where it is granted."""
+        """Text of the reason; empty if granted."""
         return ("", "the host was just given to another replica", "the response time is over its target",
                 "as much was reconfigured lately as is allowed")[self]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Application(Holder):
-    """State of an application manager, besides its hosts.
+    """State of an application manager beside its hosts."""
 
-    tokens, refilled: reconfigurations that it may still grant, as of that time. granted: placements by host, with their
-    time.
-    """
-
-    tokens: float = math.inf
+    tokens: float = math.inf  # reconfigurations it may grant as of `refilled`
     refilled: float = 0.0
-    granted: Mapping[str, float] = field(default_factory=dict)
+    granted: Mapping[str, float] = field(default_factory=dict)  # time of the last granted placement by host
 
 
 @dataclass(frozen=True)
 class Grants:
-    """The answer to `Proposals`, row by row: a `Refusal` each."""
+    """A `Refusal` for each row of `Proposals`."""
 
     proposals: Proposals
     refusals: Integers
 
     @property
     def granted(self) -> Booleans:
-        """Rows that are granted."""
-        given: Booleans = self.refusals == Refusal.GRANTED
-        return given
+        """Mask of granted rows."""
+        mask: Booleans = self.refusals == Refusal.GRANTED
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A replica (its row) that goes to another host (its row), because its own is to be left."""
+    """Move of an instance (row) off a host that must be left, to another host (row)."""
 
-    replica: int
+    instance: int
     host: int
 
 
 def initial_placement(operators: Sequence[str], hosts: Sequence[str]) -> dict[str, str]:
-    """A host for each operator's first replica: over all `hosts`, as many on each as possible alike (R_init of them)."""
+    """Return a host for each operator's first instance, spread evenly over `hosts` (the R_init hosts)."""
     return {operator: hosts[number % len(hosts)] for number, operator in enumerate(operators)} if hosts else {}
 
 
 def refilled(rules: ApplicationRules, applications: Sequence[Application], now: float) -> Floats:
-    """Tokens of each application at `now`; shape (applications,)."""
+    """Return the tokens of each application at `now`, shape (applications,)."""
     if math.isinf(rules.tokens):
         return np.full(len(applications), math.inf)
     return np.array([min(rules.tokens, a.tokens + (now - a.refilled) * rules.tokens / rules.window) for a in applications])
 
 
 def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
-    """The verdict of every application manager on the proposals of its operators.
+    """Return the verdicts of all application managers.
 
-    tokens: reconfigurations that each application may still do; shape (applications,).
+    Refuses scale-in while the response time is over target, scale-out to a host without a slot left ("an already used
+    resource"), and changes beyond the tokens. The most used operator comes first.
 
-    Refused is, in this order: a scale-in while the response time is over its target; a scale-out to a host whose last slot
-    went to another proposal (paper: "an already used resource"); what the token bucket has no token for. The most used
-    operator comes first, scale-outs before scale-ins.
+    Args:
+        tokens: Reconfigurations that each application may still do.
     """
     application = snapshot.operators.application[proposals.operator]
     refusals = np.zeros(len(proposals), dtype=np.int64)
@@ -119,10 +113,10 @@ def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
 
 
 def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Integers, free: Integers) -> tuple[Shift, ...]:
-    """Where the replicas on hosts `rows` go: the least used of the hosts `usable` with a slot left, in their region first.
+    """Return moves off hosts `rows`, to the least used of `usable`, their region first; whole hosts or nothing.
 
-    free: slots left on each host of the snapshot, brought down by what is placed. A host is emptied as a whole or not at
-    all: half of a host cannot be given back.
+    Args:
+        free: Slots left on each host; reduced in place.
     """
     hosts = snapshot.hosts
     order, first = snapshot.by_host
@@ -130,13 +124,13 @@ def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Integers, free: In
     usable = usable[np.argsort(cpu, kind="stable")]
     shifts: list[Shift] = []
     for row in rows:
-        replicas = order[first[row] : first[row + 1]]
+        instances = order[first[row] : first[row + 1]]
         here = hosts.region[usable] == hosts.region[row]
         near_first = np.concatenate([usable[here], usable[~here]])
-        slots = np.repeat(near_first, free[near_first])[: len(replicas)]
-        if len(slots) == len(replicas):
+        slots = np.repeat(near_first, free[near_first])[: len(instances)]
+        if len(slots) == len(instances):
             np.subtract.at(free, slots, 1)
-            shifts += [Shift(*pair) for pair in zip(replicas.tolist(), slots.tolist(), strict=True)]
+            shifts += [Shift(*pair) for pair in zip(instances.tolist(), slots.tolist(), strict=True)]
     return tuple(shifts)
 
 
@@ -148,10 +142,12 @@ def answer(
     critical: bool,
     spare: tuple[tuple[str, int], ...] = (),
 ) -> tuple[Application, Claim]:
-    """The application's claim, letting go of the hosts that it was asked to leave and no longer needs.
+    """Return the application's next claim, without requested hosts that it no longer uses.
 
-    occupied: hosts that its replicas were seen on. A host that a placement granted lately points at counts as occupied. A
-    critical application refuses to leave hosts that are occupied; empty ones it lets go.
+    A critical application refuses to leave occupied hosts.
+
+    Args:
+        occupied: Hosts with its instances.
     """
     granted = {host: at for host, at in application.granted.items() if now - at < rules.settle}
     needed = {host for host in application.leave if host in occupied or host in granted}

@@ -1,8 +1,4 @@
-"""The operator manager: when one operator would have a replica more or less, and where (E2DF, section 4.2).
-
-It sees the utilisation of its own replicas and the hosts of their region that its application may use; it proposes and
-never acts. Written over columns for all operators at once. Which proposals are granted is `applications`'.
-"""
+"""Operator manager: proposes one instance more or less, and where (E2DF, section 4.2)."""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +7,20 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.policies.e2df.columns import Booleans, Identities, Snapshot
 
+# Steps of utilisation: differences below a percent are measurement noise.
 LEVELS = 100
-"""Hosts whose utilisation differs by less than a percent are equally used: less than that is noise of the measurement."""
+# Host row of a new instance that the plant places.
 ANYWHERE = -1
-"""Host of a new replica that the plant places by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorRules:
-    """scale_out: S_s-out (paper: 0.7). scale_in: c, the fraction of it below which a replica goes (paper: 0.75)."""
+    """Rules of operator managers.
+
+    Args:
+        scale_out: Utilisation above which an operator gets an instance (S_s-out; paper: 0.7).
+        scale_in: Fraction of it below which an instance goes (c; paper: 0.75).
+    """
 
     scale_out: float = 0.7
     scale_in: float = 0.75
@@ -28,52 +29,47 @@ class OperatorRules:
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposals as columns. operator: row. change: +1 or -1. replicas: what it would have in all.
-
-    host: row of the host for a new replica, `ANYWHERE` where the plant places it. replica: row of the one to remove, -1 for
-    a scale-out. utilisation: of the most used replica. stuck: operators that would grow, were there a host for it.
-    """
+    """Proposals in columns."""
 
     operator: Integers
-    change: Integers
-    replicas: Integers
-    host: Integers
-    replica: Integers
-    utilisation: Floats
-    stuck: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    change: Integers  # +1 or -1
+    instances: Integers  # number after the change
+    host: Integers  # row of the host for a new instance, or `ANYWHERE`
+    instance: Integers  # row of the instance to remove, -1 for scale-out
+    utilisation: Floats  # of the most used instance
+    stuck: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # operators that find no host to grow on
 
     def __len__(self) -> int:
         return len(self.operator)
 
 
 def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld: Booleans) -> Proposals:
-    """What all operator managers propose.
+    """Return the proposals of all operator managers.
 
-    owner: row of the application that may place on each host, -1 for none; withheld: hosts closed to placements; both of
-    shape (hosts,).
+    Scales out if an instance is used above S_s-out, to the least used host with a free slot in its region. Scales in if the
+    total utilisation over n - 1 instances stays below c S_s-out; as in the paper, one of the two most used goes, at random.
+    Unknown utilisation triggers neither.
 
-    A replica more where one is used above S_s-out (`Replicas.above`). One less where the sum over all n, divided by n - 1,
-    stays below c S_s-out; not both. An unknown utilisation is above and below nothing. The new replica goes to the least
-    used host of the region of the most used replica that has a free slot; of equally used ones the operator takes the one
-    that its own identity picks, so that operators which cannot see each other do not all ask for the same. The one to go
-    is, as in the paper, one of the two most used, at random: the same at random for the same operator, seed and time.
+    Args:
+        owner: Row of the application that may use each host, -1 for none.
+        withheld: Hosts closed to placements.
     """
-    replicas, operators = snapshot.replicas, snapshot.operators
-    count = np.bincount(replicas.operator, minlength=len(operators.names))
+    instances, operators = snapshot.instances, snapshot.operators
+    count = np.bincount(instances.operator, minlength=len(operators.names))
     there = np.flatnonzero(count)
-    used = replicas.utilisation
-    order = np.lexsort((np.where(np.isnan(used), -1.0, used), replicas.operator))
+    used = instances.utilisation
+    order = np.lexsort((np.where(np.isnan(used), -1.0, used), instances.operator))
     last = np.cumsum(count[there]) - 1
     top = order[last]
     second = order[np.maximum(last - 1, 0)]
-    total = np.bincount(replicas.operator, used, minlength=len(operators.names))[there]
+    total = np.bincount(instances.operator, used, minlength=len(operators.names))[there]
     n = count[there]
-    grows = replicas.above(rules.scale_out)[top]
+    grows = instances.above(rules.scale_out)[top]
     with np.errstate(divide="ignore", invalid="ignore"):
         shrinks = ~grows & (n > 1) & (total / (n - 1) < rules.scale_in * rules.scale_out)
 
-    host = _least_used(snapshot, there[grows], replicas.host[top[grows]], owner, withheld)
-    placed = (host >= 0) | (replicas.host[top[grows]] < 0)
+    host = _least_used(snapshot, there[grows], instances.host[top[grows]], owner, withheld)
+    placed = (host >= 0) | (instances.host[top[grows]] < 0)
     out = np.flatnonzero(grows)[placed]
     gone = np.flatnonzero(shrinks)
     pick = _chance(operators.identity[there[gone]], rules.seed, snapshot.time) % np.uint64(2)
@@ -91,7 +87,7 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
 
 
 def _least_used(snapshot: Snapshot, rows: Integers, beside: Integers, owner: Integers, withheld: Booleans) -> Integers:
-    """By operator of `rows`: the least used open host of its application in the region of host `beside`; -1 where none."""
+    """Return the least used open host in the region of host `beside`; among equals, the operator's identity chooses."""
     hosts, operators = snapshot.hosts, snapshot.operators
     regions = len(snapshot.regions)
     open_ = np.flatnonzero(hosts.up & ~withheld & (owner >= 0) & (snapshot.free > 0))
@@ -101,22 +97,22 @@ def _least_used(snapshot: Snapshot, rows: Integers, beside: Integers, owner: Int
     key = group * (LEVELS + 2) + np.minimum(level, LEVELS + 1)
     order = np.argsort(key, kind="stable")
     key, open_ = key[order], open_[order]
-    found = np.full(len(rows), ANYWHERE, dtype=np.int64)
+    chosen = np.full(len(rows), ANYWHERE, dtype=np.int64)
     placed = np.flatnonzero(beside >= 0)
     if not len(open_) or not len(placed):
-        return found
-    wanted = (operators.application[rows[placed]] * regions + hosts.region[beside[placed]]) * (LEVELS + 2)
-    first = np.searchsorted(key, wanted, side="left")
-    any_ = (first < len(key)) & (key[np.minimum(first, len(key) - 1)] < wanted + LEVELS + 2)
+        return chosen
+    keys = (operators.application[rows[placed]] * regions + hosts.region[beside[placed]]) * (LEVELS + 2)
+    first = np.searchsorted(key, keys, side="left")
+    any_ = (first < len(key)) & (key[np.minimum(first, len(key) - 1)] < keys + LEVELS + 2)
     first, placed = first[any_], placed[any_]
     equal = np.searchsorted(key, key[first], side="right") - first
     turn = (operators.identity[rows[placed]] % equal.astype(np.uint64)).astype(np.int64)
-    found[placed] = open_[first + turn]
-    return found
+    chosen[placed] = open_[first + turn]
+    return chosen
 
 
 def _chance(identity: Identities, seed: int, time: float) -> Identities:
-    """Random numbers by identity, seed and time (splitmix64): no operator's depends on who else is there."""
+    """Return random numbers that no other operator affects (splitmix64)."""
     step = np.uint64((seed * 0x9E3779B97F4A7C15 + round(time * 1000) * 0xD1B54A32D192ED03) % 2**64)
     with np.errstate(over="ignore"):
         x = identity * np.uint64(0xBF58476D1CE4E5B9) + step

@@ -1,8 +1,4 @@
-"""E2DF as a policy for one application: the four managers in one process, against a plant.
-
-What managers see of an observation, what they decide, and what that is as actions is `elastream.policies.e2df`'s; here
-is when each of them plans, and what it may not do.
-"""
+"""E2DF as a policy for one application: the four managers in one process, against a plant."""
 
 import math
 from collections import Counter
@@ -31,148 +27,145 @@ from elastream.policies.e2df.snapshot import floating, holds, lacking, snapshot_
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 
-class ReplicaActions:
-    """Replicas as the plant knows them: instances whose number is set, or a host's share of tasks, which are moved."""
+class InstanceActions:
+    """Actions for instances: set their number, or move a host's share of tasks."""
 
     def __init__(self, observation: Observation, snapshot: Snapshot) -> None:
         self.observation = observation
         self.snapshot = snapshot
 
     def add(self, operator: str, count: int, host: str, why: str) -> list[Action]:
-        """One replica more, `count` in all, on `host` (empty: anywhere).
+        """Return actions for one instance more, `count` in all, on `host` (empty: anywhere).
 
-        A host holds one replica of a fixed number of tasks: one more is on a host without, and none where there is no such.
-        It takes its share of them from those hosts that hold most of them for what they can do.
+        Fixed tasks move to a host without any, from hosts with most tasks for their capacity.
         """
         if self._scalable(operator):
             return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
-        held = self._held(operator)
-        if host in held:
+        by_host = self._tasks_by_host(operator)
+        if host in by_host:
             hosts, others = self.observation.hosts, self.without(operator)
             used = {other: hosts.value(other, Metric.CPU) for other in others}
             host = min(others, key=lambda other: (math.isnan(used[other]), used[other]), default="")
         if not host:
             return []
-        share = max(1, sum(map(len, held.values())) // count)
+        share = max(1, sum(map(len, by_host.values())) // count)
         moves: list[Action] = []
         while len(moves) < share:
-            giver = max(held, key=lambda each: self._load(each, len(held[each])))
-            if not self._load(giver, len(held[giver])) > self._load(host, len(moves) + 1):
+            giver = max(by_host, key=lambda each: self._load(each, len(by_host[each])))
+            if not self._load(giver, len(by_host[giver])) > self._load(host, len(moves) + 1):
                 break  # as many hosts as tasks, and none of them slower than this one
-            moves.append(MoveTask(held[giver].pop(), host, why=why))
+            moves.append(MoveTask(by_host[giver].pop(), host, why=why))
         return moves
 
     def without(self, operator: str) -> list[str]:
-        """Usable hosts that hold none of an operator's tasks."""
-        held = self._held(operator)
+        """Return usable hosts without tasks of an operator."""
+        held = self._tasks_by_host(operator)
         return [host for host in self.observation.usable if host not in held]
 
-    def remove(self, operator: str, count: int, replica: int, why: str, growth: float) -> list[Action]:
-        """One replica fewer, `count` in all: the one in row `replica`.
+    def remove(self, operator: str, count: int, instance: int, why: str, growth: float) -> list[Action]:
+        """Return actions for one instance fewer, `count` in all, without the one in row `instance`.
 
-        growth: none where tasks are whole and one of the others would be used more than so many times as much.
+        Args:
+            growth: Largest allowed increase of another instance's use, for fixed tasks; otherwise none go.
         """
-        replicas = self.snapshot.replicas
+        instances = self.snapshot.instances
         if self._scalable(operator):
-            placed = replicas.host[replica] >= 0
-            gone = (TaskId(operator, int(replicas.index[replica])),) if placed else ()
+            placed = instances.host[instance] >= 0
+            gone = (TaskId(operator, int(instances.index[instance])),) if placed else ()
             return [SetParallelism(operator, count, without=gone, why=why)]
-        held = self._held(operator)
-        most = max(self._load(each, len(tasks)) for each, tasks in held.items())
+        by_host = self._tasks_by_host(operator)
+        most = max(self._load(each, len(tasks)) for each, tasks in by_host.items())
         moves: list[Action] = []
-        for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
-            taker = min(held, key=lambda each: self._load(each, len(held[each]) + 1))
-            held[taker].append(task)
+        for task in by_host.pop(self.snapshot.hosts.names[int(instances.host[instance])]):
+            taker = min(by_host, key=lambda each: self._load(each, len(by_host[each]) + 1))
+            by_host[taker].append(task)
             moves.append(MoveTask(task, taker, why=why))
-        return moves if max(self._load(each, len(tasks)) for each, tasks in held.items()) <= growth * most else []
+        return moves if max(self._load(each, len(tasks)) for each, tasks in by_host.items()) <= growth * most else []
 
-    def move(self, replica: int, host: str, why: str) -> list[Action]:
-        """The replica in row `replica` to `host`."""
-        replicas = self.snapshot.replicas
-        operator = self.snapshot.operators.names[int(replicas.operator[replica])]
+    def move(self, instance: int, host: str, why: str) -> list[Action]:
+        """Return actions that move the instance in row `instance` to `host`."""
+        instances = self.snapshot.instances
+        operator = self.snapshot.operators.names[int(instances.operator[instance])]
         if self._scalable(operator):
-            return [MoveTask(TaskId(operator, int(replicas.index[replica])), host, why=why)]
+            return [MoveTask(TaskId(operator, int(instances.index[instance])), host, why=why)]
         return [
             MoveTask(task, host, why=why)
-            for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
+            for task in self._tasks_by_host(operator)[self.snapshot.hosts.names[int(instances.host[instance])]]
         ]
 
     def within_slots(self, actions: Sequence[Action]) -> list[Action]:
-        """`actions` with no operator whose instances stand nowhere left with more of them than there are slots."""
+        """Return `actions` with floating operators limited to the number of slots."""
         observation = self.observation
         slots = max(1, sum(observation.leases[host].type.slots for host in observation.usable))
-        wanted = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
-        kept: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
+        scalings = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
+        others: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
         for row in floating(observation):
             operator, now = observation.operators.ids[row], int(width(observation, row))
-            asked = wanted.pop(operator, None)
-            if (asked.instances if asked else now) <= slots:
-                kept += [asked] if asked else []
+            scaling = scalings.pop(operator, None)
+            if (scaling.instances if scaling else now) <= slots:
+                others += [scaling] if scaling else []
             elif now != slots:
-                kept.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
-        return [*kept, *wanted.values()]
+                others.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
+        return [*others, *scalings.values()]
 
     def _scalable(self, operator: str) -> bool:
         return operator in self.observation.context.scalable
 
     def _load(self, host: str, tasks: int) -> float:
-        """How much so many tasks use a host, over what one uses a core of speed 1."""
         return tasks / host_capacity(self.observation, host)
 
-    def _held(self, operator: str) -> dict[str, list[TaskId]]:
-        """Tasks of an operator by host."""
+    def _tasks_by_host(self, operator: str) -> dict[str, list[TaskId]]:
         names, tasks = self.observation.hosts.ids, self.observation.tasks
-        found: dict[str, list[TaskId]] = {}
+        by_host: dict[str, list[TaskId]] = {}
         for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True):
             if task.operator == operator and row >= 0:
-                found.setdefault(names[row], []).append(task)
-        return found
+                by_host.setdefault(names[row], []).append(task)
+        return by_host
 
 
-def told(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
-    """A plan without actions: refused proposals of operator and region managers, remarks on stuck operators and hosts.
+def refusals(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
+    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck.
 
-    kinds: type that each region adds. name: of the next host, which a refused one would have had.
+    Args:
+        kinds: Type that each region adds.
+        name: Name that the next host would have.
     """
-    refused = (*_refused_replicas(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
+    refused = (*_refused_instances(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
     return Plan(remarks=_stuck(snapshot, plan), refused=refused)
 
 
-def _refused_replicas(snapshot: Snapshot, plan: RoundPlan) -> list[Proposal]:
-    """What operator managers proposed and the application manager refused."""
+def _refused_instances(snapshot: Snapshot, plan: RoundPlan) -> list[Proposal]:
     proposals, refusals = plan.grants.proposals, plan.grants.refusals
-    found = []
+    refused = []
     for row in np.flatnonzero(~plan.grants.granted).tolist():
         operator, host = snapshot.operators.names[int(proposals.operator[row])], int(proposals.host[row])
         on = (snapshot.hosts.names[host],) if host >= 0 else ()
-        wanted = SetParallelism(operator, int(proposals.replicas[row]), on=on)
+        action = SetParallelism(operator, int(proposals.instances[row]), on=on)
         why = f"application manager: {Refusal(int(refusals[row])).reason}"
-        found.append(Proposal(wanted, f"operator manager of {operator}", why))
-    return found
+        refused.append(Proposal(action, f"operator manager of {operator}", why))
+    return refused
 
 
 def _refused_hosts(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> list[Proposal]:
-    """What region managers proposed and the infrastructure manager, or for it an application manager, refused."""
-    found = [
+    refused = [
         Proposal(LeaseHost(name, kinds[region], region), f"region manager of {region}", f"infrastructure manager: {why}")
         for region, why in plan.refused.items()
     ]
-    for host, manager, why in plan.kept:
+    for host, manager, why in plan.refused_releases:
         row = snapshot.hosts.rows.get(host)
         if row is None:
             continue  # the host is lost: no manager would free it
-        wanted = DrainHost(host) if snapshot.placed[row] else ReleaseHost(host)
+        action = DrainHost(host) if snapshot.placed[row] else ReleaseHost(host)
         by = f"region manager of {snapshot.regions[int(snapshot.hosts.region[row])]}"
-        found.append(Proposal(wanted, by, f"{manager}: {why}"))
-    return found
+        refused.append(Proposal(action, by, f"{manager}: {why}"))
+    return refused
 
 
 def _stuck(snapshot: Snapshot, plan: RoundPlan) -> tuple[str, ...]:
-    """Operators that would have a replica more, and hosts that are to be left, where there is no room for it."""
     operators = [snapshot.operators.names[row] for row in plan.grants.proposals.stuck.tolist()]
     remarks = [f"{name} would have a replica more, and no host of its region has a free slot" for name in operators]
-    replicas, hosts = snapshot.replicas, snapshot.hosts
-    leaves = {int(replicas.host[shift.replica]) for shift in plan.shifts}
+    instances, hosts = snapshot.instances, snapshot.hosts
+    leaves = {int(instances.host[shift.instance]) for shift in plan.shifts}
     critical = bool(snapshot.critical.any())
     for host in sorted(plan.leaving):
         row = hosts.rows.get(host)
@@ -182,10 +175,7 @@ def _stuck(snapshot: Snapshot, plan: RoundPlan) -> tuple[str, ...]:
 
 
 def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, types: tuple[HostType, ...]) -> list[Action]:
-    """One host for an operator that would have a replica more and finds no free slot; none while another is on its way.
-
-    In the region where the operator is; where a request there is refused, in the next region, by price.
-    """
+    """Return a request for one host if an operator finds no free slot; its region first, then others by price."""
     operators = _short_of_slots(observation, snapshot, plan)
     if (
         not operators
@@ -193,9 +183,9 @@ def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, type
     ):
         return []
     kinds = smallest(types)
-    replicas, hosts = snapshot.replicas, snapshot.hosts
+    instances, hosts = snapshot.instances, snapshot.hosts
     row = snapshot.operators.names.index(operators[0])
-    on = replicas.host[(replicas.operator == row) & (replicas.host >= 0)]
+    on = instances.host[(instances.operator == row) & (instances.host >= 0)]
     home = {snapshot.regions[region] for region in hosts.region[on].tolist()}
     for region in sorted(kinds, key=lambda name: (name not in home, kinds[name].price / kinds[name].billing.unit, name)):
         coming = [
@@ -212,78 +202,78 @@ def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, type
 
 
 def surplus(observation: Observation, snapshot: Snapshot, plan: RoundPlan, settle: float) -> list[Action]:
-    """Hosts that have held nothing, for `settle` seconds since they came up at least, while no operator lacks a slot."""
+    """Return releases of hosts that have been empty for `settle` seconds, while no operator lacks a slot."""
     if _short_of_slots(observation, snapshot, plan):
         return []
     into = {snapshot.hosts.names[row] for row in plan.grants.proposals.host[plan.grants.granted].tolist() if row >= 0}
     usable = observation.usable
     spared = len(usable) - max(1, observation.context.min_hosts)
-    found: list[Action] = []
+    releases: list[Action] = []
     for host in reversed(usable):
         since = observation.leases[host].ready_at()
         row = snapshot.hosts.rows[host]
         empty = not snapshot.placed[row] and host not in into
-        if len(found) < spared and empty and since is not None and observation.time - since >= settle:
-            found.append(ReleaseHost(host, why="it holds nothing"))
-    return found
+        if len(releases) < spared and empty and since is not None and observation.time - since >= settle:
+            releases.append(ReleaseHost(host, why="it holds nothing"))
+    return releases
 
 
-def heard(observation: Observation) -> tuple[tuple[Proposal, ...], tuple[str, ...]]:
-    """(requests that wait, each with what the arbiter says of it; recalls, as sentences)."""
+def arbiter_messages(observation: Observation) -> tuple[tuple[Proposal, ...], tuple[str, ...]]:
+    """Return waiting requests with the arbiter's reason, and remarks on recalls."""
     refused, recalled = [], []
     for name, lease in observation.leases.items():
         if lease.note and lease.state is HostState.REQUESTED:
-            wanted = LeaseHost(name, lease.type.name, lease.type.region)
-            refused.append(Proposal(wanted, "application manager", f"infrastructure manager: {lease.note}"))
+            request = LeaseHost(name, lease.type.name, lease.type.region)
+            refused.append(Proposal(request, "application manager", f"infrastructure manager: {lease.note}"))
         elif lease.note and lease.active:
             recalled.append(f"{name} is recalled: {lease.note}")
     return tuple(refused), tuple(recalled)
 
 
 def _short_of_slots(observation: Observation, snapshot: Snapshot, plan: RoundPlan) -> list[str]:
-    """Operators that would have a replica more and have no slot for it."""
     proposals = plan.grants.proposals
-    found = [snapshot.operators.names[row] for row in proposals.stuck.tolist()]
+    operators = [snapshot.operators.names[row] for row in proposals.stuck.tolist()]
     slots = sum(observation.leases[host].type.slots for host in observation.usable)
     for row in floating(observation):
         grows = (proposals.operator == row) & (proposals.change > 0)
         if np.any(grows) and width(observation, row) >= slots:
-            found.append(observation.operators.ids[row])
-    return found
+            operators.append(observation.operators.ids[row])
+    return operators
 
 
 @dataclass(frozen=True, slots=True)
 class E2dfMemory:
-    """What `E2df` remembers of a run. state: of all managers. spread: whether the first placement is done.
-
-    due, hosts_due: times of the next rounds of the application and of the infrastructure level.
-    """
+    """Memory of `E2df`."""
 
     state: Hierarchy | None = None
-    spread: bool = False
-    due: float = -math.inf
-    hosts_due: float = -math.inf
+    spread: bool = False  # the first placement is done
+    due: float = -math.inf  # next round of the application level
+    hosts_due: float = -math.inf  # next round of the infrastructure level
 
 
 @dataclass(frozen=True)
 class E2df(Policy):
-    """The policy.
+    """E2DF policy. Defaults are the paper's, section 5.
 
-    scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.
-    low: utilisation of a host at which it is drained.
-
-    infrastructure: whether hosts follow. True: region managers and the infrastructure manager are here, too. False: only
-    replicas follow, on the hosts that are there. "shared": these managers are elsewhere, the arbiter of hosts that several
-    applications share and its regions; the policy requests a host where an operator finds no free slot, gives back what is
-    empty, and leaves what is recalled. period, infrastructure_period: seconds between rounds of the application and of the
-    infrastructure level. tokens: at most that many reconfigurations in `window` seconds; None: no limit. patience: seconds
-    to leave a host that is to be drained. prefer: regions that grow before all others. max_price, max_latency: a region
-    whose smallest host costs more (a second), or that is further away (seconds, as `latency` has it by region), does not
-    grow; None: any may. capacity: hosts that a region can have, where it is bounded. consolidate_below: mean utilisation of
-    a region's hosts at or below which its least used one is to be left too; None: never. seed: of the replica that goes.
-    Defaults are the paper's, section 5.
-
-    What its managers remember of a run is one value, `E2dfMemory`.
+    Args:
+        scale_out: Utilisation above which an operator gets an instance (S_s-out).
+        scale_in: Fraction of it below which an instance goes (c).
+        spare: Slots to keep free in a region (C_r).
+        initial: Hosts of the first placement (R_init).
+        low: Utilisation at which a host is drained.
+        infrastructure: True scales hosts too, False only instances. "shared" requests hosts from a pool's arbiter and
+            returns empty ones.
+        period: Time between rounds of the application level (s).
+        infrastructure_period: Time between rounds of the infrastructure level (s).
+        tokens: Reconfigurations allowed in `window` seconds; None for no limit.
+        patience: Time to leave a host that should be drained (s).
+        prefer: Regions that grow first.
+        max_price: Largest price per second in a growing region.
+        max_latency: Largest latency of a growing region (s).
+        latency: Latency by region (s).
+        capacity: Largest number of hosts by region.
+        consolidate_below: Mean utilisation at which a region's least used host is left too.
+        seed: Seed for the choice of the instance to remove.
     """
 
     scale_out: float = 0.7
@@ -316,7 +306,7 @@ class E2df(Policy):
     name: ClassVar = "e2df"
 
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
-        """The plan of this round; no actions between two rounds of the application level."""
+        """Return the plan of this round; no actions between two rounds."""
         memory, now = memory or E2dfMemory(), observation.time
         if now < memory.due - TICK or not observation.context.graph.operators:
             return Plan(memory=memory)
@@ -330,7 +320,7 @@ class E2df(Policy):
         return self._round(observation, memory, hosts_too)
 
     def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
-        """The rules of its managers under what the plant allows. spread: whether the first placement is done."""
+        """Return the managers' rules within the plant's limits."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
@@ -370,8 +360,8 @@ class E2df(Policy):
         if own and (wanting := self._wanting(observation, snapshot)):
             # A free slot is of use only on a host that holds none of its tasks: one more is leased, and none given back.
             free = int(np.bincount(snapshot.hosts.region, np.maximum(snapshot.spare, 0)).max(initial=0))
-            replicas = ReplicaActions(observation, snapshot)
-            lacks = not observation.coming and any(not replicas.without(name) for name in wanting)
+            scaling = InstanceActions(observation, snapshot)
+            lacks = not observation.coming and any(not scaling.without(name) for name in wanting)
             rules = replace(rules, regions=replace(rules.regions, spare=max(rules.regions.spare, free + lacks)))
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
@@ -386,41 +376,37 @@ class E2df(Policy):
             if hosts_too:
                 actions += surplus(observation, snapshot, plan, self.infrastructure_period)
         kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
-        said = told(snapshot, plan, kinds, f"h{state.infrastructure.next_number}")
+        messages = refusals(snapshot, plan, kinds, f"h{state.infrastructure.next_number}")
         if not own:
-            refused, recalled = heard(observation)
-            said = replace(said, refused=(*said.refused, *refused), remarks=(*said.remarks, *recalled))
+            refused, recalled = arbiter_messages(observation)
+            messages = replace(messages, refused=(*messages.refused, *refused), remarks=(*messages.remarks, *recalled))
         unknown = tuple(lacking(observation, snapshot))
-        return replace(said, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
+        return replace(messages, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
 
     def _wanting(self, observation: Observation, snapshot: Snapshot) -> list[str]:
-        """Operators with a fixed number of tasks that would have a replica more."""
-        replicas, names = snapshot.replicas, snapshot.operators.names
-        full = np.unique(replicas.operator[replicas.above(self.scale_out)]).tolist()
+        """Return operators with fixed tasks that would take another host."""
+        instances, names = snapshot.instances, snapshot.operators.names
+        full = np.unique(instances.operator[instances.above(self.scale_out)]).tolist()
         return [names[row] for row in full if names[row] not in observation.context.scalable]
 
     def _may_place(self, observation: Observation) -> bool:
-        """Whether the first R_init hosts run, or hosts do not follow."""
-        wanted = min(self.initial, observation.context.max_hosts)
-        return self.infrastructure is not True or len(observation.usable) >= wanted
+        enough = min(self.initial, observation.context.max_hosts)
+        return self.infrastructure is not True or len(observation.usable) >= enough
 
     def _first_placement(self, observation: Observation) -> list[Action]:
-        """Moves that put all replicas on the first R_init hosts; none where these have their share.
-
-        A fixed number of tasks may lie on more hosts, each holding a replica; they are brought together.
-        """
+        """Return moves that spread instances over the first R_init hosts, if they lie more unevenly."""
         hosts = observation.usable[: self.initial]
         tasks, names = observation.tasks, observation.hosts.ids
         at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
-        wanted = initial_placement([str(task) for task in at], hosts)
-        held, limit = Counter(at.values()), Counter(wanted.values())
+        target = initial_placement([str(task) for task in at], hosts)
+        current, limit = Counter(at.values()), Counter(target.values())
         shared = {host for task, host in at.items() if task.operator not in observation.context.scalable}
-        if max(held.values(), default=0) <= max(limit.values(), default=0) and len(shared) <= len(hosts):
+        if max(current.values(), default=0) <= max(limit.values(), default=0) and len(shared) <= len(hosts):
             return []
         return [
-            MoveTask(task, wanted[str(task)], why=f"first placement, over {counted(len(hosts), 'host')}")
+            MoveTask(task, target[str(task)], why=f"first placement, over {counted(len(hosts), 'host')}")
             for task, host in at.items()
-            if wanted[str(task)] != host
+            if target[str(task)] != host
         ]
 
     def _begin(
@@ -433,42 +419,40 @@ class E2df(Policy):
         begun = begin(rules, snapshot, kinds, owner, observation.next_host, draining)
         if before is None:
             return begun
-        kept = replace(before.applications[0], hosts=begun.applications[0].hosts)
-        return replace(begun, applications=(kept,))
+        application = replace(before.applications[0], hosts=begun.applications[0].hosts)
+        return replace(begun, applications=(application,))
 
     def _scalings(self, observation: Observation, snapshot: Snapshot, plan: RoundPlan) -> list[Action]:
-        """Replicas more, fewer and elsewhere."""
         actions: list[Action] = []
-        proposals, replicas = plan.grants.proposals, ReplicaActions(observation, snapshot)
+        proposals, scaling = plan.grants.proposals, InstanceActions(observation, snapshot)
         for row in np.flatnonzero(plan.grants.granted).tolist():
             operator = snapshot.operators.names[int(proposals.operator[row])]
             used = f"a replica is used at {proposals.utilisation[row]:.0%}"
-            count, replica = int(proposals.replicas[row]), int(proposals.replica[row])
+            count, instance = int(proposals.instances[row]), int(proposals.instance[row])
             if proposals.change[row] > 0:
                 host = int(proposals.host[row])
                 on = snapshot.hosts.names[host] if host >= 0 else ""
-                actions += replicas.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
+                actions += scaling.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
             else:
                 why = f"{used} at most, {count} would be used below {self.scale_in * self.scale_out:.1%}"
                 growth = self.scale_out / float(proposals.utilisation[row]) if proposals.utilisation[row] > 0 else math.inf
-                actions += replicas.remove(operator, count, replica, why, growth)
+                actions += scaling.remove(operator, count, instance, why, growth)
         for shift in plan.shifts:
-            left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
-            actions += replicas.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
-        return replicas.within_slots(actions)
+            left = snapshot.hosts.names[int(snapshot.instances.host[shift.instance])]
+            actions += scaling.move(shift.instance, snapshot.hosts.names[shift.host], f"{left} is to be left")
+        return scaling.within_slots(actions)
 
     def _host_actions(
         self, observation: Observation, snapshot: Snapshot, plan: RoundPlan, state: Hierarchy, hosts_too: bool
     ) -> list[Action]:
-        """Drains begun and cancelled; where the infrastructure level had its round, releases and leases."""
         leases = {host: observation.leases[host] for host in snapshot.hosts.names}
-        known = state.infrastructure.hosts
-        # Its application sends the replicas of a host elsewhere; the drain then keeps the plant from putting others there.
-        left = {snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])] for shift in plan.shifts}
+        ordered = state.infrastructure.hosts
+        # Its application sends the instances of a host elsewhere; the drain then keeps the plant from putting others there.
+        left = {snapshot.hosts.names[int(snapshot.instances.host[shift.instance])] for shift in plan.shifts}
         actions: list[Action] = [
             CancelDrain(host, why="it was not left in time, or its application is critical")
             for host, lease in leases.items()
-            if lease.state is HostState.DRAINING and host in known and host not in plan.leaving
+            if lease.state is HostState.DRAINING and host in ordered and host not in plan.leaving
         ]
         actions += [
             DrainHost(host, why=f"used at {self.low:.0%} or less")
@@ -480,7 +464,7 @@ class E2df(Policy):
             actions += [
                 ReleaseHost(host, why="no application holds it, and it is not needed as spare")
                 for host in leases
-                if host not in known
+                if host not in ordered
             ]
         for host, kind in plan.lease:
             region = observation.context.host_types[kind].region
@@ -489,5 +473,4 @@ class E2df(Policy):
 
 
 def _next(due: float, period: float, now: float) -> float:
-    """The first multiple of `period` after `due` that is after `now`; from now on where there was none."""
     return now + period if math.isinf(due) else due + period * max(1, math.ceil((now - due) / period + TICK))

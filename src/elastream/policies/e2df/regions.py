@@ -1,8 +1,4 @@
-"""The region manager: keeps C_r slots spare, and would give back what is empty or hardly used (E2DF, section 4.1).
-
-It sees the hosts of its region and acts only on orders. What all regions propose is one pass over columns (`survey`); what
-one of them says, hears and remembers is a small value (`Region`).
-"""
+"""Region manager: keeps C_r slots spare, and gives back hosts that are empty or hardly used (E2DF, section 4.1)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +14,12 @@ from elastream.sharing.messages import RegionOrder, RegionReport
 
 @dataclass(frozen=True, slots=True)
 class RegionRules:
-    """spare: C_r, slots that must be free (paper: 5). low: utilisation at or below which a host is drained (paper: 0.1).
+    """Rules of region managers.
 
-    settle: seconds within which a host that was ordered must show among the leased ones, else it counts as lost.
+    Args:
+        spare: C_r, slots to keep free (paper: 5).
+        low: Utilisation at or below which a host is drained (paper: 0.1).
+        settle: Time for an ordered host to appear as leased before it counts as lost (s).
     """
 
     spare: int = 5
@@ -30,9 +29,9 @@ class RegionRules:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the region managers find. lacking: slots, by region. release, drain: by host. utilisation, idlest: by region.
+    """Findings by region (`lacking` slots, `utilisation`, `idlest`) and by host (`release`, `drain`, `empty`).
 
-    empty: hosts that are up and hold nothing, by host. idlest: row of the least used host in use, -1 where none is.
+    `idlest` is the row of a region's least used occupied host, -1 if none.
     """
 
     lacking: Integers
@@ -45,7 +44,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Region:
-    """What a region manager remembers: the last order (term, hosts with the time they were ordered), reports so far."""
+    """State of a region manager: last order (term, hosts with order times) and number of reports."""
 
     name: str
     term: int = 0
@@ -54,19 +53,22 @@ class Region:
 
 
 def smallest(types: Iterable[HostType]) -> dict[str, HostType]:
-    """By region the type of least slots (E2DF: for fine-grained control), the cheaper one on a tie."""
-    found: dict[str, HostType] = {}
+    """Return the type with the fewest slots by region, for fine-grained control as in E2DF; ties by price."""
+    by_region: dict[str, HostType] = {}
     for kind in sorted(types, key=lambda t: (t.slots, t.price / t.billing.unit, t.name)):
-        found.setdefault(kind.region, kind)
-    return found
+        by_region.setdefault(kind.region, kind)
+    return by_region
 
 
 def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey:
-    """What each region lacks and could do without; `withheld`, shape (hosts,), are hosts on their way out.
+    """Return what each region lacks and could release.
 
-    The sum of C_n - A_n over the hosts of a region, coming ones included, must reach C_r. Where it is above, empty hosts
-    are given back, the youngest first. Then hosts at or below the low threshold are drained, the least used first, as long
-    as C_r slots stay free without them: the paper drains them in any case, and would lease them again a minute later.
+    Free slots (C_n - A_n), starting hosts included, must reach C_r. Above it, empty hosts go, the youngest first, then
+    hosts at or below the low threshold while C_r slots stay free. The paper drains those in any case, and would lease
+    again.
+
+    Args:
+        withheld: Hosts on their way out.
     """
     hosts, regions = snapshot.hosts, len(snapshot.regions)
     stays = ~withheld
@@ -78,28 +80,28 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
     rows = np.flatnonzero(occupied & (hosts.cpu <= rules.low))
     rows = rows[np.argsort(hosts.cpu[rows], kind="stable")]
     drain, _ = _fitting(rows, hosts.region, hosts.slots, left, len(hosts.names))
-    known = occupied & ~np.isnan(hosts.cpu)
-    number = np.bincount(hosts.region[known], minlength=regions)
+    measured = occupied & ~np.isnan(hosts.cpu)
+    number = np.bincount(hosts.region[measured], minlength=regions)
     with np.errstate(invalid="ignore"):
-        mean = np.bincount(hosts.region[known], hosts.cpu[known], minlength=regions) / number
+        mean = np.bincount(hosts.region[measured], hosts.cpu[measured], minlength=regions) / number
     idlest = np.full(regions, -1, dtype=np.int64)
-    by_use = np.flatnonzero(known)
+    by_use = np.flatnonzero(measured)
     by_use = by_use[np.argsort(-hosts.cpu[by_use], kind="stable")]
     idlest[hosts.region[by_use]] = by_use  # the last written, the least used, stays
     return Survey(np.maximum(-excess, 0), release, drain, mean, idlest, empty)
 
 
 def _fitting(rows: Integers, region: Integers, slots: Integers, excess: Integers, hosts: int) -> tuple[Booleans, Integers]:
-    """Of `rows`, in order of preference, those whose slots their region can spare; and what it can spare then."""
+    """Return those of `rows` whose slots their region can spare, and the rest it can spare."""
     mask = np.zeros(hosts, dtype=np.bool_)
     if not len(rows) or not (excess > 0).any():
         return mask, excess
     order = np.argsort(region[rows], kind="stable")
     ordered = rows[order]
-    taken = np.cumsum(slots[ordered])
+    total = np.cumsum(slots[ordered])
     first = np.r_[True, region[ordered][1:] != region[ordered][:-1]]
-    before = np.repeat((taken - slots[ordered])[first], np.diff(np.r_[np.flatnonzero(first), len(ordered)]))
-    chosen = ordered[taken - before <= excess[region[ordered]]]
+    before = np.repeat((total - slots[ordered])[first], np.diff(np.r_[np.flatnonzero(first), len(ordered)]))
+    chosen = ordered[total - before <= excess[region[ordered]]]
     mask[chosen] = True
     return mask, excess - np.bincount(region[chosen], slots[chosen], minlength=len(excess)).astype(np.int64)
 
@@ -117,11 +119,12 @@ def report(
     idlest: str = "",
     empty: tuple[str, ...] = (),
 ) -> tuple[Region, RegionReport]:
-    """The region's next report: what the survey found for it, and how its hosts are.
+    """Return the region's next state and report.
 
-    leased: its leased hosts by name, True where up. A host that was ordered and is not leased counts as coming for
-    `settle` seconds, and as lost from then on. One ordered in the future, before the machine's clock was set back and the
-    manager started again, counts as ordered now.
+    An ordered host that is not leased counts as starting for `settle` seconds, then as lost.
+
+    Args:
+        leased: True for each leased host that is up.
     """
     up: list[str] = []
     coming: list[str] = []
@@ -133,56 +136,55 @@ def report(
         elif ready is not None or now - since < rules.settle:
             coming.append(host)
     number = region.number + 1
-    said = RegionReport(
+    message = RegionReport(
         region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest, empty
     )
-    return Region(region.name, region.term, number, hosts), said
+    return Region(region.name, region.term, number, hosts), message
 
 
 def reports(
     rules: RegionRules,
     regions: Sequence[Region],
     snapshot: Snapshot,
-    found: Survey,
+    result: Survey,
     leased: Mapping[str, bool],
     kinds: Mapping[str, HostType],
 ) -> tuple[list[Region], list[RegionReport]]:
-    """The next report of each region of the snapshot, from what the survey found. kinds: the type that each adds."""
-    release, drain, empty = (_by_region(snapshot, mask) for mask in (found.release, found.drain, found.empty))
-    kept, said = [], []
+    """Return each region's state and next report. `kinds` is the type that each adds."""
+    release, drain, empty = (_by_region(snapshot, mask) for mask in (result.release, result.drain, result.empty))
+    states, messages = [], []
     for row, region in enumerate(regions):
-        kind, mean, idlest = kinds.get(region.name), float(found.utilisation[row]), int(found.idlest[row])
+        kind, mean, idlest = kinds.get(region.name), float(result.utilisation[row]), int(result.idlest[row])
         after, message = report(
             rules,
             region,
             snapshot.time,
             leased,
-            add=(kind.name,) * math.ceil(int(found.lacking[row]) / kind.slots) if kind is not None else (),
+            add=(kind.name,) * math.ceil(int(result.lacking[row]) / kind.slots) if kind is not None else (),
             release=release.get(row, ()),
             drain=drain.get(row, ()),
             utilisation=None if math.isnan(mean) else mean,
             idlest=snapshot.hosts.names[idlest] if idlest >= 0 else "",
             empty=empty.get(row, ()),
         )
-        kept.append(after)
-        said.append(message)
-    return kept, said
+        states.append(after)
+        messages.append(message)
+    return states, messages
 
 
 def _by_region(snapshot: Snapshot, mask: Booleans) -> dict[int, tuple[str, ...]]:
-    """Names of the hosts in `mask` by the row of their region, in the order of rows."""
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     rows = np.flatnonzero(mask)
     for row, region in zip(rows.tolist(), snapshot.hosts.region[rows].tolist(), strict=True):
-        found.setdefault(region, []).append(snapshot.hosts.names[row])
-    return {region: tuple(names) for region, names in found.items()}
+        names.setdefault(region, []).append(snapshot.hosts.names[row])
+    return {region: tuple(hosts) for region, hosts in names.items()}
 
 
 def hear(region: Region, order: RegionOrder, now: float) -> tuple[Region, tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """The region after an order: (region, hosts to lease as (name, type), hosts to release). An old order is no news."""
+    """Return the region after an order, hosts to lease as (name, type), and hosts to release. Old orders change nothing."""
     if order.term <= region.term:
         return region, (), ()
     lease = tuple((host, kind) for host, kind in order.hosts if host not in region.hosts)
-    wanted = {host: region.hosts.get(host, now) for host, _ in order.hosts}
-    release = tuple(host for host in region.hosts if host not in wanted)
-    return replace(region, term=order.term, hosts=wanted), lease, release
+    hosts = {host: region.hosts.get(host, now) for host, _ in order.hosts}
+    release = tuple(host for host in region.hosts if host not in hosts)
+    return replace(region, term=order.term, hosts=hosts), lease, release

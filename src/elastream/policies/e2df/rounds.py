@@ -1,8 +1,4 @@
-"""One planning round of all four kinds of managers in one process, and what is to be done after it.
-
-Messages are delivered at once here; the arbiter and its parties hold for any delay, loss or doubling, so that the same
-managers can sit in processes of their own. Plans are applied by the owner of the plant.
-"""
+"""One planning round of all managers in one process, where messages arrive at once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +21,7 @@ from elastream.sharing.state import Arbiter, HostRecord, Tenure, adopt
 
 @dataclass(frozen=True)
 class HierarchyRules:
-    """The rules of the four kinds of managers."""
+    """Rules of the four kinds of managers."""
 
     operators: OperatorRules = field(default_factory=OperatorRules)
     applications: ApplicationRules = field(default_factory=ApplicationRules)
@@ -35,7 +31,7 @@ class HierarchyRules:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """What all managers remember; applications and regions in the order of the snapshot."""
+    """State of all managers; applications and regions in snapshot order."""
 
     applications: tuple[Application, ...]
     regions: tuple[Region, ...]
@@ -44,20 +40,16 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What is to be done. grants: on operators' proposals. shifts: replicas that leave a host that is to be left.
+    """Result of a round."""
 
-    lease: (host, type). release: hosts without a holder. leaving: hosts that applications are requested to leave.
-    refused: by region why it did not get all that it asked for. kept: (host, manager, reason) of hosts that a region would
-    have freed, with the manager that refused.
-    """
-
-    grants: Grants
-    shifts: tuple[Shift, ...] = ()
-    lease: tuple[tuple[str, str], ...] = ()
-    release: tuple[str, ...] = ()
-    leaving: frozenset[str] = frozenset()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[tuple[str, str, str], ...] = ()
+    grants: Grants  # verdicts on operators' proposals
+    shifts: tuple[Shift, ...] = ()  # instances that move off hosts
+    lease: tuple[tuple[str, str], ...] = ()  # hosts to lease as (name, type)
+    release: tuple[str, ...] = ()  # hosts without a holder
+    leaving: frozenset[str] = frozenset()  # hosts that applications must leave
+    refused: Mapping[str, str] = field(default_factory=dict)  # reason by region for hosts it did not get
+    # (host, manager, reason) of hosts that a region may not release
+    refused_releases: tuple[tuple[str, str, str], ...] = ()
 
 
 def begin(
@@ -68,14 +60,17 @@ def begin(
     next_number: int,
     needed: Sequence[str] = (),
 ) -> Hierarchy:
-    """Managers that take over hosts that are there. host_types: of each host. owner: row of its application, -1 for none.
+    """Return managers that take over the leased hosts.
 
-    needed: hosts that are being drained already; their applications are requested again to leave them.
+    Args:
+        host_types: Type of each host.
+        owner: Row of each host's application, -1 for none.
+        needed: Draining hosts.
     """
     hosts, names = snapshot.hosts, snapshot.applications.names
     region_of, owners, up = hosts.region.tolist(), owner.tolist(), hosts.up.tolist()
     records: dict[str, HostRecord] = {}
-    held: list[dict[str, str]] = [{} for _ in names]
+    owned: list[dict[str, str]] = [{} for _ in names]
     ordered: list[dict[str, float]] = [{} for _ in snapshot.regions]
     until = snapshot.time + rules.infrastructure.patience
     for row, name in enumerate(hosts.names):
@@ -86,7 +81,7 @@ def begin(
         elif owners[row] < 0:
             records[name] = HostRecord(region, host_types[row], Tenure.FREE)
         else:
-            held[owners[row]][name] = host_types[row]
+            owned[owners[row]][name] = host_types[row]
             records[name] = HostRecord(region, host_types[row], Tenure.HELD, names[owners[row]])
             if name in needed:
                 records[name] = replace(records[name], tenure=Tenure.RECALLED, until=until, why="it is drained", goes=True)
@@ -96,7 +91,7 @@ def begin(
             Application(
                 name, 1, 0, mine, {h: "it is drained" for h in needed if h in mine}, tokens=tokens, refilled=snapshot.time
             )
-            for name, mine in zip(names, held, strict=True)
+            for name, mine in zip(names, owned, strict=True)
         ),
         tuple(Region(name, 1, 0, mine) for name, mine in zip(snapshot.regions, ordered, strict=True)),
         adopt(records, snapshot.regions, dict.fromkeys(names, 1.0), next_number),
@@ -106,9 +101,9 @@ def begin(
 def planning_round(
     rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
 ) -> tuple[Hierarchy, RoundPlan]:
-    """Operators propose, applications grant; with `hosts_too`, regions report and the infrastructure manager decides.
+    """Let operators propose and applications grant.
 
-    types: what can be leased; the smallest of a region is what it adds.
+    With `hosts_too`, regions report and the infrastructure manager decides.
     """
     owner, withheld = _ownership(state, snapshot)
     proposals = operators.propose(rules.operators, snapshot, owner, withheld)
@@ -123,7 +118,6 @@ def planning_round(
 
 
 def _ownership(state: Hierarchy, snapshot: Snapshot) -> tuple[Integers, Booleans]:
-    """(row of the application that holds each host, hosts withheld from placement), each of shape (hosts,)."""
     rows = snapshot.hosts.rows
     owner = np.full(len(rows), -1, dtype=np.int64)
     withheld = np.zeros(len(rows), dtype=np.bool_)
@@ -140,7 +134,6 @@ def _leaving(state: Hierarchy) -> frozenset[str]:
 
 
 def _shifts(state: Hierarchy, snapshot: Snapshot, grants: Grants, owner: Integers, withheld: Booleans) -> tuple[Shift, ...]:
-    """Replicas that leave hosts that are to be left, into slots that the grants left; none of a critical application."""
     rows = snapshot.hosts.rows
     shifts: list[Shift] = []
     leaving = [n for n, each in enumerate(state.applications) if each.leave and not snapshot.critical[n]]
@@ -149,7 +142,7 @@ def _shifts(state: Hierarchy, snapshot: Snapshot, grants: Grants, owner: Integer
     free = snapshot.free.copy()
     into = grants.proposals.host[grants.granted & (grants.proposals.host >= 0)]
     np.subtract.at(free, into, 1)
-    going = {int(replica) for replica in grants.proposals.replica[grants.granted] if replica >= 0}
+    going = {int(instance) for instance in grants.proposals.instance[grants.granted] if instance >= 0}
     usable = np.flatnonzero((owner >= 0) & ~withheld & snapshot.hosts.up & (free > 0))
     usable = usable[np.argsort(owner[usable], kind="stable")]
     bounds = np.searchsorted(owner[usable], np.arange(len(state.applications) + 1))
@@ -158,34 +151,33 @@ def _shifts(state: Hierarchy, snapshot: Snapshot, grants: Grants, owner: Integer
         occupied = sorted(row for row in left if snapshot.placed[row])
         own = usable[bounds[number] : bounds[number + 1]]
         shifts += applications.move_off(snapshot, occupied, own, free)
-    return tuple(shift for shift in shifts if shift.replica not in going)
+    return tuple(shift for shift in shifts if shift.instance not in going)
 
 
 def _remember(
     state: Hierarchy, snapshot: Snapshot, grants: Grants, shifts: Sequence[Shift], tokens: Floats
 ) -> tuple[Application, ...]:
-    """Applications with the placements that they granted, and the tokens that it took."""
-    given = grants.proposals.operator[grants.granted]
-    spent = np.bincount(snapshot.operators.application[given], minlength=len(state.applications))
+    rows = grants.proposals.operator[grants.granted]
+    spent = np.bincount(snapshot.operators.application[rows], minlength=len(state.applications))
     placements: dict[int, list[str]] = {}
     into = grants.proposals.host[grants.granted]
-    for operator, host in zip(given.tolist(), into.tolist(), strict=True):
+    for operator, host in zip(rows.tolist(), into.tolist(), strict=True):
         if host >= 0:
             application = int(snapshot.operators.application[operator])
             placements.setdefault(application, []).append(snapshot.hosts.names[host])
     for shift in shifts:
-        application = int(snapshot.operators.application[snapshot.replicas.operator[shift.replica]])
+        application = int(snapshot.operators.application[snapshot.instances.operator[shift.instance]])
         placements.setdefault(application, []).append(snapshot.hosts.names[shift.host])
-    found = list(state.applications)
+    result = list(state.applications)
     for row in np.flatnonzero(spent).tolist() + [row for row in placements if not spent[row]]:
         mine = dict.fromkeys(placements.get(row, ()), snapshot.time)
-        found[row] = replace(
-            found[row],
+        result[row] = replace(
+            result[row],
             tokens=float(tokens[row] - spent[row]),
             refilled=snapshot.time,
-            granted={**found[row].granted, **mine},
+            granted={**result[row].granted, **mine},
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _infrastructure_round(
@@ -197,50 +189,51 @@ def _infrastructure_round(
     withheld: Booleans,
     plan: RoundPlan,
 ) -> tuple[Hierarchy, RoundPlan]:
-    """Reports and claims go up, orders and views come down, twice: so an empty host is let go in the same round."""
+    """Exchange messages twice, so that an empty host goes in the same round."""
     now = snapshot.time
-    found = regions.survey(rules.regions, snapshot, withheld)
+    survey = regions.survey(rules.regions, snapshot, withheld)
     leased = dict(zip(snapshot.hosts.names, snapshot.hosts.up.tolist(), strict=True))
     smallest = regions.smallest(types.values())
-    kept_regions, reports = regions.reports(rules.regions, state.regions, snapshot, found, leased, smallest)
-    kept, claims = _claims(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
+    region_states, reports = regions.reports(rules.regions, state.regions, snapshot, survey, leased, smallest)
+    states, claims = _claims(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
     manager, sent = decide(rules.infrastructure, state.infrastructure, now, [*reports, *claims])
-    by_region = {region.name: number for number, region in enumerate(kept_regions)}
-    by_application = {application.name: number for number, application in enumerate(kept)}
+    by_region = {region.name: number for number, region in enumerate(region_states)}
+    by_application = {application.name: number for number, application in enumerate(states)}
     lease: list[tuple[str, str]] = []
     release: list[str] = []
     refused: dict[str, str] = {}
-    kept_hosts: list[tuple[str, str, str]] = []
-    asked: list[int] = []
+    refused_releases: list[tuple[str, str, str]] = []
+    viewed: list[int] = []
 
     def deliver(messages: Sequence[RegionOrder | View]) -> None:
         for message in messages:
             if isinstance(message, View):
                 number = by_application[message.application]
-                kept[number] = holder.hear(kept[number], message)
-                asked.append(number)
+                states[number] = holder.hear(states[number], message)
+                viewed.append(number)
                 continue
             number = by_region[message.region]
-            kept_regions[number], more, less = regions.hear(kept_regions[number], message, now)
+            region_states[number], more, less = regions.hear(region_states[number], message, now)
             lease.extend(more)
             release.extend(less)
-            kept_hosts.extend(message.kept)
+            refused_releases.extend(message.kept)
             if message.refused:
                 refused[message.region] = message.refused
 
     deliver(sent)
-    again = [kept[number] for number in dict.fromkeys(asked)]
+    again = [states[number] for number in dict.fromkeys(viewed)]
     answered, claims = _claims(rules, again, snapshot, {})
     for application in answered:
-        kept[by_application[application.name]] = application
+        states[by_application[application.name]] = application
     manager, sent = decide(rules.infrastructure, manager, now, claims)
     deliver(sent)
-    plan = replace(plan, lease=tuple(lease), release=tuple(release), refused=refused, kept=tuple(kept_hosts))
-    return Hierarchy(tuple(kept), tuple(kept_regions), manager), plan
+    plan = replace(
+        plan, lease=tuple(lease), release=tuple(release), refused=refused, refused_releases=tuple(refused_releases)
+    )
+    return Hierarchy(tuple(states), tuple(region_states), manager), plan
 
 
 def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str, tuple[tuple[str, int], ...]]:
-    """By application: its free slots in each region where it has a host."""
     mine = np.flatnonzero((owner >= 0) & ~withheld)
     group, at = np.unique(owner[mine] * len(snapshot.regions) + snapshot.hosts.region[mine], return_inverse=True)
     slots = np.bincount(at, snapshot.spare[mine], minlength=len(group)).astype(np.int64)
@@ -258,16 +251,15 @@ def _claims(
     snapshot: Snapshot,
     spare: Mapping[str, tuple[tuple[str, int], ...]],
 ) -> tuple[list[Application], list[Claim]]:
-    """What each application of `among` says about its hosts."""
     rows, placed = snapshot.hosts.rows, snapshot.placed
     critical = dict(zip(snapshot.applications.names, snapshot.critical.tolist(), strict=True))
-    kept, claims = [], []
+    states, claims = [], []
     for application in among:
         occupied = frozenset(host for host in application.leave if (row := rows.get(host)) is not None and placed[row] > 0)
-        one, said = applications.answer(
+        one, claim = applications.answer(
             rules.applications, application, snapshot.time, occupied, critical[application.name],
             spare.get(application.name, ()),
         )  # fmt: skip
-        kept.append(one)
-        claims.append(said)
-    return kept, claims
+        states.append(one)
+        claims.append(claim)
+    return states, claims

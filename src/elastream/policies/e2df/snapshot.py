@@ -1,4 +1,4 @@
-"""Converts an observation of one application for the managers: its replicas, hosts and response time, in columns."""
+"""Conversion of an observation of one application into columns for the managers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,21 +12,17 @@ from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity, tasks_on
-from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.units import ROUNDING
 
 
 def snapshot_of(observation: Observation) -> Snapshot:
-    """What the managers see of an observation, for one application.
+    """Return the managers' snapshot of an observation.
 
-    A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
-    (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
-    whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
+    If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions).
 
-    Where operators are fused, the stages of a query take turns on the same slots: a replica then is as used as
-    all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
-    cores and another at half of its own use all of the time, and so does a query in which several micro-batches wait. Where
-    none wait, how long its own turn is says whether another replica would help.
+    Chained stages of a query take turns on the same slots. Each instance then counts as used for all turns together, and as
+    fully used with several waiting micro-batches. If none wait, its own turn tells if another instance would help.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -38,7 +34,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
         _slots(observation, leases),
         np.array([observation.hosts.value(host, Metric.CPU) for host in leases], dtype=np.float64),
         np.array([x.state in (HostState.RUNNING, HostState.DRAINING) for x in leases.values()], dtype=np.bool_),
-        _afloat(observation, leases),
+        _floating_slots(observation, leases),
     )
     names = observation.operators.ids
     response = observation.latency(Metric.LATENCY).value
@@ -47,7 +43,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
         observation.time,
         regions,
         hosts,
-        _replicas(observation, hosts),
+        _running_instances(observation, hosts),
         Operators(names, np.zeros(len(names), dtype=np.int64), identities([f"{context.graph.name}/{n}" for n in names])),
         Applications(
             (context.graph.name,),
@@ -58,19 +54,19 @@ def snapshot_of(observation: Observation) -> Snapshot:
 
 
 def holds(observation: Observation, kind: HostType) -> int:
-    """Slots of an empty host of that type: as declared, and no more than instances that fit into its cores and memory."""
+    """Return the slots of an empty host of that type, limited by the cores and memory of instances."""
     cores, memory = _most(observation)
     return int(min(kind.slots, max(1.0, _fitting(kind, cores, memory))))
 
 
 def lacking(observation: Observation, snapshot: Snapshot) -> Iterator[Unknown]:
-    """Metrics without which the use of none of an operator's replicas is known, so that its manager proposes nothing."""
-    replicas, names, tasks = snapshot.replicas, snapshot.operators.names, observation.tasks
-    known = set(replicas.operator[~np.isnan(replicas.utilisation)].tolist())
+    """Yield metrics without which an operator manager proposes nothing."""
+    instances, names, tasks = snapshot.instances, snapshot.operators.names, observation.tasks
+    measured = set(instances.operator[~np.isnan(instances.utilisation)].tolist())
     for row, name in enumerate(names):
         scalable = name in observation.context.scalable
         mine = np.flatnonzero(tasks.operator == row)
-        if row in known or not (scalable or len(mine)):
+        if row in measured or not (scalable or len(mine)):
             continue
         if scalable and len(mine):
             task = str(tasks.tasks[int(mine[0])])
@@ -85,7 +81,6 @@ def lacking(observation: Observation, snapshot: Snapshot) -> Iterator[Unknown]:
 
 
 def _most(observation: Observation) -> tuple[float, float]:
-    """Cores and megabytes of the most demanding of the operators whose instances reserve them where they are placed."""
     context = observation.context
     placed = {observation.operators.ids[row] for row in np.unique(observation.tasks.operator).tolist()}
     reserving = [context.graph.by_name[name] for name in placed & context.scalable]
@@ -93,53 +88,50 @@ def _most(observation: Observation) -> tuple[float, float]:
 
 
 def _fitting(kind: HostType, cores: float, memory: float, used: tuple[float, float] = (0.0, 0.0)) -> float:
-    """Instances of that size that fit beside what is used; inf where they need nothing."""
     room = [(kind.cores - used[0]) / cores] if cores > 0 else []
     room += [(kind.memory - used[1]) / memory] if memory > 0 else []
     return math.floor(min(room) + ROUNDING) if room else math.inf
 
 
 def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
-    """Slots of each host: as declared, and no more than the replicas there and those that fit beside them."""
     cores, memory = _most(observation)
     tasks, graph, names = observation.tasks, observation.context.graph, observation.operators.ids
     needs = np.array([(graph.by_name[name].cores, graph.by_name[name].memory) for name in names]).reshape(-1, 2)
     own = np.array([name in observation.context.scalable for name in names], dtype=np.bool_)
-    found = []
+    slots = []
     for host, lease in leases.items():
         here = tasks.operator[tasks.host == observation.hosts.rows.get(host, -2)]
         here = here[own[here]]
         used = needs[here].sum(axis=0)
         room = _fitting(lease.type, cores, memory, (float(used[0]), float(used[1])))
-        found.append(int(min(lease.type.slots, len(here) + max(0.0, room))))
-    return np.array(found, dtype=np.int64)
+        slots.append(int(min(lease.type.slots, len(here) + max(0.0, room))))
+    return np.array(slots, dtype=np.int64)
 
 
-def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
-    """Slots of each host that instances take which are placed nowhere; None where there are none.
+def _floating_slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
+    """Return the slots of each host used by floating instances, first beside tasks with state, then on the oldest hosts.
 
-    They take turns with tasks with state, whose slots are counted first, then those of the oldest hosts. Dealt
-    evenly, a host more or fewer would change how many are free by more than its own.
+    Spread evenly, one host more or less would change the free slots by more than its own.
     """
     wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
     if not wide:
         return None
     slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
     order = np.argsort([tasks_on(observation, host) == 0 for host in leases], kind="stable")
-    taken = np.zeros(len(slots), dtype=np.int64)
-    taken[order] = np.diff(np.minimum(np.cumsum(slots[order]), wide), prepend=0)
-    return taken
+    used = np.zeros(len(slots), dtype=np.int64)
+    used[order] = np.diff(np.minimum(np.cumsum(slots[order]), wide), prepend=0)
+    return used
 
 
+# Waiting micro-batches of a query that is never idle: one waits while another runs, a second after a slow one.
 LATE = 3.0
-"""Micro-batches that wait where a query is never idle: one waits while another runs, a second after a slow one."""
+# Time within which an unloaded query starts a micro-batch (s): E2DF's period, the fastest it reacts.
 TURN = 30.0
-"""Seconds within which a query that has time begins a micro-batch: E2DF's period, shorter than which it would not act."""
+# Columns of instances: operator, index, host, utilisation.
 _Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
-"""Columns of replicas: operator, index, host, utilisation."""
 
 
-def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
+def _running_instances(observation: Observation, hosts: LeasedHosts) -> Instances:
     context, tasks, names = observation.context, observation.tasks, observation.operators.ids
     row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
     host = np.where(tasks.host >= 0, row_of[tasks.host], -1)
@@ -161,20 +153,15 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
             own_turn = np.concatenate([_always(placed), *each, _always(pools)])
         turns = [(*part[:3], part[3] + whole - length) for part, length in zip(turns, lengths, strict=True)]
     operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
-    return Replicas(operator, index, on, utilisation, own_turn)
+    return Instances(operator, index, on, utilisation, own_turn)
 
 
 def _always(parts: Sequence[_Part]) -> Floats:
-    """Turns of replicas that wait for none of another stage."""
     return np.full(sum(len(part[0]) for part in parts), math.inf)
 
 
 def _never_idle(observation: Observation) -> bool:
-    """Whether a query has so much more waiting than its last micro-batch took that it runs batch after batch.
-
-    What these take beside their records is no core's use, but leaves no time for more records. A query that ended none
-    since the last observation is within one, if more waits than comes while it could have had its turn.
-    """
+    """Return True if the backlog is so large that micro-batches follow each other without a pause."""
     last, operators = {batch.segment: batch.records for batch in observation.batches}, observation.operators
     for name in (segment.name for segment in observation.context.layout.segments):
         usual = LATE * last[name] if name in last else TURN * operators.value(name, Metric.ARRIVAL_RATE)
@@ -184,7 +171,7 @@ def _never_idle(observation: Observation) -> bool:
 
 
 def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
-    """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
+    """Return one instance for each host with tasks of the operator."""
     mine = host[observation.tasks.operator == operator]
     rows, count = np.unique(mine[mine >= 0], return_counts=True)
     busy = _busy(observation, observation.operators.ids[operator])
@@ -193,7 +180,6 @@ def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: I
 
 
 def _unplaced(observation: Observation) -> list[int]:
-    """Operators that can be scaled and whose instances stand nowhere."""
     scalable, placed = observation.context.scalable, set(observation.tasks.operator.tolist())
     return [
         row
@@ -203,15 +189,12 @@ def _unplaced(observation: Observation) -> list[int]:
 
 
 def floating(observation: Observation) -> list[int]:
-    """Those of them whose instances take turns on slots."""
+    """Return unplaced operators whose instances take turns on slots."""
     return [row for row in _unplaced(observation) if not _waits(observation, row)]
 
 
 def _instances(observation: Observation, operator: int) -> _Part:
-    """Instances that are placed nowhere, each as used as all are on average.
-
-    Threads of an operator that waits take no slot, and are used while they wait.
-    """
+    """Return unplaced instances, all used alike."""
     n, usable, name = int(width(observation, operator)), observation.usable, observation.operators.ids[operator]
     if _waits(observation, operator):
         each = observation.operators.value(name, Metric.UTILISATION)
@@ -224,7 +207,7 @@ def _instances(observation: Observation, operator: int) -> _Part:
 
 
 def width(observation: Observation, operator: int) -> float:
-    """Instances of an operator; 0 where that is unknown."""
+    """Return the instances of an operator, 0 if unknown."""
     return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
 
 
@@ -233,7 +216,6 @@ def _waits(observation: Observation, operator: int) -> bool:
 
 
 def _busy(observation: Observation, operator: str) -> float:
-    """Cores of speed 1 that work at the stage of an operator."""
     stage = observation.context.layout.stage_of[operator]
     busy = known_sum([observation.operators.value(name, Metric.BUSY_CORES) for name in stage.operators])
     return observation.mean_speed * busy

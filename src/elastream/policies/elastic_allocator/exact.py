@@ -1,8 +1,7 @@
-"""Finds optimal placements of small cases, as a reference for placement policies.
+"""Optimal placements of small cases, as a reference for placement policies.
 
-A constraint solver (OR-Tools CP-SAT) returns a placement and a proven bound; after its time limit, the best found so far.
-It works on integers: loads are rounded down, so that the bound holds for the real loads, and the value is recomputed from
-those. The solver is imported on use, because its import is slow.
+OR-Tools CP-SAT returns a placement and a proven bound. It works on integers, with loads rounded down, so that the bound
+holds for real loads.
 """
 
 from dataclasses import dataclass
@@ -18,23 +17,22 @@ from elastream.units import ROUNDING
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
+# Integer units of the largest load in the solver; rounding stays below a millionth per task.
 RESOLUTION = 1_000_000
-"""Integer units of the largest load in the solver: the rounding error is below a millionth of it per task."""
+# Relative gap to the bound that counts as optimal: finer than any measured load.
 ENOUGH = 1e-4
-"""Relative gap to the bound below which a placement counts as optimal: more precise than any measured load."""
+# Integer units of a host's capacity for squared loads, which must fit in 64 bits.
 STEPS = 2_000
-"""Integer units of a host's capacity for squared loads, which must fit in 64 bits and stay small for the solver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A placement with its quality. place: int64, shape (tasks,), host of each task. value: the minimised objective.
-    bound: proven lower bound of the objective. optimal: whether the gap is proven to be at most ENOUGH, or rounding."""
+    """Placement with its quality."""
 
-    place: Integers
-    value: float
-    bound: float
-    optimal: bool
+    place: Integers  # host of each task
+    value: float  # minimised objective
+    bound: float  # proven lower bound of it
+    optimal: bool  # the gap is proven to be at most ENOUGH, or rounding
 
     @property
     def gap(self) -> float:
@@ -43,13 +41,15 @@ class Proven:
 
 
 def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10.0) -> Proven:
-    """Place tasks such that the highest utilisation of a host (load over capacity, the value) is minimal.
+    """Return the placement with the least highest utilisation.
 
-    weights: float64, shape (tasks,), >= 0. capacities: shape (hosts,), > 0; or a number of hosts with capacity 1. seconds:
-    time limit of the solver. If greedy placement (`packed_greedily`) meets the trivial bound, it is returned without the
-    solver.
+    Args:
+        weights: Load of each task.
+        capacities: Of each host, or a number of hosts of capacity 1.
+        seconds: Time limit of the solver.
 
-    Raises InputError for unknown or negative weights, and without hosts.
+    Raises:
+        InputError: A weight is unknown or negative, or there is no host.
     """
     loads, sizes = _checked(weights, capacities)
     place = packed_greedily(loads, sizes)
@@ -73,27 +73,30 @@ def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10
     else:
         _hint(model, chosen, place)
     model.minimize(top)
-    found, bound, proven = _solve(model, chosen, seconds)
-    best = place if found is None or _busiest(loads, sizes, found) > value else found
+    solution, bound, proven = _solve(model, chosen, seconds)
+    best = place if solution is None or _busiest(loads, sizes, solution) > value else solution
     return Proven(best, _busiest(loads, sizes, best), max(bound / scale, least), proven)
 
 
 def packed_greedily(weights: ArrayLike, capacities: ArrayLike | int) -> Integers:
-    """LPT: heaviest task first, each on the host with the lowest resulting utilisation; within 4/3 of the optimum on equal
-    hosts (Graham, 1969). Returns the host of each task, shape (tasks,)."""
+    """Return the host of each task by LPT: heaviest first, to the host with the lowest utilisation.
+
+    Within 4/3 of the optimum on equal hosts (Graham, 1969).
+    """
     loads, sizes = _checked(weights, capacities)
-    held, place = np.zeros(sizes.size), np.zeros(loads.size, dtype=np.int64)
+    load, place = np.zeros(sizes.size), np.zeros(loads.size, dtype=np.int64)
     for task in np.argsort(-loads, kind="stable").tolist():
-        host = int(np.argmin((held + loads[task]) / sizes))
+        host = int(np.argmin((load + loads[task]) / sizes))
         place[task] = host
-        held[host] += loads[task]
+        load[host] += loads[task]
     return place
 
 
 def deviation(loads: Floats, capacities: Floats) -> float:
-    """Elastic Allocator's R_dev: root of the sum of squared differences between utilisation and its mean over hosts.
+    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts.
 
-    loads, capacities: shape (hosts,) or (hosts, resources); the squares of all resources are summed.
+    Args:
+        loads: Shape (hosts,) or (hosts, resources), as `capacities`; squares of all resources are summed.
     """
     used = loads / capacities
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
@@ -102,13 +105,17 @@ def deviation(loads: Floats, capacities: Floats) -> float:
 def least_deviation(
     needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, slots: ArrayLike | None = None
 ) -> Proven:
-    """Place tasks such that `deviation` (the value) is minimal, and no host is above its capacity.
+    """Return the placement with the least `deviation` and no host above its capacity.
 
-    needs: float64, shape (tasks, resources). base: capacity used before, shape (hosts, resources). capacities: same shape.
-    slots: how many of these tasks each host can take, shape (hosts,); None: any number.
-    Squares use utilisation in units of 1/STEPS, so that small values and bounds differ by rounding.
+    Args:
+        needs: Shape (tasks, resources).
+        base: Capacity in use before, shape (hosts, resources).
+        capacities: Shape (hosts, resources).
+        seconds: Time limit of the solver.
+        slots: Tasks that each host can take; None for any number.
 
-    Raises InputError for incompatible shapes, and if no placement within the capacities was found.
+    Raises:
+        InputError: Shapes differ, or no placement fits.
     """
     wants, used, sizes = columns(needs, base, capacities)
     from ortools.sat.python import cp_model
@@ -142,18 +149,18 @@ def least_deviation(
         model.add_multiplication_equality(squared, [total, total])
         terms.append(-1 * squared)
     model.minimize(cp_model.LinearExpr.sum(terms))
-    found, bound, proven = _solve(model, chosen, seconds)
-    if found is None:
+    solution, bound, proven = _solve(model, chosen, seconds)
+    if solution is None:
         raise InputError("no placement within the capacities was found")
     loads = used.copy()
-    np.add.at(loads, found, wants)
+    np.add.at(loads, solution, wants)
     value = deviation(loads, sizes)
     least = float(np.sqrt(max(0.0, bound) / len(sizes))) / STEPS
-    return Proven(found, value, min(least, value), proven)
+    return Proven(solution, value, min(least, value), proven)
 
 
 def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Needs of tasks, and base loads and capacities of hosts, by resource; raises InputError where their shapes differ."""
+    """Return needs, base loads and capacities as arrays. Raises InputError if their shapes differ."""
     wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
     if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
         raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
@@ -175,7 +182,6 @@ def _busiest(loads: Floats, sizes: Floats, place: Integers) -> float:
 
 
 def _choices(model: "CpModel", tasks: int, hosts: int) -> list[list["IntVar"]]:
-    """A boolean variable per task and host, exactly one of them true per task."""
     chosen = [[model.new_bool_var(f"{task} on {host}") for host in range(hosts)] for task in range(tasks)]
     for row in chosen:
         model.add_exactly_one(row)
@@ -189,7 +195,6 @@ def _hint(model: "CpModel", chosen: list[list["IntVar"]], place: Integers) -> No
 
 
 def _solve(model: "CpModel", chosen: list[list["IntVar"]], seconds: float) -> tuple[Integers | None, float, bool]:
-    """(host of each task or None, bound, whether optimality is proven)."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()

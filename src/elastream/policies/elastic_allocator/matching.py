@@ -1,8 +1,7 @@
-"""Greedy matching of tasks to hosts by their needs of several resources, in addition to existing load.
+"""Greedy matching of tasks to hosts by needs of several resources.
 
-Algorithm 1 of "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014): each task is
-tried on each host and placed where the objective improves, until nothing improves or the time limit is reached. Time is
-counted in trials, so that results are deterministic. The policy `elastic_allocator` determines the needs of tasks.
+Algorithm 1 of "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014). Time is
+counted in trials, so results are deterministic.
 """
 
 from dataclasses import dataclass
@@ -17,20 +16,20 @@ from elastream.errors import InputError
 from elastream.policies.elastic_allocator.exact import columns
 from elastream.units import ROUNDING
 
+# Utilisation below which a host is light, and from which it is heavy (paper, section IV-D).
 LIGHT, HEAVY = 0.4, 0.8
-"""Utilisation below which a host is light, and from which it is heavy (paper, section IV-D)."""
+# Weight of utilisation against deviation for Objective.UTILISATION: makes the order lexicographic.
 BY_USE = 1e12
-"""Weight of utilisation relative to deviation for Objective.UTILISATION, which makes the order lexicographic."""
+# Weight of load above the allowed part of a host.
 BEYOND = 1e15
-"""Weight of load above the allowed part of a host."""
+# Capacity of a host without a free slot: must be above 0.
 NO_SLOT = 1e-6
-"""Slots that a host without a free one counts as having: a capacity must be above 0."""
+# Tasks moved at random per perturbation, and perturbations per task without a gain before stopping.
 SHAKEN, PATIENCE = 3, 200
-"""Tasks moved at random per perturbation, and the number of perturbations per task without a gain before stopping."""
 
 
 class Level(IntEnum):
-    """Load level of a host, by the more utilised of its cores and its link (paper, section IV-D)."""
+    """Load level of a host, by the more utilised of its cores and link (paper, section IV-D)."""
 
     LIGHT = 0
     MODERATE = 1
@@ -40,33 +39,29 @@ class Level(IntEnum):
 class Objective(StrEnum):
     """Objective of a placement (paper, section IV-C)."""
 
+    # R_utl, maximised: utilisation of all cores and links, at most 1 per host; ties by R_dev.
     UTILISATION = "utilisation"
-    """R_utl, maximised: utilisation of all cores and links, at most 1 per host; ties by R_dev."""
+    # R_dev, minimised: unevenness of utilisation (`exact.deviation`).
     DEVIATION = "deviation"
-    """R_dev, minimised: unevenness of utilisation (`exact.deviation`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of `allocate`. place: int64, shape (tasks,), host of each task. trials: pairs of task and host tried. rest:
-    tasks spread evenly over light hosts, without trials left or without room."""
+    """Result of `allocate`."""
 
-    place: Integers
-    trials: int
-    rest: int
+    place: Integers  # host of each task
+    trials: int  # pairs of task and host tried
+    rest: int  # tasks spread over light hosts for want of trials or room
 
 
 def levels(used: Floats) -> Integers:
-    """`Level` of each host, shape (hosts,). used: utilisation, shape (hosts, resources)."""
+    """Return the `Level` of each host. `used` is utilisation, shape (hosts, resources)."""
     most = used.max(axis=1)
     return np.where(most < LIGHT, Level.LIGHT, np.where(most < HEAVY, Level.MODERATE, Level.HEAVY)).astype(np.int64)
 
 
 def utilisation(loads: Floats, capacities: Floats) -> float:
-    """R_utl over cores and links: mean over resources of used over total capacity, each host capped at its capacity.
-
-    loads, capacities: shape (hosts,) or (hosts, resources).
-    """
+    """Return R_utl: mean over resources of used over total capacity, each host capped at its capacity."""
     return float((np.minimum(loads, capacities).sum(axis=0) / capacities.sum(axis=0)).mean())
 
 
@@ -80,18 +75,18 @@ def allocate(
     trials: int = 100_000_000,
     slots: ArrayLike | None = None,
 ) -> Matching:
-    """Greedy matching (Algorithm 1).
+    """Return a greedy matching (Algorithm 1).
 
-    needs: float64, shape (tasks, resources). base: load of the hosts before (F0), shape (hosts, resources). capacities:
-    same shape. most: allowed part of a host's capacity, D_CPU and D_BW. trials: the time limit, in pairs of task and host.
-    slots: how many of these tasks each host can take (its free slots, section IV-D), shape (hosts,); None: any number.
+    Each task goes to the best host of the lightest level with room. Moves and exchanges then improve the objective, from
+    random starts while trials remain. Tasks without room are spread over light hosts.
 
-    First, each task in order is placed on the host with the best objective among those of the lightest level with room.
-    Then every task is tried on every other host, and every pair of tasks is exchanged, while the objective improves. Then,
-    while trials remain and gains occur, a few random tasks are moved and the improvement is repeated.
-
-    If trials run out, unplaced tasks are spread evenly over light hosts, or over the least used ones if none is light; so
-    is a task for which no host has room. Raises InputError for unknown needs or without hosts.
+    Args:
+        needs: Shape (tasks, resources).
+        base: Load of the hosts before (F0), shape (hosts, resources).
+        capacities: Shape (hosts, resources).
+        most: Allowed part of a host's capacity (D_CPU, D_BW).
+        trials: Time limit in pairs of task and host.
+        slots: Free slots of each host (section IV-D); None for any number.
     """
     wants, used, sizes = columns(needs, base, capacities)
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
@@ -111,10 +106,7 @@ def allocate(
 def _match(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
-    """Place the tasks one by one; updates `place` and `load`.
-
-    Returns (trials, tasks spread without a trial or without room).
-    """
+    """Place tasks one by one, updating `place` and `load`. Returns (trials, tasks without trial or room)."""
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
     inverse = 1 / sizes
@@ -166,10 +158,7 @@ def _match(
 def _improve(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool, scored: int
 ) -> int:
-    """Try every task on every other host, and exchange every pair of tasks, while the objective improves.
-
-    Returns the trials; stops after `left` of them.
-    """
+    """Move single tasks and exchange pairs while the objective improves. Returns the trials."""
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
     totals = np.zeros(kinds)
@@ -219,10 +208,7 @@ def _improve(
 def _search(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
-    """Place and improve; then perturb and improve again while trials remain and gains occur, keeping the best placement.
-
-    Returns (trials, tasks spread without a trial or without room); updates `place` and `load`.
-    """
+    """Place and improve, then perturb and improve while gains occur. Returns as `_match`."""
     tasks, hosts = wants.shape[0], sizes.shape[0]
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
     tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
@@ -262,8 +248,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 @njit(cache=True)
 def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
-    """The minimised objective, in lexicographic order: load above the allowed part of hosts; with `utilise`, negative
-    utilisation; n sum(u^2) - (sum u)^2."""
+    """Return the objective, lexicographic: load above the allowed part, negative utilisation, n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape
     for k in range(kinds):
@@ -286,8 +271,6 @@ def _level(used: Floats) -> int:
 
 @njit(cache=True)
 def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
-    """The least used host of the lightest level present, so that remaining tasks are spread evenly; of those with a free
-    slot, if there are any."""
     chosen, best, lowest, crowded = 0, np.inf, 3, True
     for h in range(level.size):
         full = False
@@ -303,7 +286,7 @@ def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
 def _shifted(
     moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool, scored: int
 ) -> float:
-    """Change of the minimised objective when `moved` of each resource goes from host `a` to host `b`."""
+    """Return the change of the objective if `moved` goes from host `a` to host `b`."""
     change = used = 0.0
     hosts = sizes.shape[0]
     for k in range(scored):

@@ -1,1 +1,1 @@
-"""Look_ahead."""
+"""Value-against-cost policies that plan for a forecast (thesis, chapter 5)."""

@@ -1,7 +1,6 @@
-"""What `lookahead` can do at a cross-over, and what each action is worth by itself (`ScaleUp`, `ScaleDown`, p. 107).
+"""PLAStiCC's search: a plan over the prediction interval, changed at cross-overs (thesis, 5.3.1, Algorithm 5).
 
-Actions are tried on copies. Which is taken, local profit says: value for as long as it is gained or lost, and money for
-whole billing time units.
+Actions (`ScaleUp`, `ScaleDown`, p. 107) are tried on copies; the best local profit wins.
 """
 
 import math
@@ -21,58 +20,57 @@ from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, 
 from elastream.policies.value_cost.steps import allocate, grow, repacked, shrink, vacated
 from elastream.units import ROUNDING
 
+# Scope of the tolerance: each step's throughput, or the mean over the rest of the interval (5.2).
 Hold: TypeAlias = Literal["step", "interval"]
-"""What is to be within the tolerance: the throughput of each step, or its mean over what is left of the interval (5.2)."""
 
+# Least gain of relative throughput of a useful action; less is rounding.
 PROGRESS = 1e-4
-"""Relative throughput that an action must bring at least: less is rounding, and no reason to go on."""
 
 
 @dataclass(frozen=True)
 class TriedAction:
-    """An action on a copy. gain: of profit, over what is left of the interval. said: what it is."""
+    """Action tried on a copy. `gain` is profit over the rest of the interval."""
 
     assembly: Assembly
     found: Flows
     gain: float
-    said: str
+    why: str
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The actions there are for `assembly`, whose instants are those that are left. found: its flows under `bandwidth`. at:
-    the first instant in which a host that is leased now is up. end: of the interval, seconds. hold: see `Hold`."""
+    """Possible actions for `assembly`, over the remaining instants."""
 
     assembly: Assembly
-    found: Flows
+    found: Flows  # rates of `assembly` under `bandwidth`
     bandwidth: Floats | None
-    at: int
-    end: float
+    at: int  # first instant in which a host leased now is up
+    end: float  # end of the interval
     hold: Hold
 
     @property
     def problem(self) -> Problem:
-        """What is planned for."""
+        """Problem of `assembly`."""
         return self.assembly.problem
 
     @property
     def goal(self) -> Goal:
-        """What is wanted."""
+        """Goal of the problem."""
         return self.problem.goal
 
     @property
     def reached(self) -> float:
-        """Relative throughput in the first instant in which what is done is in force."""
+        """Relative throughput in the first instant that actions affect."""
         return float(self.found.application[self.at])
 
     @property
     def judged(self) -> float:
-        """The throughput that says whether there is something to do: of the step, or the mean of what is left."""
+        """Throughput that decides if something must change: of the step, or the mean of the rest."""
         found = self.found.application
         return float(found[0] if self.hold == "step" else found.mean())
 
     def up(self) -> TriedAction | None:
-        """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
+        """Return the best action for the worst bottleneck that can change (`ScaleUpOrDecAppValue`)."""
         relative = self.found.relative[self.at]
         for operator in sorted(np.flatnonzero(relative < 1 - ROUNDING).tolist(), key=lambda row: float(relative[row])):
             tried = [*self._switched(operator, cheaper(self.assembly, operator)), *self._grown(operator)]
@@ -81,18 +79,15 @@ class Choices:
         return self._linked()
 
     def _helps(self, trial: TriedAction, operator: int) -> bool:
-        """Whether more reaches the outputs, or the operator holds up less: those after it may come next.
-
-        The second is not enough for an instance that another operator gave up: it would be taken back, and so on.
-        """
+        """Return True if more reaches the outputs, or the bottleneck eases and no other operator pays."""
         before, after = self.found, trial.found
         if after.application[self.at] > before.application[self.at] + PROGRESS:
             return True
-        taken = bool((trial.assembly.total < self.assembly.total).any())
-        return not taken and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
+        removed = bool((trial.assembly.total < self.assembly.total).any())
+        return not removed and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
 
     def _linked(self) -> TriedAction | None:
-        """Instances beside those that send to them, where no operator lacks cores and links hold records up."""
+        """Return more instances next to their senders, where links are the limit."""
         if self.bandwidth is None:
             return None
         trial, hosts = self.assembly.copy(), len(self.assembly.hosts)
@@ -103,7 +98,7 @@ class Choices:
         return TriedAction(trial, found, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
 
     def down(self) -> TriedAction | None:
-        """`ScaleDownOrIncAppValue`: of the operator with most to spare, whose throughput may fall to the target."""
+        """Return the best action for the operator with most spare that keeps the target (`ScaleDownOrIncAppValue`)."""
         for place, operator in enumerate(self._by_spare()):
             tried = [*self._switched(operator, better(self.assembly, operator))]
             if not self.problem.shared or not place:
@@ -113,12 +108,11 @@ class Choices:
         return None
 
     def _enough(self, trial: TriedAction) -> bool:
-        """Whether the target is reached now, and on average of the rest: what is given up then is leased again."""
+        """Return True if the target holds now and on average, so that nothing is leased again."""
         reached = trial.found.application
         return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - ROUNDING
 
     def _by_spare(self) -> Sequence[int]:
-        """Operators, those of the highest relative throughput first; of equals those with the most cores for their need."""
         relative, needs, capacity = self.found.relative[0], self._needs(0), self.assembly.capacity[0]
         with np.errstate(over="ignore"):
             spare = np.divide(capacity, needs, out=np.full(needs.shape, np.inf), where=needs > 0)
@@ -131,11 +125,11 @@ class Choices:
         trial.switch(operator, option)
         options = self.problem.options[operator]
         more = value_of(self.problem, trial.active) - value_of(self.problem, self.assembly.active)
-        said = f"{self.problem.operators[operator]} as {options[option].name}: value {more:+.3g}"
-        yield self._tried(trial, more, 0.0, said)
+        why = f"{self.problem.operators[operator]} as {options[option].name}: value {more:+.3g}"
+        yield self._tried(trial, more, 0.0, why)
 
     def _grown(self, operator: int) -> Iterator[TriedAction]:
-        """As many instances more as the operator lacks; or one that another can spare; where cores are shared, a host."""
+        """Yield the missing instances, or one that another operator can spare."""
         problem, name = self.problem, self.problem.operators[operator]
         hosts, had = len(self.assembly.hosts), int(self.assembly.total[operator])
         for spared in (None, self.found) if not problem.shared else (None,):
@@ -147,28 +141,26 @@ class Choices:
             if added:
                 fresh = int(trial.instances[hosts:, operator].sum())
                 money = self._price(operator, fresh, trial.hosts[hosts:])
-                said = f"{len(trial.hosts) - hosts} host more" if problem.shared else f"{name} x {had + added}"
-                yield self._tried(trial, 0.0, money, f"{said}: {name} holds up the rest")
+                why = f"{len(trial.hosts) - hosts} host more" if problem.shared else f"{name} x {had + added}"
+                yield self._tried(trial, 0.0, money, f"{why}: {name} holds up the rest")
 
     def _lacking(self, operator: int) -> int:
-        """Instances that bring the operator to its part of the target, at least one; later ones are added singly."""
+        """Return how many instances the operator lacks for its part of the target."""
         relative, at = float(self.found.relative[self.at, operator]), self.at
         wanted = min(1.0, relative * self.goal.throughput / max(self.reached, ROUNDING)) * float(self._needs(at)[operator])
         return max(1, math.floor((wanted - float(self.assembly.capacity[at, operator])) / self._each(operator)))
 
     def _needs(self, at: int) -> Floats:
-        """Cores of speed 1 that each operator fills in an instant with what reaches it and what waits."""
+        """Return cores of speed 1 that each operator needs in an instant."""
         records = self.found.arriving[at] + self.found.waiting[at] / self.assembly.conditions.seconds
         needs: Floats = records * self.problem.costs(self.assembly.active)
         return needs
 
     def _each(self, operator: int) -> float:
-        """Cores of speed 1 of an instance."""
         speeds = self.assembly.speeds
         return float(self.problem.per_instance[operator]) * float(speeds.mean() if speeds.size else 1.0)
 
     def _shrunk(self, operator: int) -> Iterator[TriedAction]:
-        """As many instances less as the operator can spare, or one; where cores are shared, a host."""
         if self.problem.shared:
             rows = range(len(self.assembly.hosts))
             fewer = vacated(self.assembly, self.goal.throughput, rows)
@@ -182,25 +174,20 @@ class Choices:
         spare = math.floor((float(self.assembly.capacity[0, operator]) - need) / self._each(operator))
         for count in dict.fromkeys((max(1, spare), 1)):
             trial = self.assembly.copy()
-            taken = sum(shrink(trial, operator) is not None for _ in range(min(count, int(trial.total[operator]) - 1)))
-            if taken:
-                said = f"{self.problem.operators[operator]} x {int(trial.total[operator])}: it has cores to spare"
-                yield self._tried(trial, 0.0, -self._saved(trial), said)
+            removed = sum(shrink(trial, operator) is not None for _ in range(min(count, int(trial.total[operator]) - 1)))
+            if removed:
+                why = f"{self.problem.operators[operator]} x {int(trial.total[operator])}: it has cores to spare"
+                yield self._tried(trial, 0.0, -self._saved(trial), why)
 
-    def _tried(self, trial: Assembly, value: float, money: float, said: str) -> TriedAction:
-        """An action with its gain of profit (4.8).
-
-        An alternate is gone back on as soon as that is of use: it counts for as long as it is needed, or holds. A host is
-        paid for its whole units.
-        """
+    def _tried(self, trial: Assembly, value: float, money: float, why: str) -> TriedAction:
+        """Return an action with its gain of profit (4.8)."""
         found = trial.flows(self.bandwidth)
         lasts = trial.conditions.seconds * self._lasting(found, lost=value < 0)
         gain = value * lasts / self.goal.period - self.problem.line.sigma * money
-        return TriedAction(trial, found, gain, said)
+        return TriedAction(trial, found, gain, why)
 
     def _lasting(self, found: Flows, *, lost: bool) -> int:
-        """Instants for which another alternate counts: one of less value until the throughput would be within the tolerance
-        without it, one of more until it is below that with it; all that is left to hold the interval."""
+        """Return the number of instants before an alternate would be switched back."""
         instants = self.assembly.conditions.instants
         if self.hold == "interval":
             return instants
@@ -211,7 +198,7 @@ class Choices:
         return int(below[0]) if below.size else instants
 
     def _price(self, operator: int, instances: int, hosts: Sequence[Host]) -> float:
-        """Money for new hosts until the interval ends: of the cheapest type for what is on them, as they are repacked."""
+        """Return the money for new hosts of the cheapest type to the end of the interval."""
         if not hosts:
             return 0.0
         works = self.end - min(host.ready for host in hosts)
@@ -226,26 +213,26 @@ class Choices:
         return min(of(type) for type in self.assembly.types_for(operator))
 
     def _saved(self, fewer: Assembly) -> float:
-        """Money that hosts which hold nothing any more would have cost until the interval ends."""
+        """Return the money that emptied hosts would have cost."""
         now = self.assembly.conditions.time
         if self.problem.shared:
             stay = {id(host) for host in fewer.hosts}
             gone = [host for host in self.assembly.hosts if id(host) not in stay]
         else:
-            held = self.assembly.instances.sum(axis=1) > 0
-            gone = [fewer.hosts[row] for row in np.flatnonzero(held & (fewer.instances.sum(axis=1) == 0)).tolist()]
+            occupied = self.assembly.instances.sum(axis=1) > 0
+            gone = [fewer.hosts[row] for row in np.flatnonzero(occupied & (fewer.instances.sum(axis=1) == 0)).tolist()]
         return math.fsum(money_for(host, now, self.end) for host in gone)
 
 
 def money_for(host: Host, now: float, until: float) -> float:
-    """Money for `host` from `now` to `until`: units that begin then."""
+    """Return the money for units of `host` that begin between `now` and `until`."""
     billing = host.type.billing
     begun = billing.units(now - host.since) if now >= host.since else 0
     return max(0, billing.units(until - host.since) - begun) * host.type.price if until > host.since else 0.0
 
 
 def beyond(host: Host, now: float, until: float) -> float:
-    """Money of `money_for` that is for the time after `until`."""
+    """Return the part of `money_for` for time after `until`."""
     billing = host.type.billing
     if not money_for(host, now, until):
         return 0.0
@@ -253,8 +240,8 @@ def beyond(host: Host, now: float, until: float) -> float:
     return (paid_until - until) / billing.unit * host.type.price
 
 
+# Bound on actions per operator at one cross-over; not reached in practice.
 MOST_AT_ONCE = 8
-"""Actions at one cross-over, times the number of operators, after which it is left as it is: a bound, which is not met."""
 
 
 def look_ahead(
@@ -265,11 +252,13 @@ def look_ahead(
     ending: Collection[str] = (),
     hold: Hold = "step",
 ) -> StagedPlan:
-    """A plan for the interval of `conditions`; deployment: what runs now, with hosts that are still starting.
+    """Return a plan for the interval of `conditions`.
 
-    hold: what is to be within the tolerance, see `Hold`. ending: hosts whose paid time ends before the next round. They are
-    given back where the interval is worth more without them, and no more instants fall below the tolerance for that
-    ("repacking and shut-down", line 29); together, or those of them of which that holds.
+    Args:
+        deployment: Plan in force.
+        ending: Hosts whose paid time ends before the next round. They go if the interval is worth more without them
+            ("repacking and shut-down", line 29).
+        hold: Scope of the tolerance.
     """
     found = _Search(problem, deployment, conditions, hold).schedule()
     left = [sorted(ending)] if ending else []
@@ -290,27 +279,25 @@ def look_ahead(
 
 
 def _short(schedule: StagedPlan, goal: Goal) -> tuple[int, int]:
-    """How often no action reaches the target, and how many instants are below the tolerance."""
     return len(schedule.missed), int((schedule.throughput < goal.lowest - ROUNDING).sum())
 
 
 def _now(conditions: Conditions) -> Conditions:
-    """The first instant alone, as if it lasted: what it needs not may go, if what comes later can be had again for less."""
+    """Return the first instant as if it lasted, since later capacity can be leased again."""
     return replace(_first(conditions, 1), steady=True)
 
 
 def _first(conditions: Conditions, instants: int) -> Conditions:
-    """The same until so many instants later."""
     speeds = {name: column[:instants] for name, column in conditions.speeds.items()}
     links = {pair: column[:instants] for pair, column in conditions.bandwidth.items()}
     return replace(conditions, rates=conditions.rates[:instants], speeds=speeds, bandwidth=links)
 
 
 def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
-    """For how many instants from the first on the relative throughput is within the tolerance (lines 5 to 13).
+    """Return how many instants stay within the tolerance (lines 5 to 13).
 
-    Their "cumulative" throughput is read as that of an instant with what waits from those before (4.4), or, to hold the
-    interval, as the mean over the instants so far.
+    "Cumulative" throughput is read as an instant's throughput with earlier backlog (4.4) or, to hold the interval, as the
+    mean so far.
     """
     if hold == "interval" and throughput.size:
         so_far = np.cumsum(throughput) / np.arange(1, throughput.size + 1)
@@ -320,17 +307,17 @@ def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
 
 
 def _way(reached: float, goal: Goal) -> int:
-    """1 where less is reached than the tolerance allows, -1 where more is, else 0."""
+    """Return 1 below the tolerance, -1 above it, else 0."""
     if reached < goal.lowest - ROUNDING:
         return 1
     return -1 if reached > goal.throughput + goal.tolerance + ROUNDING else 0
 
 
 class _Search:
-    """The loop of Algorithm 5. begin: the instant (ot) from which on `assembly` is to run. hold: see `Hold`.
+    """Loop of Algorithm 5. `begin` is the instant (ot) from which `assembly` runs.
 
-    At one cross-over actions go one way only, each brings the throughput nearer or is undone, and there is a bound on their
-    number; where none is left, the next instant is gone to. Printed, nothing ends the loop where no action helps.
+    Actions at a cross-over go one way, and each improves the throughput. If none helps, the next instant follows; the
+    printed loop does not end then.
     """
 
     def __init__(
@@ -352,18 +339,17 @@ class _Search:
         self._go_on(deployment, conditions)
 
     def schedule(self) -> StagedPlan:
-        """The plan."""
+        """Return the plan."""
         while self.begin < self.all.instants:
-            held = farthest(self.found.application, self.goal, self.hold)
-            if held:
-                self._advance(held)
+            instants = farthest(self.found.application, self.goal, self.hold)
+            if instants:
+                self._advance(instants)
             if self.begin < self.all.instants and not self._adapt():
                 self._advance(1)
         stages = tidied(self.problem, self.stages)
         return StagedPlan(stages, np.concatenate([*self.expected, np.zeros(0)]), tuple(self.missed), self._worth(stages))
 
     def _go_on(self, deployment: Deployment, conditions: Conditions) -> None:
-        """Take up what is left of the interval."""
         self.assembly = Assembly(self.problem, deployment, conditions)
         self.bandwidth = self.assembly.limits()
         self.found = self.assembly.flows(self.bandwidth)
@@ -374,7 +360,6 @@ class _Search:
         self.at = min(math.ceil(late / conditions.seconds - ROUNDING), conditions.instants - 1)
 
     def _advance(self, instants: int) -> None:
-        """Keep the deployment for so many instants, and note what was planned for their first."""
         if self.acted:
             self._settle(instants)
         self.expected.append(self.found.application[:instants])
@@ -385,7 +370,7 @@ class _Search:
             self._go_on(self.assembly.deployment(), _later(now, instants, queues, self.all.time))
 
     def _settle(self, instants: int) -> None:
-        """Note the stage that was reached: planned hosts of the cheapest types, each with a name of its own."""
+        """Record the stage: planned hosts of the cheapest types, each named."""
         now = self.assembly.conditions
         for packed in self._packed(instants):
             settled = named(packed.deployment(), self.planned)
@@ -401,26 +386,23 @@ class _Search:
         self.why = []
 
     def _packed(self, instants: int) -> Iterator[Assembly]:
-        """What was reached, repacked for the mean throughput of all that is left of the interval; where rates differ much
-        that is not enough for the instants that the stage is to hold: for that of these alone; as it is."""
+        """Yield repackings for the rest of the interval, for the stage alone, and none."""
         yield repacked(self.assembly, self.goal.throughput)
-        held = Assembly(self.problem, self.assembly.deployment(), _first(self.assembly.conditions, instants))
-        yield repacked(held, self.goal.throughput)
+        stage = Assembly(self.problem, self.assembly.deployment(), _first(self.assembly.conditions, instants))
+        yield repacked(stage, self.goal.throughput)
         yield self.assembly
 
     def _keeps(self, after: Floats, before: Floats) -> bool:
-        """Whether what is held is nowhere below the tolerance where it was not, and nowhere lower where it was."""
+        """Return True if no instant drops below the tolerance or an already lower throughput."""
         if self.hold == "interval":
             upto = np.arange(1, before.size + 1)
             after, before = np.cumsum(after) / upto, np.cumsum(before) / upto
         return bool((after >= np.minimum(before, self.goal.lowest) - ROUNDING).all())
 
     def _adapt(self) -> bool:
-        """Plan actions at the cross-over, for what is left of the interval (lines 18 to 27); False where none helps.
+        """Plan actions at the cross-over (lines 18 to 27); False if none helps.
 
-        The tolerance says when; what is done then goes on to the target, as in Algorithm 4: a plan that ends at the edge of
-        the tolerance leaves it with the first deviation. And it goes on for the first instant only in which a host that is
-        leased for it is up: what comes later is the next cross-over's.
+        Goes on to the target as Algorithm 4 does: a plan at the edge of the tolerance leaves it at the first deviation.
         """
         way = _way(self._choices.judged, self.goal)
         if not way:
@@ -434,7 +416,7 @@ class _Search:
                 break
             self.assembly, self.found, self.way = trial.assembly, trial.found, way
             self.acted += 1
-            self.why.append(trial.said)
+            self.why.append(trial.why)
         if way > 0 and self._choices.reached < self.goal.lowest - ROUNDING:
             self._miss()
         return self.acted > before and farthest(self.found.application, self.goal, self.hold) > 0
@@ -444,7 +426,6 @@ class _Search:
         return Choices(self.assembly, self.found, self.bandwidth, self.at, self._end, self.hold)
 
     def _miss(self) -> None:
-        """Note that the target is not reached; what was done without any effect is undone."""
         self.missed.append(Missed(self.assembly.conditions.time, self._choices.reached))
         assembly, found = self.untouched
         if self.acted and self._choices.reached <= float(found.application[self.at]) + PROGRESS:
@@ -456,11 +437,7 @@ class _Search:
         return self.all.time + self.all.seconds * self.all.instants
 
     def _worth(self, stages: Sequence[PlannedStage]) -> float:
-        """What the interval adds to the profit of the period (5.2, p. 103).
-
-        What is paid of a host beyond the interval's end is not of this interval: else one that is leased near its end would
-        cost as much as one kept for all of it.
-        """
+        """Return the interval's part of the period's profit (5.2, p. 103), without paid time after the interval."""
         times = [*(stage.time for stage in stages), self._end]
         value = math.fsum(
             value_of(self.problem, stage.deployment.active) * (until - stage.time)
@@ -477,7 +454,6 @@ class _Search:
 
 
 def _later(conditions: Conditions, instants: int, queues: Floats, since: float) -> Conditions:
-    """The same from so many instants later on; hosts may be leased from `since` on."""
     time = conditions.time + instants * conditions.seconds
     return replace(
         conditions,

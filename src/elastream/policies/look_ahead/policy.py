@@ -1,7 +1,6 @@
-"""Value against cost with a look ahead: plans over what is forecast, and reactive plans for what represents it.
+"""Value against cost with a forecast: PLAStiCC, and reactive policies on one representative value.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 5. PLAStiCC plans step by
-step through a prediction interval; the others take one value for all of it and adapt to that as CE does (5.3.2).
+After "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 5.
 """
 
 import math
@@ -21,53 +20,49 @@ from elastream.policies.forecasting.oracle import Oracle, Spread, informed
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries, collected
 from elastream.policies.look_ahead.planner import Hold, look_ahead
-from elastream.policies.look_ahead.schedule import Change, Done, StagedPlan, changes, due, retracted, same
+from elastream.policies.look_ahead.schedule import Change, ChangeHistory, StagedPlan, changes, due, retracted, same
 from elastream.policies.value_cost.greedy import adapted, deployed
-from elastream.policies.value_cost.policy import Answer, Asked, ValueCost, answered, loss, missed
+from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, answered, loss, missed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
 from elastream.units import format_duration
 
+# One value of several.
 Fold: TypeAlias = Callable[[Floats], Any]
-"""One value of several."""
-ANYTHING = 0.999
-"""Part of the throughput that is a tolerance in which nothing is adapted; hosts whose paid time ends still go."""
-SAID = 3
-"""Reasons of a plan that are said of each action."""
+# Share of the throughput as a tolerance within which only hosts whose paid time ends change.
+WIDE_TOLERANCE = 0.999
+# Reasons of a plan shown with each action.
+REASONS_SHOWN = 3
 TIME_TOLERANCE_S = 1e-6
-"""Times are sums of decimal fractions."""
+"""Seconds: times are sums of decimal fractions."""
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """What such a policy remembers.
+class ForecastMemory:
+    """Memory of a look-ahead policy."""
 
-    book: series of what was measured. ahead, outlooks: the forecast in use; learned: what the forecaster keeps. schedule:
-    the plan in use, None where there is to be another in any case; planned: its changes; wanted: what of it was enacted;
-    options: of the operators. retracted: planned changes that a later plan had no more, so far. done: enacted changes, and
-    how many were reversed.
-    """
-
-    book: Book = field(default_factory=dict)
-    ahead: Ahead | None = None
-    outlooks: Mapping[SeriesOf, Outlook] = field(default_factory=dict)
-    learned: Any = None
-    schedule: StagedPlan | None = None
-    planned: tuple[Change, ...] = ()
-    wanted: Deployment | None = None
-    options: tuple[tuple[str, ...], ...] = ()
-    retracted: int = 0
-    done: Done = field(default_factory=Done)
+    book: Book = field(default_factory=dict)  # measured series
+    ahead: Ahead | None = None  # range of the forecast in use
+    outlooks: Mapping[SeriesOf, Outlook] = field(default_factory=dict)  # forecast in use
+    learned: Any = None  # memory of the forecaster
+    schedule: StagedPlan | None = None  # plan in use; None forces a new one
+    planned: tuple[Change, ...] = ()  # its changes
+    enacted: Deployment | None = None  # deployment enacted last
+    options: tuple[tuple[str, ...], ...] = ()  # options of the operators when planned
+    retracted: int = 0  # planned changes that later plans dropped
+    done: ChangeHistory = field(default_factory=ChangeHistory)  # enacted changes and their reversals
 
 
 @dataclass(frozen=True)
 class LookAhead(ValueCost):
-    """What all these policies share; settings of `ValueCost` beside.
+    """Base class of policies with a forecast.
 
-    step: seconds of an instant (thesis: 5 min). horizon: seconds of a prediction interval. renew: seconds after which a
-    forecast is made anew (10 min), at once where what is measured leaves what a real forecaster expected. forecast:
-    `"real"`, the method that a back-test chooses; `"oracle"`, which knows simulated runs; or a `Forecaster`. season:
-    seconds that a real one tries in place of a day and a week. error, bias, spread, seed: of the oracle, see
-    `policies.forecasting.oracle.Oracle`.
+    Args:
+        step: Length of an instant (s; thesis: 5 min).
+        horizon: Length of the prediction interval (s).
+        renew: Age at which a forecast is renewed (s; thesis: 10 min), at once if it was wrong.
+        forecast: `"real"` (back-tested), `"oracle"` (simulated runs), or a `Forecaster`.
+        season: Season of a real forecast instead of a day and a week (s).
+        error: Of the oracle, as `bias`, `spread` and `seed`; see `policies.forecasting.oracle.Oracle`.
     """
 
     step: float = 300.0
@@ -80,8 +75,8 @@ class LookAhead(ValueCost):
     spread: Spread = "variance"
     seed: int = 1
 
+    # False if measurements alone suffice.
     ahead: ClassVar[bool] = True
-    """Whether it forecasts; if not, what was measured is all that it needs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +88,7 @@ class LookAhead(ValueCost):
 
     @property
     def forecaster(self) -> Forecaster:
-        """Who looks ahead."""
+        """Forecaster from the settings."""
         match self.forecast:
             case "real":
                 return BackTested() if self.season is None else BackTested((self.season,))
@@ -104,31 +99,39 @@ class LookAhead(ValueCost):
         return self.forecast
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
+        """Return a sentence if no host type can be leased or the forecaster lacks something."""
         return super().unsupported_reason(context) or (self.forecaster.lacking() or None if self.ahead else None)
 
     def prepared(self, prospect: Prospect) -> "LookAhead":
-        """With an oracle that knows the run to come."""
+        """Return a copy whose oracle knows the coming run."""
         return replace(self, forecast=informed(self.forecaster, prospect)) if self.ahead else self
 
     def _concluded(
-        self, asked: Asked, own: Foreseen, wanted: Deployment, remarks: tuple[str, ...] = (), why: str = ""
-    ) -> Answer:
-        """The answer that `wanted` is, with how often plans were retracted and actions reversed where that changed."""
-        before, conditions = _before(asked), asked.read.conditions
-        done = own.done.after(asked.read.problem, asked.observation.time, self.horizon, asked.read.deployment, wanted)
-        answer = answered(asked, wanted, replace(own, done=done, wanted=wanted))
+        self,
+        request: SearchRequest,
+        own: ForecastMemory,
+        deployment: Deployment,
+        remarks: tuple[str, ...] = (),
+        why: str = "",
+    ) -> SearchResult:
+        """Return a search result, with remarks on retracted plans and reversed actions."""
+        before, conditions = _before(request), request.situation.conditions
+        done = own.done.after(
+            request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
+        )
+        result = answered(request, deployment, replace(own, done=done, enacted=deployment))
         if why:  # what the moment is like says little of a plan for what comes
-            answer = replace(answer, why=why, remarks=loss(asked.read.problem, wanted, conditions) if asked.priced else ())
+            result = replace(
+                result, why=why, remarks=loss(request.situation.problem, deployment, conditions) if request.priced else ()
+            )
         if (own.retracted, done.reversed) != (before.retracted, before.done.reversed):
             gone = f"so far {counted(own.retracted, 'planned change')} retracted"
             remarks += (f"{gone}, {counted(done.reversed, 'enacted change')} reversed",)
-        return replace(answer, remarks=(*answer.remarks, *remarks))
+        return replace(result, remarks=(*result.remarks, *remarks))
 
-    def _seen(self, asked: Asked) -> Foreseen:
-        """What is remembered, with what the observation adds to the series, and a new forecast where it is time."""
-        own, now = _before(asked), asked.observation.time
-        own = replace(own, book=collected(own.book, asked.observation, self.step))
+    def _updated(self, request: SearchRequest) -> ForecastMemory:
+        own, now = _before(request), request.observation.time
+        own = replace(own, book=collected(own.book, request.observation, self.step))
         if not self.ahead or (own.ahead is not None and not _outdated(self, own, now)):
             return own
         # On the grid of the bins: a forecast begins where the last whole one ends.
@@ -141,12 +144,12 @@ class LookAhead(ValueCost):
         return self.step if self.instant is None else self.instant
 
 
-def _before(asked: Asked) -> Foreseen:
-    return asked.own if isinstance(asked.own, Foreseen) else Foreseen()
+def _before(request: SearchRequest) -> ForecastMemory:
+    return request.own if isinstance(request.own, ForecastMemory) else ForecastMemory()
 
 
-def _outdated(policy: LookAhead, own: Foreseen, now: float) -> bool:
-    """Whether there is to be a new forecast: it is time, less than a step of the last is left, or it proved wrong."""
+def _outdated(policy: LookAhead, own: ForecastMemory, now: float) -> bool:
+    """Return True if a new forecast is due: by age, near its end, or because it was wrong."""
     assert own.ahead is not None
     since = now - own.ahead.start
     if since >= policy.renew - TIME_TOLERANCE_S or own.ahead.end - now < policy.step - TIME_TOLERANCE_S:
@@ -154,16 +157,14 @@ def _outdated(policy: LookAhead, own: Foreseen, now: float) -> bool:
     step = math.floor(since / policy.step + TIME_TOLERANCE_S) - 1
     if step < 0 or not policy.forecaster.learns:
         return False
-    wrong = any(
+    return any(
         _off(own.book[subject], own.outlooks.get(subject), own.ahead, step, policy.tolerance)
         for subject in own.book
         if subject.rows is Rows.OPERATOR
     )
-    return wrong
 
 
 def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, tolerance: float) -> bool:
-    """Whether the last whole step came out of the quantiles by more than the tolerance."""
     if outlook is None:
         return False
     came = series.at(ahead.start + (step + 0.5) * ahead.seconds)
@@ -171,53 +172,52 @@ def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, t
     return bool(came < low * (1 - tolerance) or came > high * (1 + tolerance))
 
 
-def _expected(own: Foreseen, now: float) -> Mapping[SeriesOf, Floats]:
-    """The forecast from `now` on, in whole steps; a step that has begun counts with what is left of it."""
+def _expected(own: ForecastMemory, now: float) -> Mapping[SeriesOf, Floats]:
+    """Return the forecast from `now` on, in whole steps."""
     assert own.ahead is not None
     passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
     first = math.floor(passed + TIME_TOLERANCE_S)
     part = passed - first if passed - first > TIME_TOLERANCE_S else 0.0
-    found = {}
+    rest = {}
     for subject, outlook in own.outlooks.items():
         left = outlook.mean[first:]
-        found[subject] = left if not part else (1 - part) * left[:-1] + part * left[1:]
-    return found
+        rest[subject] = left if not part else (1 - part) * left[:-1] + part * left[1:]
+    return rest
 
 
-def _conditions(asked: Asked, expected: Mapping[SeriesOf, Floats]) -> tuple[Conditions, tuple[str, ...]]:
-    """The conditions that are expected; remarks on what cannot be foreseen: it is taken to stay as it is."""
-    problem, known = asked.read.problem, asked.read.conditions
+def _conditions(request: SearchRequest, expected: Mapping[SeriesOf, Floats]) -> tuple[Conditions, tuple[str, ...]]:
+    """Return the forecast conditions. Series without a forecast stay as they are, with a remark."""
+    problem, current = request.situation.problem, request.situation.conditions
     count = max((column.size for column in expected.values()), default=1)
-    rates, remarks = np.repeat(known.rates, count, axis=0), []
+    rates, remarks = np.repeat(current.rates, count, axis=0), []
     for column, row in enumerate(problem.sources.tolist()):
         name = problem.operators[row]
-        found = expected.get(SeriesOf(Rows.OPERATOR, name, Metric.ARRIVAL_RATE))
-        lacks = np.ones(count, dtype=np.bool_) if found is None else np.isnan(found)
-        if found is not None:
-            rates[~lacks, column] = found[~lacks]
+        forecast = expected.get(SeriesOf(Rows.OPERATOR, name, Metric.ARRIVAL_RATE))
+        lacks = np.ones(count, dtype=np.bool_) if forecast is None else np.isnan(forecast)
+        if forecast is not None:
+            rates[~lacks, column] = forecast[~lacks]
         if lacks.any():
             remarks.append(f"the arrival rate of {name!r} cannot be foreseen: it is taken to last")
     speeds: dict[str, Floats] = {}
-    bandwidth = {pair: np.repeat(each[:1], count) for pair, each in known.bandwidth.items()}
+    bandwidth = {pair: np.repeat(each[:1], count) for pair, each in current.bandwidth.items()}
     for subject, values in expected.items():
         if subject.rows is Rows.HOST and not np.isnan(values).any():
             speeds[subject.name] = values
         elif subject.rows is Rows.LINK and not np.isnan(values).any():
             source, _, target = subject.name.partition(">")
             bandwidth[source, target] = values
-    return replace(known, rates=rates, speeds=speeds, bandwidth=bandwidth), tuple(remarks)
+    return replace(current, rates=rates, speeds=speeds, bandwidth=bandwidth), tuple(remarks)
 
 
 @dataclass(frozen=True)
 class Plasticc(LookAhead):
-    """PLAStiCC: plans from cross-over to cross-over through the prediction interval (thesis, 5.3.1, Algorithm 5).
+    """PLAStiCC: plans from cross-over to cross-over (thesis, 5.3.1, Algorithm 5).
 
-    What runs is kept for as long as it will hold the throughput; where it will not, an operator has other instances or
-    another alternate, whichever leaves more profit. Only what is due is enacted: alternates and instances when their time
-    has come, leases earlier by the host's start. Each new forecast, and each deviation of what runs, makes another plan;
-    retracted plans cost nothing, and are counted.
+    A deployment stays while it holds the throughput. Then an operator gets other instances or another alternate, whichever
+    gives more profit. Only due changes are enacted, leases ahead by the host's start.
 
-    hold: whether each step is to be within the tolerance, or the mean of the interval.
+    Args:
+        hold: Keep each `step` within the tolerance, or the mean of the `interval`.
     """
 
     hold: Hold = "step"
@@ -229,54 +229,53 @@ class Plasticc(LookAhead):
         if self.hold not in get_args(Hold):
             raise InputError(f"hold is {self.hold!r}; it is 'step' or 'interval'")
 
-    def search(self, asked: Asked) -> Answer:
-        """Algorithm 3 in the first round, Algorithm 5 in the others."""
-        problem, now = asked.read.problem, asked.observation.time
-        own, remarks = self._seen(asked), tuple[str, ...]()
-        if not asked.round:
-            return self._concluded(asked, own, deployed(problem, asked.read.conditions, asked.read.deployment))
-        if own.schedule is None or own.options != _names(problem) or self._deviates(asked, own):
-            own, remarks = self._planned(asked, own)
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Run Algorithm 3 in the first round and Algorithm 5 afterwards."""
+        problem, now = request.situation.problem, request.observation.time
+        own, remarks = self._updated(request), tuple[str, ...]()
+        if not request.round:
+            return self._concluded(
+                request, own, deployed(problem, request.situation.conditions, request.situation.deployment)
+            )
+        if own.schedule is None or own.options != _names(problem) or self._deviates(request, own):
+            own, remarks = self._planned(request, own)
         schedule = own.schedule
         assert schedule is not None
-        wanted = due(schedule, now, asked.pace)
-        if any(not host.name for host in wanted.hosts):
+        deployment = due(schedule, now, request.pace)
+        if any(not host.name for host in deployment.hosts):
             own = replace(own, schedule=None)  # from the next round on they are leased hosts, and planned with
-        stage = [each for each in schedule.stages if each.time <= now + asked.pace / 2][-1:]
-        why = "; ".join(stage[0].why[:SAID]) if stage else ""
-        return self._concluded(asked, own, wanted, remarks, why or "for what is foreseen")
+        stage = [each for each in schedule.stages if each.time <= now + request.pace / 2][-1:]
+        why = "; ".join(stage[0].why[:REASONS_SHOWN]) if stage else ""
+        return self._concluded(request, own, deployment, remarks, why or "for what is foreseen")
 
-    def _deviates(self, asked: Asked, own: Foreseen) -> bool:
-        """Whether something else runs than was enacted in the last round."""
-        return own.wanted is None or not same(asked.read.problem, asked.read.deployment, own.wanted)
+    def _deviates(self, request: SearchRequest, own: ForecastMemory) -> bool:
+        return own.enacted is None or not same(request.situation.problem, request.situation.deployment, own.enacted)
 
-    def _planned(self, asked: Asked, own: Foreseen) -> tuple[Foreseen, tuple[str, ...]]:
-        """A new plan, and what is to be said of it."""
-        problem, now = asked.read.problem, asked.observation.time
-        conditions, remarks = _conditions(asked, _expected(own, now))
+    def _planned(self, request: SearchRequest, own: ForecastMemory) -> tuple[ForecastMemory, tuple[str, ...]]:
+        problem, now = request.situation.problem, request.observation.time
+        conditions, remarks = _conditions(request, _expected(own, now))
         conditions = replace(conditions, seconds=self.step, steady=False)
-        schedule = look_ahead(problem, asked.read.deployment, conditions, ending=asked.due, hold=self.hold)
+        schedule = look_ahead(problem, request.situation.deployment, conditions, ending=request.due, hold=self.hold)
         plan = changes(problem, schedule)
-        gone = retracted(own.planned, plan, now + asked.pace / 2, self.step)
+        gone = retracted(own.planned, plan, now + request.pace / 2, self.step)
         own = replace(own, schedule=schedule, planned=plan, options=_names(problem), retracted=own.retracted + gone)
         remarks += _missed(problem, schedule, conditions)
         if plan:
             first, last = plan[0], format_duration(plan[-1].time - now)
-            said = f"{first.subject}: {first.value} in {format_duration(first.time - now)}"
-            remarks += (f"{counted(len(plan), 'change')} planned up to {last} ahead, first {said}",)
+            first_change = f"{first.subject}: {first.value} in {format_duration(first.time - now)}"
+            remarks += (f"{counted(len(plan), 'change')} planned up to {last} ahead, first {first_change}",)
         return own, remarks
 
 
 def _missed(problem: Problem, schedule: StagedPlan, conditions: Conditions) -> tuple[str, ...]:
-    """What the first time that is missed is missed by, and why."""
     if not schedule.missed:
         return ()
     time = schedule.missed[0].time
     runs = [stage.deployment for stage in schedule.stages if stage.time <= time][-1]
     first = round((time - conditions.time) / conditions.seconds)
-    said = missed(problem, runs, replace(conditions, rates=conditions.rates[first:], speeds={}, bandwidth={}))
+    messages = missed(problem, runs, replace(conditions, rates=conditions.rates[first:], speeds={}, bandwidth={}))
     later = f"in {format_duration(time - conditions.time)}" if time > conditions.time else "now"
-    return tuple(f"{later}: {each}" for each in said)
+    return tuple(f"{later}: {each}" for each in messages)
 
 
 def _names(problem: Problem) -> tuple[tuple[str, ...], ...]:
@@ -284,70 +283,67 @@ def _names(problem: Problem) -> tuple[tuple[str, ...], ...]:
 
 
 @dataclass(frozen=True)
-class _Represented(LookAhead):
-    """A reactive policy for one value that represents the interval (5.3.2).
+class _Representative(LookAhead):
+    """Reactive policy for one value that represents the interval (5.3.2); acts as CE outside the tolerance."""
 
-    As CE, but only where the throughput leaves the tolerance; in between, hosts whose paid time ends go if the others do.
-    """
-
-    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
-        """The value of each series that stands for all of the interval."""
+    def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
+        """Return the value of each series that stands for the whole interval."""
         raise NotImplementedError
 
-    def search(self, asked: Asked) -> Answer:
-        """Algorithm 3 in the first round, Algorithm 4 in the others, for what represents the interval."""
-        problem, deployment, known = asked.read.problem, asked.read.deployment, asked.read.conditions
-        own = self._seen(asked)
-        values = self.represented(own, asked.observation.time)
-        conditions, remarks = known, tuple[str, ...]()
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Run Algorithm 3 in the first round and Algorithm 4 afterwards, for the representative values."""
+        problem, deployment, current = request.situation.problem, request.situation.deployment, request.situation.conditions
+        own = self._updated(request)
+        values = self.representatives(own, request.observation.time)
+        conditions, remarks = current, tuple[str, ...]()
         if values:
-            conditions, remarks = _conditions(asked, {subject: np.array([value]) for subject, value in values.items()})
-        if not asked.round:
-            return self._concluded(asked, own, deployed(problem, known, deployment), remarks)
-        if abs(score(problem, deployment, known).mean - problem.goal.throughput) <= problem.goal.tolerance:
-            problem = replace(problem, goal=replace(problem.goal, tolerance=ANYTHING * problem.goal.throughput))
-        wanted = adapted(
+            conditions, remarks = _conditions(request, {subject: np.array([value]) for subject, value in values.items()})
+        if not request.round:
+            return self._concluded(request, own, deployed(problem, current, deployment), remarks)
+        if abs(score(problem, deployment, current).mean - problem.goal.throughput) <= problem.goal.tolerance:
+            problem = replace(problem, goal=replace(problem.goal, tolerance=WIDE_TOLERANCE * problem.goal.throughput))
+        target = adapted(
             problem, deployment, conditions,
-            alternates=asked.alternates, resources=asked.resources, due=asked.due, soon=asked.soon,
+            alternates=request.alternates, resources=request.resources, due=request.due, soon=request.soon,
         )  # fmt: skip
-        return self._concluded(asked, own, wanted, remarks)
+        return self._concluded(request, own, target, remarks)
 
 
 @dataclass(frozen=True)
-class Latest(_Represented):
-    """CAF, "current after the fact": what was measured last is taken to last; the reactive policy of chapter 4."""
+class Caf(_Representative):
+    """CAF, "current after the fact": the last measurement stands for the interval, as in chapter 4."""
 
     name: ClassVar[str] = "caf"
     ahead: ClassVar[bool] = False
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
-        """Nothing but what the conditions of the moment are."""
+    def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
+        """Return nothing, so that current conditions stay."""
         return {}
 
 
 @dataclass(frozen=True)
-class Averaged(_Represented):
-    """WAAF, "windowed average after the fact": the mean of the last `horizon` seconds is taken to last."""
+class Waaf(_Representative):
+    """WAAF, "windowed average after the fact": the mean of the last `horizon` seconds stands for the interval."""
 
     name: ClassVar[str] = "waaf"
     ahead: ClassVar[bool] = False
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
-        """Means of the last steps, that under way included."""
+    def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
+        """Return means of the last steps, the current one included."""
         bins = max(1, round(self.horizon / self.step))
         return {subject: _mean(series.recent(bins)) for subject, series in own.book.items()}
 
 
 @dataclass(frozen=True)
-class Predicted(_Represented):
-    """WPA, "windowed predictive average": the mean of what is forecast is taken to last."""
+class Wpa(_Representative):
+    """WPA, "windowed predictive average": the mean forecast stands for the interval."""
 
     name: ClassVar[str] = "wpa"
     rate: ClassVar[Fold] = np.mean
     performance: ClassVar[Fold] = np.mean
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
-        """Of each forecast one value, of rates another than of hosts and links."""
+    def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
+        """Return one value for each forecast series."""
         cls = type(self)
         return {
             subject: float((cls.rate if subject.rows is Rows.OPERATOR else cls.performance)(column))
@@ -356,8 +352,8 @@ class Predicted(_Represented):
 
 
 @dataclass(frozen=True)
-class Optimistic(Predicted):
-    """WPO, "windowed predictive optimistic": of what is forecast the lowest rates and the fastest hosts and links."""
+class Wpo(Wpa):
+    """WPO, "windowed predictive optimistic": lowest rates, fastest hosts and links of the forecast."""
 
     name: ClassVar[str] = "wpo"
     rate: ClassVar[Fold] = np.min
@@ -365,8 +361,8 @@ class Optimistic(Predicted):
 
 
 @dataclass(frozen=True)
-class Pessimistic(Predicted):
-    """WPP, "windowed predictive pessimistic": of what is forecast the highest rates and the slowest hosts and links."""
+class Wpp(Wpa):
+    """WPP, "windowed predictive pessimistic": highest rates, slowest hosts and links of the forecast."""
 
     name: ClassVar[str] = "wpp"
     rate: ClassVar[Fold] = np.max
@@ -374,5 +370,5 @@ class Pessimistic(Predicted):
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else math.nan
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if measured.size else math.nan

@@ -1,7 +1,4 @@
-"""A plan over time: what runs from when on, which of it is due, and what of it is given up when it is planned anew.
-
-Planned changes cost nothing to retract, enacted ones are paid: they are counted apart (thesis, p. 105).
-"""
+"""Plan over time: stages, due changes, and changes that a new plan retracts (thesis, p. 105)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +9,13 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.policies.value_cost.problem import Deployment, Host, Problem
 
+# Prefix of planned hosts' names; no plant uses it.
 PLANNED = "+"
-"""Begins the name of a host that is planned and not leased: no host of a plant is called so."""
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """What is to run from `time` on, seconds. why: what was changed, and why, a sentence each."""
+    """Deployment from `time` on, with a reason for each change."""
 
     time: float
     deployment: Deployment
@@ -27,7 +24,7 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A time from which on no action reaches the target; reached: the mean relative throughput from there on."""
+    """Time from which no action reaches the target, and the mean relative throughput from then on."""
 
     time: float
     reached: float
@@ -35,17 +32,16 @@ class Missed:
 
 @dataclass(frozen=True)
 class StagedPlan:
-    """A plan for an interval. stages: by time, the first is what runs now. throughput: expected, of each instant. missed:
-    where the target is not reached. worth: what the interval adds to the profit of the period."""
+    """Plan for an interval."""
 
-    stages: tuple[PlannedStage, ...]
-    throughput: Floats
-    missed: tuple[Missed, ...] = ()
-    worth: float = 0.0
+    stages: tuple[PlannedStage, ...]  # by time; the first is in force
+    throughput: Floats  # expected throughput of each instant
+    missed: tuple[Missed, ...] = ()  # times at which the target is missed
+    worth: float = 0.0  # interval's part of the period's profit
 
 
 class Change(NamedTuple):
-    """One planned change: from `time` on, `value` of `subject`: an option of an operator, instances, hosts of a type."""
+    """Planned change: `subject` (operator, instances, hosts of a type) takes `value` at `time`."""
 
     time: float
     subject: str
@@ -53,39 +49,35 @@ class Change(NamedTuple):
 
 
 def named(deployment: Deployment, first: int) -> Deployment:
-    """The same, each new host with a name of its own, numbered from `first` on."""
+    """Return the deployment with new hosts named, numbered from `first`."""
     numbers = iter(range(first, first + len(deployment.hosts)))
     hosts = tuple(host if host.name else replace(host, name=f"{PLANNED}{next(numbers)}") for host in deployment.hosts)
     return replace(deployment, hosts=hosts)
 
 
 def tidied(problem: Problem, stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
-    """The same without hosts that hold nothing then or later ("shuts down those that are unused"), but for `min_hosts`.
+    """Return the stages without hosts that stay empty ("shuts down those that are unused"), down to `min_hosts`.
 
-    Where cores are shared every host works.
+    With shared cores every host works.
     """
     if problem.shared:
         return tuple(stages)
     needed: set[str] = set()
-    found: list[PlannedStage] = []
+    tidy: list[PlannedStage] = []
     for stage in reversed(stages):
         hosts, instances = stage.deployment.hosts, stage.deployment.instances
-        needed |= {host.name for host, held in zip(hosts, instances, strict=True) if held.any()}
+        needed |= {host.name for host, counts in zip(hosts, instances, strict=True) if counts.any()}
         unused = [row for row, host in enumerate(hosts) if host.name not in needed]
         unused.sort(key=lambda row: hosts[row].type.price)
         spare = set(unused[max(0, problem.min_hosts - (len(hosts) - len(unused))) :])
         keep = [row for row in range(len(hosts)) if row not in spare]
-        kept = replace(stage.deployment, hosts=tuple(hosts[row] for row in keep), instances=instances[keep])
-        found.append(replace(stage, deployment=kept))
-    return tuple(reversed(found))
+        rest = replace(stage.deployment, hosts=tuple(hosts[row] for row in keep), instances=instances[keep])
+        tidy.append(replace(stage, deployment=rest))
+    return tuple(reversed(tidy))
 
 
 def due(schedule: StagedPlan, now: float, pace: float) -> Deployment:
-    """What is to be in force now: the stage of the time, with hosts that later ones need and that must be leased now.
-
-    A host is leased so early that it has started when it is needed; one that would be late in the next round, `pace`
-    seconds later, is due.
-    """
+    """Return the deployment due now, with hosts that later stages need and that must be leased now."""
     stages = [stage for stage in schedule.stages if stage.time <= now + pace / 2] or [schedule.stages[0]]
     there = stages[-1].deployment
     names = {host.name for host in there.hosts}
@@ -105,17 +97,17 @@ def due(schedule: StagedPlan, now: float, pace: float) -> Deployment:
 
 
 def same(problem: Problem, one: Deployment, other: Deployment) -> bool:
-    """Whether both run the same on the same hosts; where cores are reserved, hosts that hold nothing do not count."""
-    return one.active == other.active and _held(problem, one) == _held(problem, other)
+    """Return True if both run the same on the same hosts. Empty hosts count only with shared cores."""
+    return one.active == other.active and _occupied(problem, one) == _occupied(problem, other)
 
 
-def _held(problem: Problem, deployment: Deployment) -> Mapping[str, tuple[int, ...]]:
+def _occupied(problem: Problem, deployment: Deployment) -> Mapping[str, tuple[int, ...]]:
     rows = zip(deployment.hosts, deployment.instances.tolist(), strict=True)
-    return {host.name: tuple(held) for host, held in rows if problem.shared or any(held)}
+    return {host.name: tuple(counts) for host, counts in rows if problem.shared or any(counts)}
 
 
 def changes(problem: Problem, schedule: StagedPlan) -> tuple[Change, ...]:
-    """What the stages change, each against the one before."""
+    """Return the changes from each stage to the next."""
     return tuple(
         Change(later.time, subject, value)
         for earlier, later in zip(schedule.stages, schedule.stages[1:], strict=False)
@@ -124,7 +116,7 @@ def changes(problem: Problem, schedule: StagedPlan) -> tuple[Change, ...]:
 
 
 def differences(problem: Problem, before: Deployment, after: Deployment) -> Iterator[tuple[str, str, str]]:
-    """(subject, value before, value after) of alternates, instances and hosts that two deployments do not share."""
+    """Yield (subject, value before, value after) for alternates, instances and hosts."""
     for row, operator in enumerate(problem.operators):
         if before.active[row] != after.active[row]:
             options = problem.options[row]
@@ -140,14 +132,14 @@ def differences(problem: Problem, before: Deployment, after: Deployment) -> Iter
 
 
 def _counted(deployment: Deployment) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for host in deployment.hosts:
-        found[host.type.name] = found.get(host.type.name, 0) + 1
-    return found
+        counts[host.type.name] = counts.get(host.type.name, 0) + 1
+    return counts
 
 
 def retracted(before: Sequence[Change], after: Sequence[Change], now: float, within: float) -> int:
-    """How many changes planned for after `now` a new plan has no more; one moved by less than `within` seconds stays."""
+    """Count future changes that a new plan drops. One moved by less than `within` seconds stays."""
     left = list(after)
     count = 0
     for change in before:
@@ -162,29 +154,29 @@ def retracted(before: Sequence[Change], after: Sequence[Change], now: float, wit
 
 
 @dataclass(frozen=True)
-class Done:
-    """Changes that were enacted lately, and how many of all were reversed. last: (time, before, after) by subject."""
+class ChangeHistory:
+    """Recently enacted changes, (time, before, after) by subject, and the number of reversals."""
 
     last: Mapping[str, tuple[float, str, str]] = field(default_factory=dict)
     reversed: int = 0
 
-    def after(self, problem: Problem, now: float, within: float, before: Deployment, wanted: Deployment) -> "Done":
-        """With what leads from `before` to `wanted`, enacted now.
+    def after(
+        self, problem: Problem, now: float, within: float, before: Deployment, deployment: Deployment
+    ) -> "ChangeHistory":
+        """Return the history with the changes from `before` to `deployment`, enacted now.
 
-        A change reverses the last of its subject, if that was at most `within` seconds ago: another alternate and back,
-        more instances or hosts and then fewer.
+        A change within `within` seconds that goes the other way reverses the last one of its subject.
         """
         last = {subject: each for subject, each in self.last.items() if now - each[0] <= within}
         count = self.reversed
-        for subject, one, other in differences(problem, before, wanted):
+        for subject, one, other in differences(problem, before, deployment):
             if subject in last and _back(last[subject][1:], (one, other)):
                 count += 1
             last[subject] = now, one, other
-        return Done(last, count)
+        return ChangeHistory(last, count)
 
 
 def _back(earlier: tuple[str, str], later: tuple[str, str]) -> bool:
-    """Whether `later` goes back what `earlier` went: numbers the other way, names to where they were."""
     if all(each.isdecimal() for each in (*earlier, *later)):
         return (int(earlier[1]) > int(earlier[0])) != (int(later[1]) > int(later[0]))
     return later[1] == earlier[0]

@@ -1,8 +1,4 @@
-"""A deployment under change: an instance, an alternate or a host at a time, with what that leaves room for.
-
-`Deployment` is a value that is scored as a whole. A search that takes thousands of small steps keeps this copy instead,
-so that a step costs no loop over hosts.
-"""
+"""Mutable deployment that a greedy search changes step by step, without a loop over hosts."""
 
 import math
 from collections.abc import Collection
@@ -26,17 +22,20 @@ from elastream.policies.value_cost.problem import (
 )
 from elastream.units import ROUNDING
 
+# Rows of `Assembly._of`: cores and MB of a host, how much of both is free, money/h, paid seconds left, ready time.
 CORES, MEMORY, FREE_CORES, FREE_MEMORY, PRICE, LEFT, READY = range(7)
-"""What is kept of each host: cores and megabytes, those that no instance holds, money an hour, seconds that are paid, and
-when it takes instances."""
 
 
 class Assembly:
-    """The working copy. Hosts are rows; those of `deployment` come first, new ones behind them.
+    """Working copy of a deployment.
 
-    active: rows of options. hosts: as in a deployment. capacity: cores of speed 1 of each operator in each instant, shape
-    (T, operators). total: instances of each operator. order: operators depth first. sizable: those whose number of
-    instances can change.
+    Attributes:
+        active: Row of the option of each operator.
+        hosts: New ones last.
+        capacity: Cores of speed 1, shape (T, operators).
+        total: Instances of each operator.
+        order: Operators, depth first.
+        sizable: Operators with a variable number of instances.
     """
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
@@ -52,7 +51,7 @@ class Assembly:
         self._instances: Integers = np.zeros((max(16, 2 * count), operators), dtype=np.int64)
         self._instances[:count] = np.asarray(deployment.instances, dtype=np.int64).reshape(count, operators)
         self._speeds: Floats = np.zeros((conditions.instants, len(self._instances)))
-        self._speeds[:, :count] = speeds_of(problem, deployment, conditions)
+        self._speeds[:, :count] = speeds_of(deployment, conditions)
         self._of: Floats = np.zeros((7, len(self._instances)))
         self._of[:, :count] = np.array([self._row(host) for host in self.hosts]).reshape(-1, 7).T
         self._of[[FREE_CORES, FREE_MEMORY], :count] -= self._needs @ self._instances[:count].T
@@ -65,46 +64,46 @@ class Assembly:
 
     @property
     def instances(self) -> Integers:
-        """Instances of each operator on each host, shape (hosts, operators); a view."""
+        """Instances by host and operator; a view."""
         return self._instances[: len(self.hosts)]
 
     @property
     def cores(self) -> Floats:
-        """Cores of each host; shape (hosts,), as of all that follow."""
+        """Cores of each host, shape (hosts,)."""
         return self._of[CORES, : len(self.hosts)]
 
     @property
     def free_cores(self) -> Floats:
-        """Cores of each host that no instance holds."""
+        """Free cores of each host."""
         return self._of[FREE_CORES, : len(self.hosts)]
 
     @property
     def prices(self) -> Floats:
-        """Money an hour of each host."""
+        """Price of each host (money/h)."""
         return self._of[PRICE, : len(self.hosts)]
 
     @property
     def paid(self) -> Floats:
-        """Seconds until the billing time unit ends that each host is in; a whole one of those to be leased."""
+        """Time until each host's paid unit ends (s); a whole unit for a host to lease."""
         return self._of[LEFT, : len(self.hosts)]
 
     @property
     def speeds(self) -> Floats:
         """Mean speed of a core of each host."""
-        found: Floats = self._speeds[:, : len(self.hosts)].mean(axis=0)
-        return found
+        speeds: Floats = self._speeds[:, : len(self.hosts)].mean(axis=0)
+        return speeds
 
     @property
     def may_lease(self) -> bool:
-        """Whether one host more may be leased."""
+        """True if one more host may be leased."""
         return len(self.hosts) < self.problem.max_hosts
 
     def deployment(self) -> Deployment:
-        """The deployment as it is now."""
+        """Return the current deployment."""
         return Deployment(tuple(self.active), tuple(self.hosts), self.instances.copy())
 
     def copy(self) -> "Assembly":
-        """A copy, to try something on."""
+        """Return a copy to try changes on."""
         other = object.__new__(Assembly)
         other.__dict__.update(self.__dict__)
         other.active, other.hosts = list(self.active), list(self.hosts)
@@ -113,27 +112,27 @@ class Assembly:
         return other
 
     def under(self, conditions: Conditions) -> "Assembly":
-        """A copy under other rates and queues; hosts are as fast as before."""
+        """Return a copy under other rates and queues. Host speeds stay."""
         other = self.copy()
         other.conditions = conditions
         return other
 
     def become(self, other: "Assembly") -> None:
-        """Be as `other` is, which is used no more: what was tried is undone."""
+        """Take over the state of `other`, which must not be used afterwards."""
         self.__dict__.update(other.__dict__)
 
     def flows(self, bandwidth: Floats | None = None) -> Flows:
-        """What the operators take and emit as it is now (4.4 to 4.7). bandwidth: as from `limits`; None: no limit."""
+        """Return the rates of all operators (4.4 to 4.7) under the limits of `limits`."""
         return throughput(self.problem, self.active, self.capacity, self.conditions, bandwidth)
 
     def limits(self) -> Floats | None:
-        """Records/s that links let over each edge; None where they limit nothing. Costs a loop over pairs of hosts."""
+        """Return the records/s over each edge that links allow, or None if unlimited. Loops over pairs of hosts."""
         if not len(self.problem.edges) or np.isnan(self.problem.record_bytes).all():
             return None
         return limits(self.problem, self.deployment(), self.conditions)
 
     def reached(self, bandwidth: Floats | None = None) -> float:
-        """Mean relative throughput of the application."""
+        """Return the application's mean relative throughput."""
         return float(self.flows(bandwidth).application.mean())
 
     def switch(self, operator: int, option: int) -> None:
@@ -141,15 +140,15 @@ class Assembly:
         self.active[operator] = option
 
     def holding(self, operator: int) -> Integers:
-        """Rows of the hosts that have room for an instance of `operator`."""
+        """Return the rows of hosts with room for an instance of `operator`."""
         free = self._of[[FREE_CORES, FREE_MEMORY], : len(self.hosts)]
         found: Integers = np.flatnonzero((free >= self._needs[:, operator, None] - ROUNDING).all(axis=0))
         return found
 
     def place(self, operator: int, without: Collection[int] = ()) -> int | None:
-        """Row of the host that an instance of `operator` is best put on; None where none has room.
+        """Return the best host row for an instance of `operator`, or None if none has room.
 
-        One that holds what sends to it or takes from it; of equals one that is up, then the fullest.
+        Prefers hosts with a neighbouring operator, then hosts that are up, then the fullest.
         """
         rows = self.holding(operator)
         if without and rows.size:
@@ -161,7 +160,7 @@ class Assembly:
         return int(rows[np.lexsort((self._of[FREE_CORES, rows], coming, ~beside))[0]])
 
     def add(self, operator: int, host: int, count: int = 1) -> None:
-        """Put `count` instances of `operator` on the host in row `host`; a negative number takes them away."""
+        """Put `count` instances of `operator` on a host; a negative number removes them."""
         self._instances[host, operator] += count
         self.total[operator] += count
         if self.problem.placed[operator]:
@@ -169,7 +168,7 @@ class Assembly:
             self.capacity[:, operator] += count * self._speeds[:, host] * self.problem.per_instance[operator]
 
     def lease(self, type: HostType) -> int:
-        """Lease a host, as early as it takes to start if it may; returns its row."""
+        """Lease a host, up to `lead` seconds before `conditions.time`. Returns its row."""
         row = len(self.hosts)
         now = self.conditions.time - min(self.conditions.lead, type.start)
         host = Host("", type, type.speed, now, now + type.start)
@@ -179,24 +178,28 @@ class Assembly:
             self._of = np.concatenate([self._of, np.zeros_like(self._of)], axis=1)
         self.hosts.append(host)
         alone = Deployment((), (host,), np.zeros((1, len(self.problem.operators)), dtype=np.int64))
-        self._speeds[:, row] = speeds_of(self.problem, alone, self.conditions)[:, 0]
+        self._speeds[:, row] = speeds_of(alone, self.conditions)[:, 0]
         self._of[:, row] = self._row(host)
         if self.problem.shared:
             self.capacity = np.array(capacities(self.problem, self.deployment(), self.conditions))
         return row
 
     def without(self, rows: Collection[int]) -> "Assembly":
-        """A copy that leaves out hosts, and what is on them."""
+        """Return a copy without the hosts in `rows` and their instances."""
         left_out = set(rows)
-        kept = [row for row in range(len(self.hosts)) if row not in left_out]
-        hosts = tuple(self.hosts[row] for row in kept)
+        rest = [row for row in range(len(self.hosts)) if row not in left_out]
+        hosts = tuple(self.hosts[row] for row in rest)
         return Assembly(
-            self.problem, replace(self.deployment(), hosts=hosts, instances=self.instances[kept]), self.conditions
+            self.problem, replace(self.deployment(), hosts=hosts, instances=self.instances[rest]), self.conditions
         )
 
     def alone(self, operator: int, problem: Problem, conditions: Conditions, *, room: bool = True) -> "Assembly":
-        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and, with `room`,
-        which cores are free."""
+        """Return the view of one operator's scheduler.
+
+        Args:
+            problem: Problem of the operator alone.
+            room: Show the free cores of hosts.
+        """
         own = Assembly(
             problem, Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]), conditions
         )
@@ -204,7 +207,7 @@ class Assembly:
         return own
 
     def take(self, operator: int, own: "Assembly") -> None:
-        """Take over what the scheduler of `operator` decided on a copy made by `alone`; it may have leased hosts."""
+        """Take over what the scheduler of one operator decided."""
         self.switch(operator, own.active[0])
         for host in own.hosts[len(self.hosts) :]:
             self.lease(host.type)
@@ -213,7 +216,7 @@ class Assembly:
             self.add(operator, row, int(change[row]))
 
     def types_for(self, operator: int) -> tuple[HostType, ...]:
-        """Types that hold an instance of `operator`; where cores are shared, all."""
+        """Return the leasable types that hold an instance of `operator`."""
         if self.problem.shared:
             return self.problem.types
         cores, memory = self._needs[:, operator].tolist()
@@ -221,28 +224,26 @@ class Assembly:
 
 
 def _left_of(since: float, unit: float, now: float) -> float:
-    """Seconds until the billing time unit in which a host is ends; a whole one for a host that is still to be leased."""
     passed = (now - since) / unit
     return unit * (math.floor(passed) + 1 - passed) if passed > 0 else unit
 
 
 def depth_first(problem: Problem) -> tuple[int, ...]:
-    """Rows of the operators in depth-first order from the sources (`GetNextPE`): neighbours come after one another."""
-    seen: dict[int, None] = {}
+    """Return the operators' rows in depth-first order from the sources (`GetNextPE`)."""
+    visited: dict[int, None] = {}
     for source in problem.sources.tolist():
         stack = [source]
         while stack:
             row = stack.pop()
-            if row not in seen:
-                seen[row] = None
+            if row not in visited:
+                visited[row] = None
                 stack.extend(reversed(problem.reach[row]))
-    return (*seen, *(row for row in range(len(problem.operators)) if row not in seen))
+    return (*visited, *(row for row in range(len(problem.operators)) if row not in visited))
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
-    """Rows of the operators that send to each operator, or take from it."""
-    found: list[list[int]] = [[] for _ in problem.operators]
+    neighbours: list[list[int]] = [[] for _ in problem.operators]
     for source, target in problem.edges.tolist():
-        found[source].append(target)
-        found[target].append(source)
-    return found
+        neighbours[source].append(target)
+        neighbours[target].append(source)
+    return neighbours

@@ -1,8 +1,4 @@
-"""Greedy plans, knowing all operators: which alternates run, and how the first deployment is adapted (thesis, 4.8).
-
-Algorithms 3 and 4 with the functions of Table 4.1 for the centralised variant (CE). `steps` has what they do to instances
-and hosts, `sharded` the variant that knows one operator at a time (SH).
-"""
+"""Greedy search that knows all operators: Algorithms 3 and 4 of CE (thesis, 4.8, Table 4.1). `sharded` has SH."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -18,25 +14,24 @@ from elastream.units import ROUNDING
 
 
 def with_successors(problem: Problem, active: Sequence[int]) -> list[list[float]]:
-    """Core-seconds per record of each option of each operator, with what its records cost the operators after it.
+    """Return the cost of each option, downstream operators included (core-seconds per record).
 
-    `GetCostOfAlternate` of CE (Table 4.1): cost + selectivity x the sum of its successors' costs, from the outputs back,
-    where each successor runs its option of `active`.
+    `GetCostOfAlternate` of CE (Table 4.1): cost + selectivity x the costs of its successors' active options.
     """
     after = [0.0] * len(problem.operators)
-    found: list[list[float]] = [[]] * len(problem.operators)
+    totals: list[list[float]] = [[]] * len(problem.operators)
     into: list[list[tuple[int, float]]] = [[] for _ in problem.operators]
     for (source, target), part in zip(problem.edges.tolist(), problem.parts.tolist(), strict=True):
         into[target].append((source, part))
     for row in reversed(range(len(problem.operators))):
-        found[row] = [option.cost + option.selectivity * after[row] for option in problem.options[row]]
+        totals[row] = [option.cost + option.selectivity * after[row] for option in problem.options[row]]
         for source, part in into[row]:
-            after[source] += part * found[row][active[row]]
-    return found
+            after[source] += part * totals[row][active[row]]
+    return totals
 
 
 def ranked(problem: Problem, row: int, costs: Sequence[float]) -> list[int]:
-    """Options of an operator by value over `costs`, the highest first; then by value, then the least cost."""
+    """Return the options of an operator by descending value per cost; ties by value, then by lower cost."""
     options = problem.options[row]
     return sorted(
         range(len(options)), key=lambda each: (-_ratio(options[each].value, costs[each]), -options[each].value, costs[each])
@@ -48,10 +43,12 @@ def _ratio(value: float, cost: float) -> float:
 
 
 def chosen(problem: Problem, *, sharded: bool = False) -> tuple[int, ...]:
-    """The option of each operator with the most value for its cost (Algorithm 3, lines 2 to 11).
+    """Return the option of each operator with the most value per cost (Algorithm 3, lines 2 to 11).
 
-    sharded: for its own cost alone, that of SH. Line 6 keeps the best ratio from one operator to the next, so that a
-    later one may select nothing; here each begins anew.
+    Line 6 as printed carries the best ratio on to the next operator. Here each starts anew.
+
+    Args:
+        sharded: Count an operator's own cost alone (SH).
     """
     active = [0] * len(problem.operators)
     for row in reversed(range(len(problem.operators))):  # successors first: their costs are in those of this one
@@ -64,10 +61,11 @@ def chosen(problem: Problem, *, sharded: bool = False) -> tuple[int, ...]:
 def deployed(
     problem: Problem, conditions: Conditions, hosts: Deployment | None = None, *, sharded: bool = False
 ) -> Deployment:
-    """The initial deployment (Algorithm 3): alternates first, then cores until the goal's throughput is reached.
+    """Return the initial deployment (Algorithm 3): alternates, then cores until the goal is reached or hosts run out.
 
-    hosts: those that are leased, with the instances on them; None: none. sharded: with the cost function of SH, and without
-    repacking (Table 4.1). Where the goal cannot be reached, what comes nearest to it on the hosts that may be leased.
+    Args:
+        hosts: Leased hosts with their instances.
+        sharded: Use SH's cost function and skip repacking (Table 4.1).
     """
     active = chosen(problem, sharded=sharded)
     none = np.zeros((0, len(problem.operators)), dtype=np.int64)
@@ -91,13 +89,17 @@ def adapted(
     bought: Collection[int] = (),
     pace: float = 0.0,
 ) -> Deployment:
-    """The deployment adapted to `conditions` (Algorithm 4), all operators known.
+    """Return `deployment` adapted to `conditions` (Algorithm 4).
 
-    alternates, resources: whether it is time for either stage. due: hosts whose paid time ends before the next time for
-    resources. soon: those for which another that is leased now is up when theirs ends. bought: rows of operators that run
-    their next better option from now on, whatever hosts that takes (`renting.overdue`). pace: seconds for which an option
-    of less value runs at least; 0: it is not asked what it loses. Within the tolerance nothing changes, but that hosts
-    that are due go if the others do without them, and those that are soon if cheaper ones do.
+    Within the tolerance only hosts in `due` and `soon` may change.
+
+    Args:
+        alternates: Run the alternate stage.
+        resources: Run the resource stage.
+        due: Hosts whose paid time ends before the next resource stage.
+        soon: Hosts that a cheaper one, leased now, could replace in time.
+        bought: Operators that take their next better option (see `policy.overdue`).
+        pace: Least time an option of less value runs (s); 0 ignores its loss.
     """
     goal = problem.goal
     assembly = Assembly(problem, deployment, conditions)
@@ -106,7 +108,7 @@ def adapted(
         if option is not None:
             assembly.switch(row, option)
     if alternates:
-        assembly = switched(assembly, kept=bought, pace=pace)
+        assembly = switched(assembly, pinned=bought, pace=pace)
     if resources:
         reached = assembly.reached(assembly.limits())
         if reached <= goal.lowest + ROUNDING:
@@ -116,19 +118,19 @@ def adapted(
         if reached >= goal.throughput + goal.tolerance - ROUNDING:
             lasting = shed(lasting, goal.throughput)
         lasting = vacated(lasting, goal.throughput, _called(lasting, due))
-        wanted = replacements(lasting, goal.throughput, _called(lasting, soon))
+        types = replacements(lasting, goal.throughput, _called(lasting, soon))
         assembly = shut_down(lasting)
-        for kind in wanted:
+        for kind in types:
             assembly.lease(kind)
     return assembly.deployment()
 
 
 def enduring(problem: Problem, conditions: Conditions) -> Conditions:
-    """`conditions` with at least as much waiting as a load that lasts leaves at the goal's throughput.
+    """Return `conditions` with the backlog of a steady load at the goal, if it is larger.
 
-    Holding a throughput of which what waits is a part, (1 / goal - 1) of an instant's input waits for good. A plan that
-    holds it while less waits falls behind until so much does, is raised again, and so on: what is given back, or switched
-    to more value, must hold it then.
+    Relative throughput counts waiting records, so a goal below 1 leaves (1 / goal - 1) of an instant's input waiting. A
+    plan
+    made for less falls behind until that backlog is there.
     """
     share = 1 / problem.goal.throughput - 1
     arriving = conditions.rates.mean(axis=0) * conditions.seconds
@@ -141,23 +143,20 @@ def enduring(problem: Problem, conditions: Conditions) -> Conditions:
 
 
 def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
-    """Rows of the hosts `names`."""
     return [row for row, host in enumerate(assembly.hosts) if host.name in names]
 
 
-def switched(assembly: Assembly, *, kept: Collection[int] = (), traded: bool = True, pace: float = 0.0) -> Assembly:
-    """The same with other alternates, where the throughput is off the goal and the hosts there are carry them.
+def switched(assembly: Assembly, *, pinned: Collection[int] = (), traded: bool = True, pace: float = 0.0) -> Assembly:
+    """Switch alternates if the throughput is off the goal and the current hosts carry the change.
 
-    `AlternateReDeploy` (Algorithm 4). Below the goal: of the options that need less, the first by value for cost with
-    which the goal is reached; above: of those of more value. "Accommodated using the existing resource allocation" is
-    read as by the cores of the hosts there are: instances are shifted among operators, none is leased. Where no single
-    switch does, those together that give up least value for what they save, if they do; else, with `traded`, those that
-    are worth it (`worth`).
+    `AlternateReDeploy` (Algorithm 4): below the goal the best option that needs less, above it one of more value. "Using
+    the existing resource allocation" is read as the current hosts: instances move, none is leased. If no single switch
+    suffices, several are combined; with `traded`, those that pay off (`worth`) are made in any case.
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
     if reached <= goal.lowest + ROUNDING:
-        return _lowered(assembly, kept, traded, pace)
+        return _lowered(assembly, pinned, traded, pace)
     if reached >= goal.throughput + goal.tolerance - ROUNDING:
         return _raised(assembly.under(enduring(assembly.problem, assembly.conditions))).under(assembly.conditions)
     return assembly
@@ -176,10 +175,10 @@ def _raised(assembly: Assembly) -> Assembly:
     return assembly
 
 
-def _lowered(assembly: Assembly, kept: Collection[int], traded: bool, pace: float) -> Assembly:
+def _lowered(assembly: Assembly, pinned: Collection[int], traded: bool, pace: float) -> Assembly:
     problem = assembly.problem
     for row in range(len(problem.operators)):
-        if not _several(problem, row) or row in kept:
+        if not _several(problem, row) or row in pinned:
             continue
         costs = with_successors(problem, assembly.active)[row]
         for option in ranked(problem, row, costs):
@@ -187,7 +186,7 @@ def _lowered(assembly: Assembly, kept: Collection[int], traded: bool, pace: floa
             if less and not _dear(assembly, row, option, pace) and (carried := _carried(assembly, row, option)):
                 return carried
     worthwhile, trial = assembly.copy(), assembly.copy()
-    while (step := _least_lost(trial, kept, pace)) is not None:
+    while (step := _least_lost(trial, pinned, pace)) is not None:
         row, option = step
         if traded and worth(trial, row, option):
             worthwhile.switch(row, option)
@@ -204,31 +203,30 @@ def _several(problem: Problem, row: int) -> bool:
 
 
 def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
-    """The same with another option of an operator, if the hosts there are reach the goal with it; else None."""
     trial = assembly.copy()
     trial.switch(operator, option)
     return trial if allocate(trial, assembly.problem.goal.throughput, lease=False) else None
 
 
 def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> float:
-    """Cores of speed 1 that all operators work on the mean rates if nothing holds records back."""
+    """Return the cores of speed 1 that all operators use at the mean rates without backpressure."""
     rates = np.zeros(len(problem.operators))
     rates[problem.sources] = conditions.rates.mean(axis=0)
     return float(problem.network.unlimited(rates, problem.selectivities(active)) @ problem.costs(active))
 
 
 def with_option(active: Sequence[int], operator: int, option: int) -> list[int]:
-    """`active` with another option of `operator`."""
+    """Return `active` with another option of `operator`."""
     return [*active[:operator], option, *active[operator + 1 :]]
 
 
-def _least_lost(assembly: Assembly, kept: Collection[int], pace: float) -> tuple[int, int] | None:
-    """The switch to a lower need that loses least value for the cores that it saves; None where none saves any."""
+def _least_lost(assembly: Assembly, pinned: Collection[int], pace: float) -> tuple[int, int] | None:
+    """Return the (operator, option) that loses least value per saved core."""
     problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
     now = work(problem, active, conditions)
     best: tuple[float, float, int, int] | None = None
     for row, options in enumerate(problem.options):
-        for option in range(len(options)) if len(options) > 1 and row not in kept else ():
+        for option in range(len(options)) if len(options) > 1 and row not in pinned else ():
             saved = now - work(problem, with_option(active, row, option), conditions)
             lost = max(0.0, options[active[row]].value - options[option].value)
             if saved <= ROUNDING * now or _dear(assembly, row, option, pace):
@@ -239,7 +237,7 @@ def _least_lost(assembly: Assembly, kept: Collection[int], pace: float) -> tuple
 
 
 def worth(assembly: Assembly, operator: int, option: int) -> bool:
-    """Whether the cores that an option saves are worth more than the value that it loses (4.8, 4.9), if both last."""
+    """Return True if the cores saved over the period are worth more than the lost value (4.8, 4.9)."""
     problem, active = assembly.problem, assembly.active
     lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
     money = money_of(assembly, operator, option) * problem.goal.period / HOUR
@@ -247,15 +245,14 @@ def worth(assembly: Assembly, operator: int, option: int) -> bool:
 
 
 def money_of(assembly: Assembly, operator: int, option: int) -> float:
-    """Money an hour that another option of `operator` saves, by the price of the type with the cheapest core."""
+    """Return the money/h that an option saves on the cheapest cores."""
     problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
     saved = work(problem, active, conditions) - work(problem, with_option(active, operator, option), conditions)
     return saved * problem.goal.throughput * min((rate_of(kind) / power(kind) for kind in problem.types), default=0.0)
 
 
 def _dear(assembly: Assembly, operator: int, option: int, pace: float) -> bool:
-    """Whether another option loses more value in `pace` seconds than the hosts that it saves cost an hour, and these may
-    come."""
+    """Return True if the value lost in `pace` seconds exceeds an hour of the saved hosts, and hosts may be leased."""
     problem, active = assembly.problem, assembly.active
     lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
     money = money_of(assembly, operator, option)
@@ -263,7 +260,7 @@ def _dear(assembly: Assembly, operator: int, option: int, pace: float) -> bool:
 
 
 def cheaper(assembly: Assembly, operator: int) -> int | None:
-    """The option of `operator` with the next lower need of cores, its successors' counted; None where none needs less."""
+    """Return the option of `operator` with the next lower total cost, or None."""
     costs = with_successors(assembly.problem, assembly.active)[operator]
     active = assembly.active[operator]
     rows = [row for row, cost in enumerate(costs) if cost < costs[active] * (1 - ROUNDING)]
@@ -271,7 +268,7 @@ def cheaper(assembly: Assembly, operator: int) -> int | None:
 
 
 def better(assembly: Assembly, operator: int) -> int | None:
-    """The option of `operator` with the next higher value; None where it runs the highest."""
+    """Return the option of `operator` with the next higher value, or None."""
     options = assembly.problem.options[operator]
     value = options[assembly.active[operator]].value
     rows = [row for row, option in enumerate(options) if option.value > value + ROUNDING]

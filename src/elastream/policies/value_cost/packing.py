@@ -1,9 +1,7 @@
-"""Which hosts hold given needs most cheaply: iterative repacking into bins of several sizes (`RepackFreeVMs`, Table 4.1).
+"""Cheapest hosts for a set of instances, by iterative repacking (`RepackFreeVMs`, Table 4.1).
 
-After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003), which the thesis cites: bins of one
-size are filled, what fills none of them goes into the next smaller size, and so on. Their bins cost no more a unit the
-larger they are. A price list need not keep that: so every size is begun with, and one that is dearer than a smaller one
-is not filled.
+After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003): fill bins of one size, put the rest
+into the next smaller one. Price lists differ from theirs, so every size is tried first, and dear sizes are not filled.
 """
 
 import math
@@ -21,23 +19,23 @@ HOUR = 3600.0
 
 
 def power(type: HostType) -> float:
-    """Cores of speed 1 of a host of `type`."""
+    """Return the cores of speed 1 of a host of `type`."""
     return type.cores * type.speed
 
 
 def rate_of(type: HostType) -> float:
-    """Money an hour of a host of `type`."""
+    """Return the price of a host of `type` (money/h)."""
     return type.price * HOUR / type.billing.unit
 
 
 def largest(types: Sequence[HostType]) -> HostType | None:
-    """The largest type (Algorithm 3, line 14); of equals the cheapest; None without any."""
+    """Return the largest type (Algorithm 3, line 14); ties by price, then name."""
     return min(types, key=lambda t: (-power(t), rate_of(t), t.name), default=None)
 
 
 @dataclass
 class Bin:
-    """A host to be leased, and the instances of each operator on it; none where cores are shared."""
+    """Host to lease, with its instances of each operator; without any where cores are shared."""
 
     type: HostType
     counts: Integers
@@ -46,27 +44,30 @@ class Bin:
 
     @classmethod
     def empty(cls, type: HostType, operators: int) -> "Bin":
-        """A host of `type` with nothing on it."""
+        """Return an empty host of `type`."""
         return cls(type, np.zeros(operators, dtype=np.int64), type.cores, type.memory)
 
     def room(self, cores: float, memory: float) -> int:
-        """How many instances that need so much there is room for."""
+        """Return how many such instances fit."""
         by_cores = (self.cores + ROUNDING) / cores if cores > 0 else math.inf
         by_memory = (self.memory + ROUNDING) / memory if memory > 0 else math.inf
         return max(0, math.floor(min(by_cores, by_memory, 1e9)))
 
     def put(self, operator: int, count: int, cores: float, memory: float) -> None:
-        """Put `count` instances of `operator` here, each of which needs so much."""
+        """Put `count` such instances here."""
         self.counts[operator] += count
         self.cores -= count * cores
         self.memory -= count * memory
 
 
 def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integers, most: int) -> tuple[Bin, ...] | None:
-    """The cheapest hosts found that give operators `needs`, at most `most` of them; None where no type holds them.
+    """Return the cheapest, then fewest hosts that give operators `needs`, or None.
 
-    Of equally cheap ones the fewest. order: operators as they are put next to each other. needs: cores of speed 1 of each
-    operator; where cores are shared, of all of them at once, shape (1,). least: instances that each operator has at least.
+    Args:
+        order: Operators in packing order, so that neighbours share hosts.
+        needs: Cores of speed 1 of each operator; with shared cores their sum, shape (1,).
+        least: Minimum instances of each operator.
+        most: Maximum number of hosts.
     """
     sizes = sorted(_worth_asking(problem.types), key=lambda t: (-power(t), rate_of(t), t.name))
     rates = [rate_of(kind) / power(kind) for kind in sizes]
@@ -92,7 +93,7 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
 
 
 def _worth_asking(types: Sequence[HostType]) -> list[HostType]:
-    """Types without those that another is no worse than in anything; of equal ones the first by name."""
+    """Return the types that no other type dominates."""
 
     def at_least(a: HostType, b: HostType) -> bool:
         return a.cores >= b.cores and a.memory >= b.memory and a.speed >= b.speed and rate_of(a) <= rate_of(b)
@@ -119,10 +120,7 @@ def _filled(
     *,
     full: bool = False,
 ) -> list[Bin] | None:
-    """Hosts of `type` with instances for `needs`; None where it holds none of an operator, or `most` hosts are too few.
-
-    full: only hosts without room, and only instances without which needs would be lacking: what is left is less than one.
-    """
+    """Return hosts of `type` with instances for `needs`, or None. `full` returns full hosts only."""
     if problem.shared:
         hosts = float(needs[0]) / power(type)
         count = math.floor(hosts + ROUNDING) if full else math.ceil(hosts - ROUNDING)
@@ -151,23 +149,20 @@ def _filled(
 
 
 def _smallest(problem: Problem) -> tuple[float, float]:
-    """Cores and memory of the least demanding instance."""
     placed = problem.placed
     return float(problem.cores[placed].min(initial=math.inf)), float(problem.memory[placed].min(initial=math.inf))
 
 
 def _left(problem: Problem, needs: Floats, least: Integers, bins: Sequence[Bin]) -> tuple[Floats, Integers]:
-    """What `bins` do not give of `needs` and `least`."""
     if problem.shared:
         return np.maximum(needs - math.fsum([power(each.type) for each in bins]), 0.0), least
     if not bins:
         return needs, least
     counts = np.array([each.counts for each in bins])
     speeds = np.array([each.type.speed for each in bins])
-    given = (speeds @ counts) * problem.per_instance
-    return np.maximum(needs - given, 0.0), np.maximum(least - counts.sum(axis=0), 0)
+    capacity = (speeds @ counts) * problem.per_instance
+    return np.maximum(needs - capacity, 0.0), np.maximum(least - counts.sum(axis=0), 0)
 
 
 def _price(bins: Sequence[Bin]) -> float:
-    """Money an hour of `bins`."""
     return math.fsum([rate_of(each.type) for each in bins])

@@ -1,9 +1,6 @@
-"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the
-throughput.
+"""Policies that weigh value against cost: the round, and the greedy CE and SH.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same
-for all policies that search such plans: read the problem, search, enact. This module has the round and the two greedy
-policies; `elastream.policies.value_cost` has what they search with.
+After "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4.
 """
 
 import math
@@ -48,50 +45,49 @@ from elastream.policies.value_cost.problem import (
     throughput,
     value_of,
 )
-from elastream.policies.value_cost.reading import KnownWork, Situation, read
+from elastream.policies.value_cost.reading import Situation, WorkHistory, read
 from elastream.policies.value_cost.sharded import adapted_apart
 from elastream.units import ROUNDING
 
 
-def missed(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[str, ...]:
-    """A sentence on the throughput that `wanted` does not reach; none where it is within the tolerance."""
-    found, goal = score(problem, wanted, conditions), problem.goal
-    if found.feasible(goal):
+def missed(problem: Problem, deployment: Deployment, conditions: Conditions) -> tuple[str, ...]:
+    """Return a remark if the deployment misses the goal's throughput."""
+    predicted, goal = score(problem, deployment, conditions), problem.goal
+    if predicted.feasible(goal):
         return ()
-    lacking = _lacking(problem, wanted, conditions)
-    said = f"relative throughput {found.mean:.2f} planned, {goal.throughput - found.mean:.2f} below the goal"
+    lacking = _lacking(problem, deployment, conditions)
+    message = f"relative throughput {predicted.mean:.2f} planned, {goal.throughput - predicted.mean:.2f} below the goal"
     if not lacking.any():
-        return (f"{said}: links between hosts let no more through",)
+        return (f"{message}: links between hosts let no more through",)
     total = float(lacking.max() if problem.shared else lacking.sum())
-    said, why = f"{said}, for want of {total:.3g} cores of speed 1", _why(problem, wanted, lacking)
-    if not why and len(wanted.hosts) >= problem.max_hosts:
-        return (f"{at_most(problem.max_hosts)}, and {said}",)
-    return (said + why,)
+    message, why = f"{message}, for want of {total:.3g} cores of speed 1", _why(problem, lacking)
+    if not why and len(deployment.hosts) >= problem.max_hosts:
+        return (f"{at_most(problem.max_hosts)}, and {message}",)
+    return (message + why,)
 
 
-def loss(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[str, ...]:
-    """A sentence on hosts that cost more than the value of `wanted` is worth; none where there is a profit."""
-    line, value = problem.line, score(problem, wanted, conditions).value
+def loss(problem: Problem, deployment: Deployment, conditions: Conditions) -> tuple[str, ...]:
+    """Return a remark if hosts cost more than the deployment's value earns."""
+    line, value = problem.line, score(problem, deployment, conditions).value
     even = (line.at_highest + (value - line.highest) / line.sigma) * HOUR / problem.goal.period
-    hourly = math.fsum([rate_of(host.type) for host in wanted.hosts])
+    hourly = math.fsum([rate_of(host.type) for host in deployment.hosts])
     if hourly <= even * (1 + ROUNDING):
         return ()
     return (f"at a loss: the hosts cost {hourly:.3g} an hour, and a value of {value:.2f} breaks even at {even:.3g}",)
 
 
-def _lacking(problem: Problem, wanted: Deployment, conditions: Conditions) -> Floats:
-    """Cores of speed 1 that each operator lacks to pass on as much as the goal says; where they are shared, all
-    together."""
-    capacity = capacities(problem, wanted, conditions)
-    flows = throughput(problem, wanted.active, capacity, conditions, limits(problem, wanted, conditions))
-    need = problem.goal.throughput * (flows.possible * problem.costs(wanted.active)).mean(axis=0)
+def _lacking(problem: Problem, deployment: Deployment, conditions: Conditions) -> Floats:
+    """Return the cores of speed 1 that each operator lacks for the goal; with shared cores their sum."""
+    capacity = capacities(problem, deployment, conditions)
+    flows = throughput(problem, deployment.active, capacity, conditions, limits(problem, deployment, conditions))
+    need = problem.goal.throughput * (flows.possible * problem.costs(deployment.active)).mean(axis=0)
     if problem.shared:
         need = np.full_like(need, need.sum())
     found: Floats = np.maximum(need - capacity.mean(axis=0), 0.0)
     return np.where(found > ROUNDING * np.maximum(need, 1.0), found, 0.0)
 
 
-def _why(problem: Problem, wanted: Deployment, lacking: Floats) -> str:
+def _why(problem: Problem, lacking: Floats) -> str:
     row = int(np.argmax(lacking))
     name, cores, memory = problem.operators[row], float(problem.cores[row]), float(problem.memory[row])
     if not problem.types:
@@ -107,12 +103,13 @@ def _why(problem: Problem, wanted: Deployment, lacking: Floats) -> str:
 def overdue(
     problem: Problem, deployment: Deployment, conditions: Conditions, lost: Mapping[str, float], pace: float
 ) -> tuple[frozenset[int], Mapping[str, float]]:
-    """Rows of the operators that are to run their next better option, on hosts leased for it; and what the others have
-    lost.
+    """Return operators whose better option pays off on new hosts, and the value that the others lost so far.
 
-    lost: by operator, value that its option has cost since it runs, in parts of the mean value of the period. pace:
-    seconds since that was said. An option is better where its value is worth the cores that it needs in the long run; it
-    is bought for an hour.
+    An option is bought once the lost value pays for an hour of its hosts.
+
+    Args:
+        lost: Value lost by each current option (share of the period's mean value).
+        pace: Time since the last round (s).
     """
     assembly, due, after = Assembly(problem, deployment, conditions), set[int](), dict[str, float]()
     for row, name in enumerate(problem.operators):
@@ -131,42 +128,42 @@ def overdue(
 
 
 def enacted(
-    observation: Observation, problem: Problem, wanted: Deployment, *, pace: float, why: str = "as planned"
+    observation: Observation, problem: Problem, deployment: Deployment, *, pace: float, why: str = "as planned"
 ) -> tuple[Action, ...]:
-    """Actions that make the observed plan into `wanted`; none where it is already, or is on its way.
+    """Return the actions that turn the observed plan into `deployment`.
 
-    Hosts of `wanted` with a name are those leased; one without is leased now, whatever its `since`: leave out what is not
-    due yet. A leased host that is not wanted goes when what is paid of it ends before the next round, `pace` seconds later;
-    until then it stays, without instances. An instance moves to a host that is up: what is to move to one that starts does
-    so in a later round. why: what is said of each action.
+    Unnamed hosts are leased now. Surplus hosts are released when their paid time ends before the next round. Instances move
+    only to hosts that are up.
+
+    Args:
+        pace: Time to the next round (s).
+        why: Reason recorded with each action.
     """
     draft = Draft(observation)
-    for row, option in enumerate(wanted.active):
+    for row, option in enumerate(deployment.active):
         operator, name = problem.operators[row], problem.options[row][option].name
         if name and observation.composition.alternate(observation.context.graph.by_name[operator]).name != name:
             draft.do(SwitchAlternate(operator, name, why))
-    return (_Shared if problem.shared else _Apart)(draft, problem, wanted, pace, why).actions()
+    return (_Shared if problem.shared else _Apart)(draft, problem, deployment, pace, why).actions()
 
 
 class _Enacting:
-    """Common to both kinds of plant. kept: names of the leased hosts that stay."""
-
-    def __init__(self, draft: Draft, problem: Problem, wanted: Deployment, pace: float, why: str) -> None:
-        self.draft, self.problem, self.wanted, self.pace, self.why = draft, problem, wanted, pace, why
+    def __init__(self, draft: Draft, problem: Problem, deployment: Deployment, pace: float, why: str) -> None:
+        self.draft, self.problem, self.deployment, self.pace, self.why = draft, problem, deployment, pace, why
         self.observation = draft.observation
-        self.kept = {host.name for host in wanted.hosts if host.name}
+        self.staying = {host.name for host in deployment.hosts if host.name}
 
     def _going(self) -> list[str]:
-        """Hosts that are up, are not wanted, and of which what is paid ends; those that cost least to empty first."""
+        """Return surplus hosts whose paid time ends, the cheapest to empty first."""
         leases, now = self.observation.leases, self.observation.time
-        found = [
-            host for host in self.observation.usable if host not in self.kept and due_back(leases[host], now, self.pace)
+        hosts = [
+            host for host in self.observation.usable if host not in self.staying and due_back(leases[host], now, self.pace)
         ]
-        return sorted(found, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
+        return sorted(hosts, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
 
 
 class _Apart(_Enacting):
-    """Instances hold cores of single hosts."""
+    """Actions on plants where instances hold cores of single hosts."""
 
     def actions(self) -> tuple[Action, ...]:
         draft, target = self.draft, self._target()
@@ -196,22 +193,19 @@ class _Apart(_Enacting):
         return (*draft.plan, *self._releases())
 
     def _target(self) -> Integers:
-        """Instances by host and unit, in the draft's order, with the hosts leased that are to be.
-
-        No operator is left without an instance, and one whose instances are fixed keeps their number.
-        """
+        """Return target instances by host and unit, leasing missing hosts. Every operator keeps an instance."""
         draft, problem = self.draft, self.problem
-        found: list[tuple[int, int]] = []
-        for number, host in enumerate(self.wanted.hosts):
+        rows: list[tuple[int, int]] = []
+        for number, host in enumerate(self.deployment.hosts):
             if host.name in draft.leases:
-                found.append((draft.row(host.name), number))
+                rows.append((draft.row(host.name), number))
             elif not host.name and draft.may_lease:
-                found.append((draft.row(draft.lease(host.type, self.why)), number))
+                rows.append((draft.row(draft.lease(host.type, self.why)), number))
         target = np.zeros_like(draft.counts)
         for unit in draft.units:
             column, row = draft.column[unit.name], problem.row[unit.name]
-            for at, number in found:
-                target[at, column] = self.wanted.instances[number, row]
+            for at, number in rows:
+                target[at, column] = self.deployment.instances[number, row]
             here = draft.counts[:, column]
             if problem.fixed[row] and target[:, column].sum() != here.sum():
                 target[:, column] = here
@@ -220,12 +214,11 @@ class _Apart(_Enacting):
         return target
 
     def _last(self, unit: Unit, row: int, count: int) -> Sequence[TaskId]:
-        """The highest numbered instances of `unit` on a host."""
         here = [task for task in self.draft.tasks_on(self.draft.hosts[row]) if self.draft.unit_of(task) is unit]
         return sorted(here, key=lambda task: -task.index)[:count]
 
     def _move(self, moves: list[tuple[TaskId, int]]) -> None:
-        """Make the moves that there is room for, as often as others make room; those of a ring stay."""
+        """Make the moves that fit, as each may make room for the next."""
         draft, left = self.draft, moves
         while left:
             later = []
@@ -246,13 +239,13 @@ class _Apart(_Enacting):
 
 
 class _Shared(_Enacting):
-    """Tasks take turns on the slots of all hosts (Spark): the parallelism of stages follows the slots."""
+    """Actions on plants where tasks share the slots of all hosts (Spark)."""
 
     def actions(self) -> tuple[Action, ...]:
         draft, observation = self.draft, self.observation
         leases = observation.leases
         draining = [host for host, lease in leases.items() if lease.state is HostState.DRAINING]
-        for host in self.wanted.hosts:
+        for host in self.deployment.hosts:
             if host.name:
                 continue
             again = next((name for name in draining if leases[name].type.name == host.type.name), None)
@@ -271,13 +264,12 @@ class _Shared(_Enacting):
         return (*draft.plan, *moves)
 
     def _drains(self) -> list[Action]:
-        """Drains of hosts that are not wanted, half of those there at most: their tasks move to the others."""
         usable = self.observation.usable
         most = min(len(usable) // 2, len(usable) - max(1, self.problem.min_hosts))
         return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._going()[: max(0, most)]]
 
     def _widened(self, operator: str, going: Sequence[Action]) -> list[Action]:
-        """The tasks of a stage, one a slot; or the threads of an operator that waits, as many as are occupied."""
+        """Set tasks to the number of slots, or a waiting operator's threads to those it keeps busy."""
         observation = self.observation
         now = observation.composition.parallelism.get(operator, math.nan)
         now = observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(now) else now
@@ -288,72 +280,69 @@ class _Shared(_Enacting):
             due, done = (source_sum(observation, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             if math.isnan(busy) or not done > 0 or math.isnan(due):
                 return []
-            wanted = thread_count(observation, operator, busy * max(1.0, due / done), TARGET_UTILISATION, None)
+            parallelism = thread_count(observation, operator, busy * max(1.0, due / done), TARGET_UTILISATION, None)
         else:
             left = {each.host for each in going if isinstance(each, DrainHost)}
             leases = observation.leases
-            wanted = sum(leases[host].type.width for host in observation.usable if host not in left)
-        return [SetParallelism(operator, wanted, why=self.why)] if wanted and wanted != now else []
+            parallelism = sum(leases[host].type.width for host in observation.usable if host not in left)
+        return [SetParallelism(operator, parallelism, why=self.why)] if parallelism and parallelism != now else []
 
 
 SHORTEST = 1.0
-"""Seconds between two rounds, at least: a run observes once a second."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the
-    last round, NaN before it. own: what the search keeps."""
+class SearchMemory:
+    """Memory of a value-against-cost policy."""
 
-    round: int = 0
-    known: KnownWork = field(default_factory=KnownWork)
-    time: float = math.nan
-    own: Any = None
+    round: int = 0  # number of the next search
+    history: WorkHistory = field(default_factory=WorkHistory)  # memory of `reading.read`
+    time: float = math.nan  # time of the last round; NaN before it
+    own: Any = None  # memory of the search
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a search is given. read: the problem, the plan in force, and conditions that last. round: 0 in the first that
-    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due, soon:
-    hosts whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
+class SearchRequest:
+    """Input of a search."""
 
     observation: Observation
-    read: Situation
-    round: int
-    alternates: bool
-    resources: bool
-    pace: float
-    due: frozenset[str]
-    soon: frozenset[str]
-    priced: bool
-    own: Any = None
+    situation: Situation  # problem, plan in force, lasting conditions
+    round: int  # number of this search, from 0
+    alternates: bool  # alternates may switch in this round
+    resources: bool  # hosts and instances may change in this round
+    pace: float  # time to the next round (s)
+    due: frozenset[str]  # hosts whose paid time ends before the next resource stage
+    soon: frozenset[str]  # hosts to consider for replacement, see `_ending`
+    priced: bool  # the user gave break-even costs
+    own: Any = None  # memory of the last result
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next
-    round. remarks, unknown: for the round's plan."""
+class SearchResult:
+    """Result of a search."""
 
-    wanted: Deployment
-    why: str
-    own: Any = None
+    deployment: Deployment  # plan to enact
+    why: str  # reason recorded with each action
+    own: Any = None  # memory for the next search
     remarks: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
 
 
 @dataclass(frozen=True)
 class ValueCost(Policy):
-    """What all policies of value against cost share; each has a `search`.
+    """Base class of policies that weigh value against cost.
 
-    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis:
-    0.8, 0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow
-    break even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which
-    profit is taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources:
-    every how many rounds alternates and hosts are planned, these in the last of theirs: at 2 and 2 they take turns. The
-    thesis gives no numbers: by default both in each round, alternates first, since nothing is gained by waiting where they
-    do not suffice. instant: seconds within which what
-    waits is to be worked off; None: the time between rounds, at least the start of a host, and at least the target
-    latency.
+    Args:
+        throughput: Target relative throughput, waiting records counted (thesis: 0.8).
+        tolerance: Allowed deviation from it (thesis: 0.05).
+        break_even_best: Money/h at which the highest value breaks even. None derives both from the first records' work.
+        break_even_worst: Money/h at which the lowest value breaks even.
+        profit_period: Period over which profit counts (s; thesis: 12 h).
+        over: Operators whose value counts: `dynamic` (several alternates) or `all`.
+        alternates: Rounds between alternate stages. The thesis gives no number.
+        resources: Rounds between resource stages; 2 and 2 take turns.
+        instant: Time in which a backlog should be worked off (s). None takes the longest of round, host start and target
+            latency.
     """
 
     throughput: float = 0.8
@@ -368,8 +357,8 @@ class ValueCost(Policy):
 
     name: ClassVar[str] = "value against cost"
     needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
+    # Searches need the whole problem known. If False, a policy leaves unknown operators alone.
     whole: ClassVar[bool] = True
-    """Whether a search needs all that a plan depends on; else it leaves alone what it does not know."""
 
     def __post_init__(self) -> None:
         for name in ("alternates", "resources"):
@@ -381,42 +370,42 @@ class ValueCost(Policy):
 
     @property
     def goal(self) -> Goal:
-        """What is wanted."""
+        """Goal from the policy's settings."""
         return Goal(
             self.throughput, self.tolerance, self.break_even_best, self.break_even_worst, self.profit_period, self.over
         )
 
-    def search(self, asked: Asked) -> Answer:
-        """The plan to enact; each policy has its own."""
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Return the plan to enact."""
         raise NotImplementedError
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Read what there is, search, and enact what was found. memory: a `Kept`."""
-        kept = memory if isinstance(memory, Kept) else Kept()
+        """Read the problem, search, and return the actions."""
+        before = memory if isinstance(memory, SearchMemory) else SearchMemory()
         if not observation.context.graph.operators:  # no query runs: there is nothing to weigh
-            return Plan(memory=kept)
-        pace = _pace(observation, kept.time)
-        found = read(observation, self.goal, self._instant(observation, pace), kept.known)
-        after = replace(kept, known=found.known, time=observation.time)
-        if self.whole and not found.decidable:
-            return Plan(memory=after, unknown=found.unknown)
+            return Plan(memory=before)
+        pace = _pace(observation, before.time)
+        situation = read(observation, self.goal, self._instant(observation, pace), before.history)
+        after = replace(before, history=situation.history, time=observation.time)
+        if self.whole and not situation.decidable:
+            return Plan(memory=after, unknown=situation.unknown)
         # Not both "at the same time interval" (p. 84) where either has several: hosts in the last of theirs.
-        resources = kept.round % self.resources == self.resources - 1
+        resources = before.round % self.resources == self.resources - 1
         due, soon = _ending(observation, pace * self.resources)
-        alternates = kept.round % self.alternates == 0
+        alternates = before.round % self.alternates == 0
         priced = self.break_even_best is not None
-        answer = self.search(
-            Asked(observation, found, kept.round, alternates, resources, pace, due, soon, priced, kept.own)
+        result = self.search(
+            SearchRequest(observation, situation, before.round, alternates, resources, pace, due, soon, priced, before.own)
         )
         return Plan(
-            enacted(observation, found.problem, answer.wanted, pace=pace, why=answer.why),
-            replace(after, round=kept.round + 1, own=answer.own),
-            remarks=answer.remarks,
-            unknown=answer.unknown,
+            enacted(observation, situation.problem, result.deployment, pace=pace, why=result.why),
+            replace(after, round=before.round + 1, own=result.own),
+            remarks=result.remarks,
+            unknown=result.unknown,
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
+        """Return a sentence if no host type can be leased, otherwise None."""
         if context.host_types:
             return None
         return (
@@ -431,13 +420,14 @@ class ValueCost(Policy):
 
 
 def _pace(observation: Observation, last: float) -> float:
-    """Seconds between two rounds: since the last; before it, since the run began."""
     return max(observation.time - (last if observation.time > last else 0.0), SHORTEST)
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
-    """Hosts whose paid time ends before the next round, `pace` seconds later; and those for which another that
-    is leased now is up by the last round before theirs ends, or that are paid by shorter units."""
+    """Return hosts whose paid time ends before the next round, and hosts to compare with cheaper ones.
+
+    Those are paid by short units, or a replacement leased now is up before their paid time ends.
+    """
     leases, now = observation.leases, observation.time
     starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
     ahead = pace * math.ceil(starts / pace)
@@ -452,75 +442,75 @@ def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], froz
 
 @dataclass(frozen=True)
 class Centralised(ValueCost):
-    """CE: one scheduler that knows all operators, an alternate and a core at a time (thesis, 4.8: Algorithms 3 and 4).
+    """CE: one scheduler that knows all operators (thesis, 4.8: Algorithms 3 and 4).
 
-    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs
-    counted. Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the
-    goal with them; else cores for the operators that hold the others up, on hosts with room or new ones of the types that
-    cost least. Above the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes
-    when its paid time ends and the others have room for what is on it. Where tasks share cores (Spark), these are
-    filled to the target utilisation, so that batches stay short.
+    It starts with the alternates of the most value per cost. Below the goal it prefers cheaper alternates to more cores,
+    above it alternates of more value to fewer instances. A host goes when its paid time ends and the others have room. On
+    Spark, cores are filled to the target utilisation to keep batches short.
     """
 
     name: ClassVar[str] = "ce"
 
-    def search(self, asked: Asked) -> Answer:
-        """Algorithm 3 in the first round, Algorithm 4 in the others."""
-        problem, conditions = asked.read.problem, asked.read.conditions
-        begun = deployed(problem, conditions, asked.read.deployment) if not asked.round else asked.read.deployment
-        bought, lost = overdue(problem, begun, conditions, asked.own or {}, asked.pace if asked.round else 0.0)
-        wanted = adapted(
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Run Algorithm 3 in the first round and Algorithm 4 afterwards."""
+        problem, conditions = request.situation.problem, request.situation.conditions
+        begun = (
+            deployed(problem, conditions, request.situation.deployment)
+            if not request.round
+            else request.situation.deployment
+        )
+        bought, lost = overdue(problem, begun, conditions, request.own or {}, request.pace if request.round else 0.0)
+        deployment = adapted(
             problem,
             begun,
             conditions,
-            alternates=asked.alternates and asked.round > 0,
-            resources=asked.resources,
-            due=asked.due,
-            soon=asked.soon,
-            bought=bought if asked.resources else (),
-            pace=asked.pace,
+            alternates=request.alternates and request.round > 0,
+            resources=request.resources,
+            due=request.due,
+            soon=request.soon,
+            bought=bought if request.resources else (),
+            pace=request.pace,
         )
-        return answered(asked, wanted, lost)
+        return answered(request, deployment, lost)
 
 
-def answered(asked: Asked, wanted: Deployment, own: Any = None) -> Answer:
-    """The answer of a search that knows all: with what the plan comes to, and by how much it misses the goal."""
-    problem, conditions = asked.read.problem, asked.read.conditions
-    before, then = (score(problem, each, conditions) for each in (asked.read.deployment, wanted))
+def answered(request: SearchRequest, deployment: Deployment, own: Any = None) -> SearchResult:
+    """Return a search result with predicted throughput and value, and a remark on a missed goal."""
+    problem, conditions = request.situation.problem, request.situation.conditions
+    before, then = (score(problem, each, conditions) for each in (request.situation.deployment, deployment))
     why = f"relative throughput {before.mean:.2f}, {then.mean:.2f} as planned"
     if abs(then.value - before.value) >= 0.005:
         why += f"; value {before.value:.2f}, then {then.value:.2f}"
-    remarks = missed(problem, wanted, conditions) if asked.resources else ()
-    if asked.priced:
-        remarks += loss(problem, wanted, conditions)
-    return Answer(wanted, why, own, remarks, asked.read.unknown)
+    remarks = missed(problem, deployment, conditions) if request.resources else ()
+    if request.priced:
+        remarks += loss(problem, deployment, conditions)
+    return SearchResult(deployment, why, own, remarks, request.situation.unknown)
 
 
 @dataclass(frozen=True)
 class Sharded(ValueCost):
-    """SH: a scheduler an operator, none of which knows of the others (thesis, 4.8).
+    """SH: one scheduler per operator, each with its own input, backlog and costs (thesis, 4.8).
 
-    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing
-    is repacked: hosts are of the largest type.
+    Nothing is repacked: all hosts are of the largest type.
     """
 
     name: ClassVar[str] = "sh"
     whole: ClassVar[bool] = False
 
-    def search(self, asked: Asked) -> Answer:
-        """Algorithms 3 and 4 of each operator by itself; the first, in the first round that knows its rate and cost."""
-        problem, observation = asked.read.problem, asked.observation
-        arriving = _arriving(asked)
-        begun: frozenset[str] = asked.own or frozenset()
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Run Algorithms 3 and 4 for each operator; Algorithm 3 once its rate and cost are known."""
+        problem, observation = request.situation.problem, request.observation
+        arriving = _arriving(request)
+        begun: frozenset[str] = request.own or frozenset()
         first = [row for row, name in enumerate(problem.operators) if name not in begun and not math.isnan(arriving[row])]
-        wanted = adapted_apart(
+        deployment = adapted_apart(
             problem,
-            asked.read.deployment,
-            asked.read.conditions,
+            request.situation.deployment,
+            request.situation.conditions,
             arriving,
             first=first,
-            alternates=asked.alternates,
-            resources=asked.resources,
+            alternates=request.alternates,
+            resources=request.resources,
         )
         rates = tuple(
             Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
@@ -529,21 +519,23 @@ class Sharded(ValueCost):
             and math.isnan(arriving[row])
             and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
         )
-        costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
+        costs = tuple(each for each in request.situation.unknown if each.metric is not Metric.ARRIVAL_RATE)
         own = begun | {problem.operators[row] for row in first}
-        return Answer(wanted, "by its operator's own throughput", own, unknown=(*rates, *costs))
+        return SearchResult(deployment, "by its operator's own throughput", own, unknown=(*rates, *costs))
 
 
-def _arriving(asked: Asked) -> Floats:
-    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown.
+def _arriving(request: SearchRequest) -> Floats:
+    """Return the records/s that reach each operator; NaN where rate or cost is unknown.
 
-    Fused operators are measured as their stage: what reaches one of them follows from what reaches the first.
+    A chain is measured as one stage, so rates inside it are derived.
     """
-    observation, problem = asked.observation, asked.read.problem
+    observation, problem = request.observation, request.situation.problem
     rates = {name: _newest(observation, name) for name in problem.operators}
     if problem.shared:
         graph, layout = observation.context.graph, observation.context.layout
-        emitted = dict(zip(problem.operators, problem.selectivities(asked.read.deployment.active).tolist(), strict=True))
+        emitted = dict(
+            zip(problem.operators, problem.selectivities(request.situation.deployment.active).tolist(), strict=True)
+        )
         live = live_edges(graph, observation.composition)
         for stage in layout.stages:
             within = rates_over(graph, live, {stage.name: rates[stage.name]}, emitted)
@@ -553,10 +545,9 @@ def _arriving(asked: Asked) -> Floats:
 
 def _newest(observation: Observation, name: str) -> float:
     _, rates = observation.series(name, Metric.ARRIVAL_RATE, SAMPLES)
-    known = rates[~np.isnan(rates)]
-    return float(known.mean()) if known.size else math.nan
+    values = rates[~np.isnan(rates)]
+    return float(values.mean()) if values.size else math.nan
 
 
 def _each(problem: Problem) -> Iterator[tuple[str, tuple[Option, ...]]]:
-    """Each operator with its options."""
     return zip(problem.operators, problem.options, strict=True)

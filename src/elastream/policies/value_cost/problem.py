@@ -1,7 +1,4 @@
-"""Plans as values: alternates, hosts and instances that are scored without being enacted (thesis, 4.4 to 4.6).
-
-The equations are `elastream.core.qos`'s. What a search asks often - capacity and throughput - costs no loop over hosts.
-"""
+"""Plans as values that are scored without being enacted (thesis, 4.4 to 4.6). `elastream.core.qos` has the equations."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,34 +17,31 @@ from elastream.units import ROUNDING
 
 HOUR = 3600.0
 
+# Operators that Eq. 4.3 counts: those with several alternates, as in the thesis, or all.
 Over: TypeAlias = Literal["dynamic", "all"]
-"""Operators that Eq. 4.3 counts: those with several alternates, as is compared with the thesis, or each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An alternate as it may run now.
+    """Alternate that may run now."""
 
-    name: empty where there is nothing to run: of sources and sinks. value: relative to the best of its operator (Eq. 4.1).
-    cost: core-seconds of speed 1 per record. selectivity: records out per record in.
-    """
-
-    name: str
-    value: float
-    cost: float
-    selectivity: float
+    name: str  # empty for sources and sinks, which have nothing to choose
+    value: float  # relative to the best of its operator (Eq. 4.1)
+    cost: float  # core-seconds of speed 1 per record
+    selectivity: float  # records out per record in
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is wanted: a share of the possible throughput, and the money at which a value breaks even.
+    """Target share of the possible throughput, and the line at which values break even.
 
-    throughput, tolerance: the relative throughput that is to hold, and by how much it may be off. break_even_best,
-    break_even_worst: money an hour at which the highest and the lowest value break even (4.9: C_max at Gamma_max and
-    Gamma_min, over T); both or none: `reading.read` then takes them from the work of the first records. period: seconds
-    over which profit is taken (T). over: the operators that Eq. 4.3 counts.
-
-    Raises InputError for what nothing can be reached with.
+    Args:
+        throughput: Target relative throughput.
+        tolerance: Allowed deviation from it.
+        break_even_best: Money/h at which the highest value breaks even (4.9: C_max at Gamma_max, over T).
+        break_even_worst: Money/h for the lowest value (C_min at Gamma_min). Give both or none.
+        period: Period over which profit counts (s; T).
+        over: Operators that Eq. 4.3 counts.
     """
 
     throughput: float = 0.8
@@ -76,75 +70,63 @@ class Goal:
 
     @property
     def best(self) -> float:
-        """Money an hour at which the highest value breaks even; 1 where none is given."""
+        """Money/h at which the highest value breaks even; default 1."""
         return 1.0 if self.break_even_best is None else self.break_even_best
 
     @property
     def worst(self) -> float:
-        """Money an hour at which the lowest value breaks even; half of that of the highest where none is given."""
+        """Money/h at which the lowest value breaks even; default 0.5."""
         return 0.5 if self.break_even_worst is None else self.break_even_worst
 
     @property
     def lowest(self) -> float:
-        """The least relative throughput that is within the tolerance."""
+        """Least relative throughput within the tolerance."""
         return self.throughput - self.tolerance
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What does not change while a plan is searched. Arrays are by operator, in the topological order of `operators`.
-
-    options: alternates that may run now. edges, parts: shape (edges, 2) and (edges,): the live edges of the composition's
-    branches, and the part of a record's emissions that goes over each. sources, outputs: rows of the operators that records
-    come in by, and leave by. record_bytes: of an emitted record; NaN where unknown: such a stream is not limited by a link.
-    placed: operators whose instances hold cores of a host (apart); the others run beside them. fixed: those of them whose
-    number of instances stays. cores, memory: that one instance holds. dynamic: operators with several alternates, whether
-    or not they may run now. branches: values of the branches that run, which Eq. 4.3 counts as they are. bounds: the least
-    and the highest value of the dataflow with all its alternates (Gamma_min, Gamma_max). types: that can be leased.
-    shared: tasks of all operators take turns on all cores (Spark), so that instances do
-    not count; equal: each core then has as many records as the others, at most of the work, so that all wait for the
-    slowest.
-    """
+    """The part of a search that stays fixed. Arrays are by operator, in topological order."""
 
     operators: tuple[str, ...]
-    options: tuple[tuple[Option, ...], ...]
-    edges: Integers
-    parts: Floats
-    sources: Integers
-    outputs: Integers
-    record_bytes: Floats
-    placed: NDArray[np.bool_]
-    fixed: NDArray[np.bool_]
-    cores: Floats
-    memory: Floats
-    dynamic: NDArray[np.bool_]
-    types: tuple[HostType, ...]
+    options: tuple[tuple[Option, ...], ...]  # alternates that may run now
+    edges: Integers  # live edges, shape (edges, 2)
+    parts: Floats  # share of a record's emissions over each edge, shape (edges,)
+    sources: Integers  # rows of the operators where records enter
+    outputs: Integers  # rows of the operators where they leave
+    record_bytes: Floats  # size of an emitted record; NaN leaves its links unlimited
+    placed: NDArray[np.bool_]  # operators whose instances hold cores of a host
+    fixed: NDArray[np.bool_]  # placed operators whose number of instances stays
+    cores: Floats  # cores that an instance holds
+    memory: Floats  # memory that an instance holds (MB)
+    dynamic: NDArray[np.bool_]  # operators with several alternates, allowed now or not
+    types: tuple[HostType, ...]  # host types for lease
     goal: Goal
-    branches: tuple[float, ...] = ()
-    bounds: tuple[float, float] = (0.0, 1.0)
+    branches: tuple[float, ...] = ()  # values of the running branches, added to Eq. 4.3
+    bounds: tuple[float, float] = (0.0, 1.0)  # least and highest value of the dataflow (Gamma_min, Gamma_max)
     max_hosts: int = 1_000_000
     min_hosts: int = 1
-    shared: bool = False
-    equal: bool = False
+    shared: bool = False  # tasks of all operators share all cores (Spark); instances do not count
+    equal: bool = False  # most work has equal shares per core, so that all wait for the slowest
 
     @cached_property
     def network(self) -> FlowNetwork:
-        """The edges, made ready for Eqs. 4.4 to 4.7."""
+        """Edges, prepared for Eqs. 4.4 to 4.7."""
         return FlowNetwork(len(self.operators), self.edges, self.parts, self.sources, self.outputs)
 
     @cached_property
     def row(self) -> Mapping[str, int]:
-        """Row of each operator, by name."""
+        """Row of each operator."""
         return {name: row for row, name in enumerate(self.operators)}
 
     @cached_property
     def per_instance(self) -> Floats:
-        """Cores of speed 1 that an instance works with on a host of speed 1; one that declares no cores uses one."""
+        """Cores of speed 1 of an instance; one that declares no cores uses one."""
         return np.where(self.cores > 0, self.cores, 1.0)
 
     @cached_property
     def line(self) -> BreakEven:
-        """The line between break-even costs over the period, for Eqs. 4.8 and 4.9."""
+        """Break-even line over the period (Eqs. 4.8, 4.9)."""
         hours = self.goal.period / HOUR
         low, high = self.bounds
         return BreakEven(low, high, self.goal.worst * hours, self.goal.best * hours)
@@ -157,74 +139,62 @@ class Problem:
 
     @cached_property
     def reach(self) -> tuple[tuple[int, ...], ...]:
-        """Rows that each operator sends to directly, in the order of `edges`."""
-        found: list[list[int]] = [[] for _ in self.operators]
+        """Direct successors of each operator, in edge order."""
+        targets: list[list[int]] = [[] for _ in self.operators]
         for source, target in self.edges.tolist():
-            found[source].append(target)
-        return tuple(tuple(each) for each in found)
+            targets[source].append(target)
+        return tuple(tuple(each) for each in targets)
 
     def costs(self, active: Sequence[int]) -> Floats:
-        """Core-seconds of speed 1 per record of the options `active`; shape (operators,)."""
+        """Return the cost of each operator's active option (core-seconds of speed 1 per record)."""
         return np.array([options[each].cost for options, each in zip(self.options, active, strict=True)])
 
     def selectivities(self, active: Sequence[int]) -> Floats:
-        """Records out per record in of the options `active`; shape (operators,)."""
+        """Return the selectivity of each operator's active option."""
         return np.array([options[each].selectivity for options, each in zip(self.options, active, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host of a plan. name: empty for one to be leased. speed: of a core. since: when it is leased, of one that is not,
-    when it is to be. ready: when it takes instances. Times in seconds on the clock of the run."""
+    """Host of a plan. Times are in seconds of the run."""
 
-    name: str
+    name: str  # empty for a host to lease
     type: HostType
-    speed: float
-    since: float
-    ready: float
+    speed: float  # speed of a core
+    since: float  # start of the lease, actual or planned
+    ready: float  # time from which it takes instances
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A plan as a value. active: row of the option of each operator. instances: int64, shape (hosts, operators), zero where
-    cores are shared. A host that is leased and not among `hosts` is given back."""
+    """Plan as a value. Leased hosts missing from `hosts` are released."""
 
-    active: tuple[int, ...]
+    active: tuple[int, ...]  # row of the option of each operator
     hosts: tuple[Host, ...]
-    instances: Integers
+    instances: Integers  # int64, shape (hosts, operators); zero where cores are shared
 
     def switched(self, operator: int, option: int) -> "Deployment":
-        """This, with another option of one operator."""
+        """Return a copy with another option of one operator."""
         return replace(self, active=(*self.active[:operator], option, *self.active[operator + 1 :]))
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Rates, queues, speeds and links over T instants of `seconds` each, from `time` on.
+    """Rates, queues, speeds and links over T instants from `time` on."""
 
-    rates: records/s, shape (T, sources). queues: records that wait at `time`, shape (operators,). speeds: of the cores of a
-    host by its name, shape (T,); others are as fast as `Host.speed` says. bandwidth: bytes/s from one host to another, by
-    their names, shape (T,); of other pairs, what their types are rated at. steady: whether the conditions last, so that a
-    host counts in full also where it is not ready yet; else from `Host.ready` on. lead: seconds before `time` from which on
-    hosts may be leased, where the conditions are those of a later time: one that starts within them is ready at `time`.
-
-    began: when the period began. value: mean application value from there to `time`; NaN: nothing is known, or no time has
-    passed. leased: the hosts that are leased at `time`. paid: money spent in this period on hosts that are no longer
-    leased.
-    """
-
-    rates: Floats
-    queues: Floats
-    seconds: float
+    rates: Floats  # records/s, shape (T, sources)
+    queues: Floats  # records that wait at `time`, shape (operators,)
+    seconds: float  # length of an instant
     time: float = 0.0
-    speeds: Mapping[str, Floats] = field(default_factory=dict)
+    speeds: Mapping[str, Floats] = field(default_factory=dict)  # core speeds by host name, shape (T,); default `Host.speed`
+    # bytes/s between pairs of hosts, shape (T,); default the rating of their types
     bandwidth: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
-    steady: bool = True
-    lead: float = 0.0
-    began: float = 0.0
-    value: float = math.nan
-    leased: tuple[Host, ...] = ()
-    paid: float = 0.0
+    steady: bool = True  # conditions last, so hosts count in full before they are ready
+    lead: float = 0.0  # time before `time` from which hosts may be leased (s), for conditions of a later time
+    began: float = 0.0  # start of the profit period
+    value: float = math.nan  # mean application value from `began` to `time`; NaN if unknown
+    leased: tuple[Host, ...] = ()  # hosts leased at `time`
+    paid: float = 0.0  # money spent in this period on hosts no longer leased
 
     @property
     def instants(self) -> int:
@@ -234,15 +204,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Score:
-    """What a plan comes to. throughput: relative, of the application, by instant, with what waits counted (4.7).
-    by_operator: the same of each operator, shape (T, operators) (4.4). value: of the application while this plan runs
-    (4.3). cost: money of the whole period if the plan stays to its end (4.2). profit: of the whole period (4.8)."""
+    """Score of a plan."""
 
-    throughput: Floats
-    by_operator: Floats
-    value: float
-    cost: float
-    profit: float
+    throughput: Floats  # relative throughput of the application by instant, waiting records counted (4.7)
+    by_operator: Floats  # relative throughput of each operator, shape (T, operators) (4.4)
+    value: float  # application value of the plan (4.3)
+    cost: float  # money of the whole period if the plan stays to its end (4.2)
+    profit: float  # profit of the whole period (4.8)
 
     @property
     def mean(self) -> float:
@@ -250,49 +218,48 @@ class Score:
         return float(self.throughput.mean())
 
     def feasible(self, goal: Goal) -> bool:
-        """Whether the mean relative throughput is within the goal's tolerance."""
+        """Return True if the mean relative throughput is within the goal's tolerance."""
         return self.mean >= goal.lowest - ROUNDING
 
 
-def speeds_of(problem: Problem, deployment: Deployment, conditions: Conditions) -> Floats:
-    """Speed of a core of each host in each instant, less the part of the instant in which it is not ready; shape (T, H)."""
+def speeds_of(deployment: Deployment, conditions: Conditions) -> Floats:
+    """Return the core speed of each host and instant, reduced until it is ready; shape (T, hosts)."""
     count = len(deployment.hosts)
-    found = np.tile(np.array([host.speed for host in deployment.hosts], dtype=np.float64), (conditions.instants, 1))
+    speeds = np.tile(np.array([host.speed for host in deployment.hosts], dtype=np.float64), (conditions.instants, 1))
     for column, host in enumerate(deployment.hosts):
         if host.name in conditions.speeds:
-            found[:, column] = conditions.speeds[host.name]
+            speeds[:, column] = conditions.speeds[host.name]
     if not conditions.steady and count:
         ends = conditions.time + conditions.seconds * np.arange(1, conditions.instants + 1)
         ready = np.array([host.ready for host in deployment.hosts])
-        found *= np.clip((ends[:, None] - ready) / conditions.seconds, 0.0, 1.0)
-    return found
+        speeds *= np.clip((ends[:, None] - ready) / conditions.seconds, 0.0, 1.0)
+    return speeds
 
 
 def capacities(problem: Problem, deployment: Deployment, conditions: Conditions) -> Floats:
-    """Cores of speed 1 of each operator in each instant; shape (T, operators).
+    """Return the cores of speed 1 of each operator and instant, shape (T, operators).
 
-    Of one whose instances hold no core: inf. Where cores are shared: all cores, the same for each operator; `throughput`
-    gives each its part of them. To plan one instance more on a host of speed s, add s * `problem.per_instance[operator]`
-    to a copy of this; where shared, add its cores times its speed to all.
+    Infinite for operators that hold no core. With shared cores every operator gets all; `throughput` divides them.
     """
-    speeds = speeds_of(problem, deployment, conditions)
+    speeds = speeds_of(deployment, conditions)
     if problem.shared:
         cores = np.array([host.type.cores for host in deployment.hosts], dtype=np.float64)
         slowest = speeds.min(axis=1, initial=np.inf, where=speeds > 0) if problem.equal else np.inf
         total: Floats = np.where(speeds > 0, np.minimum(speeds, np.expand_dims(slowest, -1)), 0.0) @ cores
         return np.repeat(total[:, None], len(problem.operators), axis=1)
-    found: Floats = (speeds @ deployment.instances.reshape(-1, len(problem.operators))) * problem.per_instance
-    found[:, ~problem.placed] = np.inf
-    return found
+    capacity: Floats = (speeds @ deployment.instances.reshape(-1, len(problem.operators))) * problem.per_instance
+    capacity[:, ~problem.placed] = np.inf
+    return capacity
 
 
 def throughput(
     problem: Problem, active: Sequence[int], capacity: Floats, conditions: Conditions, bandwidth: Floats | None = None
 ) -> Flows:
-    """Eqs. 4.4 to 4.7 of the options `active` with `capacity`, as from `capacities`; a step costs no loop over hosts.
+    """Return the rates of all operators (Eqs. 4.4 to 4.7), without a loop over hosts.
 
-    capacity: shape (T, operators) or (operators,). bandwidth: records/s by edge, shape (T, edges), as from `limits`; None:
-    no limit.
+    Args:
+        capacity: From `capacities`.
+        bandwidth: From `limits`.
     """
     return flows(
         problem.network,
@@ -308,7 +275,7 @@ def throughput(
 
 
 def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> Floats | None:
-    """Records/s that the links let over each edge (4.5), shape (T, edges); None where no link limits anything."""
+    """Return the records/s that links let over each edge (4.5), shape (T, edges); None if unlimited."""
     if problem.shared or not deployment.hosts:
         return None
     rated = [math.inf if host.type.bandwidth is None else host.type.bandwidth for host in deployment.hosts]
@@ -325,23 +292,23 @@ def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
 
 
 def value_of(problem: Problem, active: Sequence[int]) -> float:
-    """Normalised application value of the options `active` (4.3)."""
+    """Return the normalised application value of the options `active` (4.3)."""
     values = [options[each].value for options, each in zip(problem.options, active, strict=True)]
     counted = [value for value, counts in zip(values, problem.counted.tolist(), strict=True) if counts]
     return application_value(counted, problem.branches)
 
 
 def cost_of(problem: Problem, deployment: Deployment, conditions: Conditions) -> float:
-    """Money of the whole period (4.2): of hosts kept to its end, of those given back now, and of those gone before."""
+    """Return the money of the whole period (4.2): for hosts that stay, hosts released now, and hosts gone before."""
     end = max(conditions.began + problem.goal.period, conditions.time)
-    kept = {host.name for host in deployment.hosts if host.name}
+    names = {host.name for host in deployment.hosts if host.name}
     spent = [paid(host, conditions.began, end) for host in deployment.hosts]
-    spent += [paid(host, conditions.began, conditions.time) for host in conditions.leased if host.name not in kept]
+    spent += [paid(host, conditions.began, conditions.time) for host in conditions.leased if host.name not in names]
     return conditions.paid + math.fsum(spent)
 
 
 def paid(host: Host, since: float, until: float) -> float:
-    """Money for `host` from `since` to `until`; units that began before are not of this time."""
+    """Return the money for units of `host` that begin between two times."""
     if until <= host.since:
         return 0.0
     billing = host.type.billing
@@ -350,8 +317,8 @@ def paid(host: Host, since: float, until: float) -> float:
 
 
 def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> Score:
-    """What `deployment` comes to under `conditions`, without being enacted."""
-    found = throughput(
+    """Return the score of `deployment` under `conditions`."""
+    rates = throughput(
         problem,
         deployment.active,
         capacities(problem, deployment, conditions),
@@ -360,11 +327,11 @@ def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> S
     )
     value = value_of(problem, deployment.active)
     cost = cost_of(problem, deployment, conditions)
-    return Score(found.application, found.relative, value, cost, profit_of(problem, conditions, value, cost))
+    return Score(rates.application, rates.relative, value, cost, profit_of(problem, conditions, value, cost))
 
 
 def profit_of(problem: Problem, conditions: Conditions, value: float, cost: float) -> float:
-    """Profit of the whole period (4.8) if the application has `value` for the rest of it and the period costs `cost`."""
+    """Return the profit of the whole period (4.8), with `value` for the rest of it."""
     passed = 0.0 if math.isnan(conditions.value) else min(conditions.time - conditions.began, problem.goal.period)
     earlier = conditions.value if passed > 0 else 0.0
     mean = (earlier * passed + value * (problem.goal.period - passed)) / problem.goal.period

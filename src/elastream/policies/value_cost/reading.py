@@ -1,7 +1,4 @@
-"""Reads the problem, the plan in force and its conditions from an observation; what lacks is named, never guessed.
-
-What must outlast a round is a `KnownWork` in a policy's memory: what alternates cost, break-even costs, the value so far.
-"""
+"""Reading of problem, plan and conditions from an observation. Missing metrics are named, not guessed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -25,54 +22,45 @@ from elastream.policies.value_cost.packing import HOUR
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 from elastream.units import ROUNDING
 
+# Default break-even of the highest value, as a multiple of its cost: at the cost itself no plan could make a profit.
 PROFITABLE = 2.0
-"""What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost
-itself no plan could make a profit."""
 
 
 @dataclass(frozen=True)
-class KnownWork:
-    """What a policy remembers of earlier rounds. costs: of alternates (`choosing.Costs`). break_even: money an hour of the
-    highest and the lowest value, where they follow from the first records.
+class WorkHistory:
+    """Memory of earlier readings."""
 
-    began: when the period of the goal began. time: of the last round. valued: value-seconds since it began. spent: money up
-    to when it began.
-    """
-
-    costs: Costs = field(default_factory=dict)
-    break_even: tuple[float, float] | None = None
-    began: float = math.nan
-    time: float = math.nan
-    valued: float = 0.0
-    spent: float = 0.0
+    costs: Costs = field(default_factory=dict)  # measured costs of alternates
+    break_even: tuple[float, float] | None = None  # money/h of the highest and the lowest value, from the first records
+    began: float = math.nan  # start of the goal's period
+    time: float = math.nan  # time of the last round
+    valued: float = 0.0  # value-seconds since the period began
+    spent: float = 0.0  # money spent before the period
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What an observation says. known: to be given to `read` in the next round. unknown: what lacks, with what follows.
-
-    decidable: whether a plan can be searched: if not, the plan in force stays, for want of what `unknown` names.
-    """
+    """Problem, plan in force and conditions of an observation."""
 
     problem: Problem
     deployment: Deployment
     conditions: Conditions
-    known: KnownWork
-    unknown: tuple[Unknown, ...]
-    decidable: bool
+    history: WorkHistory  # memory for the next `read`
+    unknown: tuple[Unknown, ...]  # missing metrics with their consequences
+    decidable: bool  # false if too little is known for a search
 
 
-def read(observation: Observation, goal: Goal, seconds: float, known: KnownWork | None = None) -> Situation:
-    """The problem of an observation, the plan in force, and conditions that last, in instants of `seconds`.
+def read(observation: Observation, goal: Goal, seconds: float, history: WorkHistory | None = None) -> Situation:
+    """Return the problem, the plan in force and steady conditions in instants of `seconds`.
 
-    Costs and selectivities of alternates are those measured, else those declared. One that has neither cannot be chosen.
-    What may not run any more (guards) is no option: in the plan in force, what is of the highest value runs in its place.
+    Costs are measured or declared; an alternate with neither cannot be chosen. If guards forbid the running alternate, the
+    best allowed one counts as running.
     """
-    return _Reading(observation, goal, seconds, known or KnownWork()).read()
+    return _Reading(observation, goal, seconds, history or WorkHistory()).read()
 
 
 def deployment_of(draft: Draft, problem: Problem) -> Deployment:
-    """The plan that a draft comes to, so that steps can be scored before they are enacted; closed hosts are given back."""
+    """Return the draft's plan, so that it can be scored. Closed hosts are released."""
     observation = draft.observation
     switches = {each.operator: each.alternate for each in draft.actions if isinstance(each, SwitchAlternate)}
     active = []
@@ -98,14 +86,12 @@ def _host(lease: Lease, speed: float) -> Host:
 
 
 class _Reading:
-    """One observation as it is read."""
-
-    def __init__(self, observation: Observation, goal: Goal, seconds: float, known: KnownWork) -> None:
-        self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, known
+    def __init__(self, observation: Observation, goal: Goal, seconds: float, history: WorkHistory) -> None:
+        self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, history
         self.graph, self.composition = observation.context.graph, observation.composition
         self.shared = not observation.context.layout.unchained
         self.filled = TARGET_UTILISATION if self.shared else 1.0
-        self.worked = CompositionWork(observation, known.costs)
+        self.worked = CompositionWork(observation, history.costs)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
@@ -121,9 +107,9 @@ class _Reading:
         goal, break_even = self._goal()
         problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
-        known = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
-        conditions = self._conditions(known)
-        return Situation(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
+        history = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
+        conditions = self._conditions(history)
+        return Situation(problem, deployment, conditions, history, tuple(self.unknown), self.decidable)
 
     @property
     def _working(self) -> list[Operator]:
@@ -141,36 +127,34 @@ class _Reading:
     # -- the problem ---------------------------------------------------------------------------------------------------
 
     def _options(self, operator: Operator) -> tuple[Option, ...]:
-        """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
         if not operator.alternates:
             return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) / self.filled if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
         element = self.elements.get(operator.name)
         allowed = (runs,) if element is None else tuple(element.options)
         values = self._values(operator)
-        found = []
+        options = []
         for name in [alternate.name for alternate in operator.alternates if alternate.name in allowed]:
-            composition = self._with(operator, element, name)
+            composition = self._with(element, name)
             cost = self._cost(operator, composition)
             if not math.isnan(cost):
-                found.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
+                options.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
             elif name != runs:
                 self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
-        if not found or (runs in allowed and runs not in [option.name for option in found]):
+        if not options or (runs in allowed and runs not in [option.name for option in options]):
             self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
             self.decidable = False
             return (Option("", values[runs], 0.0, 1.0),)
-        return tuple(found)
+        return tuple(options)
 
-    def _with(self, operator: Operator, element: DynamicElement | None, name: str) -> Composition:
+    def _with(self, element: DynamicElement | None, name: str) -> Composition:
         return self.composition if element is None else with_option(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
-        """Core-seconds of speed 1 that hosts are to have for a record; NaN where unknown.
+        """Return the core-seconds of speed 1 to provision for a record, or NaN.
 
-        Where tasks share their cores, one that waits takes threads, and what no meter sees counts where it is seen. What is
-        taken whatever the records is dealt out to those that are due. Cores are to be filled so far only as leaves batches
-        short: full ones work off as much, in batches that last, one behind the other, for as long as records then wait.
+        With shared cores, fixed overhead is divided among the due records. The target utilisation keeps batches short, for
+        which records then wait less.
         """
         if self.shared and operator.waits:
             return 0.0
@@ -181,26 +165,24 @@ class _Reading:
         return (cost + (overhead / due if due > 0 else 0.0)) / self.filled
 
     def _metered(self, operator: Operator) -> bool:
-        """Whether others are charged with what an operator works, of which there is nothing to choose."""
         busy = self.observation.operators.column(Metric.BUSY_CORES)
         return len(operator.alternates) == 1 and bool((busy == busy).any())
 
     def _values(self, operator: Operator) -> Mapping[str, float]:
-        """Relative value of each alternate (4.1): as its guards say, else as declared."""
+        """Return the relative value of each alternate (4.1), from guards or as declared."""
         declared = {alternate.name: alternate.value for alternate in operator.alternates}
         standing = self.observation.standings.get(operator.name)
         if standing is not None:
-            said = {name: value for name, value in standing.values.items() if name in declared and not math.isnan(value)}
-            declared |= said
+            guarded = {name: value for name, value in standing.values.items() if name in declared and not math.isnan(value)}
+            declared |= guarded
         return _relative(declared)
 
     def _branches(self) -> tuple[float, ...]:
-        """Relative value of the branch that runs, of each choice."""
-        found = []
+        branches = []
         for choice, targets in self.graph.choices.items():
             values = _relative({edge.target: edge.value for edge in self.graph.edges if edge.choice == choice})
-            found.append(values[self.composition.choices.get(choice, targets[0])])
-        return tuple(found)
+            branches.append(values[self.composition.choices.get(choice, targets[0])])
+        return tuple(branches)
 
     def _problem(self, options: tuple[tuple[Option, ...], ...], goal: Goal) -> Problem:
         context, order = self.observation.context, self.graph.order
@@ -237,38 +219,31 @@ class _Reading:
         )
 
     def _equal(self) -> bool:
-        """Whether most of the work is in tasks each of which has as many records as the others of its stage.
-
-        State partitions are moved where there are cores; of more tasks than slots, quick slots take more.
-        """
+        """Return True if most work is in tasks with equal shares of their stage's records."""
         observation, layout = self.observation, self.observation.context.layout
         slots = sum(observation.leases[host].type.width for host in observation.usable)
         if not self.shared or not has_equal_shares(observation, slots):
             return False
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
-        placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
-        return 2 * placed <= math.fsum([_known(work) for work in works.values()])
+        placed = math.fsum([_zero_if_unknown(work) for name, work in works.items() if layout.stage_of[name].keyed])
+        return 2 * placed <= math.fsum([_zero_if_unknown(work) for work in works.values()])
 
     # -- break-even costs ----------------------------------------------------------------------------------------------
 
     def _goal(self) -> tuple[Goal, tuple[float, float] | None]:
-        """The goal with its break-even costs; those that a user gives, those found in an earlier round, or of this one."""
-        goal, found = self.goal, self.before.break_even
+        goal, break_even = self.goal, self.before.break_even
         if goal.break_even_best is not None:
             return goal, None
         records = any(rate > 0 for rate in self.rates.values())
-        if found is None:
-            found = self._break_even()
-        if found is None:
+        if break_even is None:
+            break_even = self._break_even()
+        if break_even is None:
             return goal, None
-        filled = replace(goal, break_even_best=found[0], break_even_worst=found[1])
-        return filled, found if records else None
+        filled = replace(goal, break_even_best=break_even[0], break_even_worst=break_even[1])
+        return filled, break_even if records else None
 
     def _break_even(self) -> tuple[float, float] | None:
-        """Money an hour at which the highest and the lowest value break even: what their work costs at the first rates.
-
-        Of the type with the cheapest core, filled to `TARGET_UTILISATION`; at least one host. None where cores are free.
-        """
+        """Return the default money/h at which the highest and the lowest value break even, or None if cores are free."""
         types = self.observation.context.host_types.values()
         cheapest = min((_hourly(kind) / (kind.cores * kind.speed) for kind in types), default=0.0)
         if cheapest <= 0:
@@ -280,7 +255,7 @@ class _Reading:
         return best, min(worst, best / PROFITABLE)
 
     def _work(self, which: Callable[..., str]) -> float:
-        """Cores of speed 1 that the alternates of the highest (`max`), or of the lowest value (`min`) work."""
+        """Return the cores of speed 1 for alternates of the highest or lowest value."""
         composition = self.composition
         for operator in self._working:
             if len(operator.alternates) > 1:
@@ -294,55 +269,52 @@ class _Reading:
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
-    def _passed(self, problem: Problem, deployment: Deployment) -> KnownWork:
-        """What is known of the period: its value so far, or that it has begun since the last round."""
+    def _passed(self, problem: Problem, deployment: Deployment) -> WorkHistory:
         before, now = self.before, self.observation.time
         began = math.floor(now / problem.goal.period + ROUNDING) * problem.goal.period
         value = value_of(problem, deployment.active)
         if began == before.began:
             return replace(before, time=now, valued=before.valued + value * (now - before.time))
         spent = self.observation.overall(Metric.COST) if began > 0 else 0.0
-        return replace(before, began=began, time=now, valued=value * (now - began), spent=_known(spent))
+        return replace(before, began=began, time=now, valued=value * (now - began), spent=_zero_if_unknown(spent))
 
-    def _conditions(self, known: KnownWork) -> Conditions:
+    def _conditions(self, history: WorkHistory) -> Conditions:
         observation, now = self.observation, self.observation.time
         leased = tuple(_host(lease, observation.speeds[name]) for name, lease in observation.leases.items())
-        passed = now - known.began
-        spent = _known(observation.overall(Metric.COST)) - known.spent
-        here = math.fsum([paid(host, known.began, now) for host in leased])
+        passed = now - history.began
+        spent = _zero_if_unknown(observation.overall(Metric.COST)) - history.spent
+        here = math.fsum([paid(host, history.began, now) for host in leased])
         return Conditions(
             rates=np.array([[self.rates[source.name] for source in self.graph.sources]]),
             queues=np.array([self._queue(name) for name in self.graph.order]),
             seconds=self.seconds,
             time=now,
             bandwidth={} if self.shared else self._bandwidth(),
-            began=known.began,
-            value=known.valued / passed if passed > 0 else math.nan,
+            began=history.began,
+            value=history.valued / passed if passed > 0 else math.nan,
             leased=leased,
             paid=max(0.0, spent - here),
         )
 
     def _queue(self, name: str) -> float:
-        """Records that wait at an operator, 0 where it has no queue of its own.
+        """Return the records that wait at an operator.
 
-        Where tasks share cores, the least that waited during a micro-batch's time: what came since it began waits for the
-        next in any case, as in a bottleneck's queue the least of an interval tells what stands (CoDel, RFC 8289).
+        With shared cores the minimum over a micro-batch shows the standing queue (CoDel, RFC 8289).
         """
         waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.frames]
         return min((each for each in waited if not math.isnan(each)), default=0.0)
 
     def _bandwidth(self) -> Mapping[tuple[str, str], Floats]:
         links = self.observation.links
-        found = {}
+        bandwidths = {}
         for link, bandwidth in zip(links.ids, links.column(Metric.BANDWIDTH).tolist(), strict=True):
             if not math.isnan(bandwidth):
                 source, _, target = link.partition(">")
-                found[source, target] = np.array([bandwidth])
-        return found
+                bandwidths[source, target] = np.array([bandwidth])
+        return bandwidths
 
 
 def _relative(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Values relative to the highest of them (4.1); all 0 where that is 0."""
     highest = max(values.values())
     return {name: value / highest if highest > 0 else 0.0 for name, value in values.items()}
 
@@ -351,6 +323,5 @@ def _hourly(kind: HostType) -> float:
     return kind.price * HOUR / kind.billing.unit
 
 
-def _known(value: float) -> float:
-    """`value`, 0 where it is unknown: where nothing is said of a queue or of money, there is none."""
+def _zero_if_unknown(value: float) -> float:
     return 0.0 if math.isnan(value) else value

@@ -1,7 +1,6 @@
-"""Greedy plans by one scheduler an operator, none of which knows of the others (thesis, 4.8: SH).
+"""Greedy search with one scheduler per operator (thesis, 4.8: SH).
 
-A scheduler is given the problem of its operator alone: what reaches it and waits for it, its alternates, its instances.
-Where it takes a core it is told which hosts have one free; what holds the others it is not told.
+A scheduler sees its own operator: arriving records, backlog, alternates, instances. Of hosts it sees only free cores.
 """
 
 import math
@@ -19,7 +18,7 @@ from elastream.units import ROUNDING
 
 
 def alone(problem: Problem, operator: int) -> Problem:
-    """The problem of one operator, as if it were the dataflow."""
+    """Return the problem of one operator, as if it were the whole dataflow."""
     return replace(
         problem,
         operators=(problem.operators[operator],),
@@ -39,7 +38,7 @@ def alone(problem: Problem, operator: int) -> Problem:
 
 
 def under(conditions: Conditions, operator: int, arriving: float) -> Conditions:
-    """The conditions of one operator, which sees the records that reach it and wait for it."""
+    """Return the conditions of one operator: its arriving and waiting records."""
     return replace(
         conditions,
         rates=np.full((conditions.instants, 1), arriving),
@@ -58,21 +57,22 @@ def adapted_apart(
     alternates: bool = True,
     resources: bool = True,
 ) -> Deployment:
-    """The deployment adapted by a scheduler an operator (Algorithm 4 of SH, without repacking).
+    """Return the deployment adapted by one scheduler per operator (Algorithm 4 of SH).
 
-    arriving: records/s that reach each operator as its scheduler sees them, shape (operators,); NaN: it does nothing.
-    first: rows of those that choose their alternate as at the initial deployment (Algorithm 3).
+    Args:
+        arriving: Records/s that reach each operator; NaN leaves it as it is.
+        first: Operators that choose their alternate as initially (Algorithm 3).
     """
-    known = [row for row, rate in enumerate(arriving.tolist()) if not math.isnan(rate)]
+    rows = [row for row, rate in enumerate(arriving.tolist()) if not math.isnan(rate)]
     options = chosen(problem, sharded=True)
-    active = tuple(options[row] if row in first and row in known else now for row, now in enumerate(deployment.active))
+    active = tuple(options[row] if row in first and row in rows else now for row, now in enumerate(deployment.active))
     everyone = Assembly(problem, replace(deployment, active=active), conditions)
-    later = [row for row in known if row not in first] if alternates else []
+    later = [row for row in rows if row not in first] if alternates else []
     if problem.shared:
         return _of_shared(everyone, arriving, later, resources=resources).deployment()
     goal = problem.goal
     for operator in everyone.order:
-        if operator not in known or not problem.placed[operator]:
+        if operator not in rows or not problem.placed[operator]:
             continue
         its = alone(problem, operator), under(conditions, operator, float(arriving[operator]))
         if operator in later:
@@ -90,11 +90,7 @@ def adapted_apart(
 
 
 def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, resources: bool) -> Assembly:
-    """The same where operators take turns on all cores: each scheduler asks for whole cores, and is given its part.
-
-    No scheduler has cores of its own there. How much it is given of what it asks for is all that it knows of the rest.
-    later: rows of the operators for whose alternates it is time.
-    """
+    """Let schedulers request whole cores; each knows only the share it gets."""
     problem, goal = assembly.problem, assembly.problem.goal
     records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
     asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - ROUNDING)

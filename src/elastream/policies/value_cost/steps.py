@@ -1,8 +1,4 @@
-"""Steps of greedy plans on instances and hosts: a core more, a core less, repacking, giving back (thesis, 4.8).
-
-Each is a function of an `Assembly`; the reactive policies take them in the order of Algorithms 3 and 4 (`greedy`),
-look-ahead planning in its own. What one costs is in proportion to the instances that it adds or removes.
-"""
+"""Steps of a greedy search: add or remove an instance or host, repack, release (thesis, 4.8)."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -17,42 +13,40 @@ from elastream.policies.value_cost.packing import largest, packed, rate_of
 from elastream.policies.value_cost.problem import throughput
 from elastream.units import ROUNDING
 
+# Share of an operator's instances added per step. The thesis adds one at a time; with hundreds of instances, a step below 1
+# % hardly changes the plan and planning time grows only with the logarithm of the load.
 AT_ONCE = 1 / 128
-"""Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of
-less than a hundredth changes no plan by more, and planning takes as long as the logarithm of the load."""
+# Bisection steps for a share of all cores: precise to below 0.1 %.
 HALVINGS = 12
-"""Of a part of all cores, to find that with which a goal is just reached: to less than a thousandth."""
 
 
 # Instances and hosts: Algorithm 3, lines 12 to 19.
 
 
-def needs_of(assembly: Assembly, found: Flows) -> Floats:
-    """Cores of speed 1 that each operator would fill with what reaches it and what waits; mean over instants,
-    (operators,)."""
+def needs_of(assembly: Assembly, flows: Flows) -> Floats:
+    """Return the mean cores of speed 1 that each operator needs for arriving and waiting records, shape (operators,)."""
     costs = assembly.problem.costs(assembly.active)
-    records: Floats = (found.arriving + found.waiting[:-1] / assembly.conditions.seconds).mean(axis=0)
+    records: Floats = (flows.arriving + flows.waiting[:-1] / assembly.conditions.seconds).mean(axis=0)
     return records * costs
 
 
-def bottleneck(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
-    """The operator of the lowest relative throughput (`GetNextPE`); None where none is held up for want of cores."""
-    relative = found.relative.mean(axis=0)
+def bottleneck(assembly: Assembly, flows: Flows, without: Collection[int] = ()) -> int | None:
+    """Return the operator with the lowest relative throughput (`GetNextPE`), or None if no operator lacks cores."""
+    relative = flows.relative.mean(axis=0)
     can = assembly.sizable | assembly.problem.shared
     rows = [row for row in assembly.order if can[row] and row not in without and relative[row] < 1 - ROUNDING]
     return min(rows, key=lambda row: float(relative[row]), default=None)
 
 
-def grow(assembly: Assembly, operator: int, found: Flows | None = None, *, lease: bool = True) -> bool:
-    """Give `operator` one instance more; whether that could be done. Where cores are shared, lease a host.
+def grow(assembly: Assembly, operator: int, flows: Flows | None = None, *, lease: bool = True) -> bool:
+    """Add an instance of `operator`, or a host where cores are shared. Return True on success.
 
-    Where there is room; else in place of an instance of another operator that has cores to spare by `found`; else, with
-    `lease`, on a new host of the largest type.
+    Tries free room, then an instance that another operator can spare, then, with `lease`, a new host of the largest type.
     """
     problem = assembly.problem
     row = None if problem.shared else assembly.place(operator)
-    if row is None and found is not None and not problem.shared:
-        row = _taken_over(assembly, operator, found)
+    if row is None and flows is not None and not problem.shared:
+        row = _taken_over(assembly, operator, flows)
     if row is None and lease and assembly.may_lease and (kind := _largest_for(assembly, operator)) is not None:
         row = assembly.lease(kind)
     if row is None:
@@ -63,9 +57,9 @@ def grow(assembly: Assembly, operator: int, found: Flows | None = None, *, lease
 
 
 def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
-    """The largest type that holds an instance of `operator`; where cores are shared, that which adds most to all.
+    """Return the largest type for `operator`; with shared cores the one that adds most.
 
-    Where each core has as many records as the others, a slow host makes the others wait: then it may add nothing.
+    If tasks have equal shares, a slow host delays the others and may add nothing.
     """
     if not (assembly.problem.shared and assembly.problem.equal and assembly.hosts):
         return largest(assembly.types_for(operator))
@@ -76,11 +70,10 @@ def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
     return largest([kind for kind in assembly.problem.types if gain[kind.name] >= most - ROUNDING and most > 0])
 
 
-def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
-    """Row of a host on which an instance that another operator can spare was removed, so that one of `operator` has
-    room."""
+def _taken_over(assembly: Assembly, operator: int, flows: Flows) -> int | None:
+    """Remove another operator's spare instance to make room. Return its host row, or None."""
     problem, speeds = assembly.problem, assembly.speeds
-    spare = assembly.capacity.mean(axis=0) - needs_of(assembly, found)
+    spare = assembly.capacity.mean(axis=0) - needs_of(assembly, flows)
     for other in sorted(
         np.flatnonzero(assembly.sizable & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])
     ):
@@ -98,10 +91,9 @@ def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
 
 
 def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
-    """Give cores to the operators that hold the others up until `target` is reached; whether it is.
+    """Add cores for the bottlenecks until `target` is reached. Return True if it is.
 
-    First an instance to each operator that has none, depth first; then to that of the lowest throughput. Ends where no
-    operator that is held up can have more (lines 12 to 19 have no such end). lease: whether hosts may be leased.
+    Every operator gets an instance first. Stops when no bottleneck can grow; lines 12 to 19 have no such end.
     """
     problem, stuck = assembly.problem, set[int]()
     for row in () if problem.shared else assembly.order:
@@ -124,16 +116,16 @@ def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
 
 
 def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
-    """Add instances where links hold records back, beside those that send them first, until `target` is reached."""
+    """Add instances next to their senders while links limit the throughput."""
     bandwidth, stuck = assembly.limits(), set[int]()
     while bandwidth is not None:
-        found = assembly.flows(bandwidth)
-        reached = float(found.application.mean())
+        flows = assembly.flows(bandwidth)
+        reached = float(flows.application.mean())
         if reached >= target - ROUNDING:
             break
-        operator = bottleneck(assembly, found, stuck)
+        operator = bottleneck(assembly, flows, stuck)
         if operator is None:
-            operator = _behind_link(assembly, found, bandwidth, stuck)
+            operator = _behind_link(assembly, flows, bandwidth, stuck)
         if operator is None:
             return False
         before = assembly.copy()
@@ -146,11 +138,11 @@ def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
     return True
 
 
-def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: Collection[int]) -> int | None:
-    """The operator that the link with the least of what is to go over it leads to; None where no link limits anything."""
+def _behind_link(assembly: Assembly, flows: Flows, bandwidth: Floats, without: Collection[int]) -> int | None:
+    """Return the target operator of the most limiting link."""
     problem = assembly.problem
-    wanted = found.emitted.mean(axis=0)[problem.edges[:, 0]] * problem.parts
-    part = np.divide(bandwidth.mean(axis=0), wanted, out=np.full(len(wanted), np.inf), where=wanted > 0)
+    emitted = flows.emitted.mean(axis=0)[problem.edges[:, 0]] * problem.parts
+    part = np.divide(bandwidth.mean(axis=0), emitted, out=np.full(len(emitted), np.inf), where=emitted > 0)
     rows = [edge for edge in np.argsort(part).tolist() if part[edge] < 1 - ROUNDING]
     targets = [int(problem.edges[edge, 1]) for edge in rows]
     return next((row for row in targets if row not in without), None)
@@ -160,12 +152,9 @@ def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: C
 
 
 def repacked(assembly: Assembly, target: float) -> Assembly:
-    """The same with the hosts that are still to be leased of the types that cost least (`RepackPEInstances`,
-    `RepackFreeVMs`).
+    """Replace the new hosts by the cheapest set for `target` (`RepackPEInstances`, `RepackFreeVMs`).
 
-    What the largest type was filled with is put on the cheapest hosts found that give each operator what it needs for
-    `target`, so that a smaller host may do for an operator's last instance. Unchanged where that is no cheaper, or would
-    not keep `target`, or what was reached.
+    Unchanged if that saves nothing or loses throughput.
     """
     new = [row for row, host in enumerate(assembly.hosts) if not host.name]
     if not new:
@@ -190,10 +179,9 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
 
 
 def just_enough(assembly: Assembly, target: float) -> Floats:
-    """Cores of speed 1 of each operator with which `target` is just reached, no more than it has; shape (operators,).
+    """Return the least cores of speed 1 of each operator that reach `target`.
 
-    First what an operator that could do more than reaches it does not need, then the same part of all: what the last core
-    of the largest type was too much.
+    Drops spare capacity, then scales all operators by one factor: the excess of the last large host.
     """
     found, has = assembly.flows(), assembly.capacity.mean(axis=0)
     full = found.relative.min(axis=0) >= 1 - ROUNDING
@@ -214,11 +202,11 @@ def just_enough(assembly: Assembly, target: float) -> Floats:
 
 
 def weights(assembly: Assembly, operator: int | None = None) -> Floats:
-    """Weight of each host (4.10), the least of which loses an instance of `operator` first; shape (hosts,).
+    """Return the weight of each host (4.10); the least loses instances first.
 
-    Low for a host of whose paid time little is left, of whose cores few are used, that has many of the operator's
-    instances, and whose cores are dear. Printed with the part of the cores that is free, which contradicts the text ("VMs
-    with fewer cores used are prioritized for removal"). None: without the operator's part, for a host as a whole.
+    Low with little paid time left, few cores in use, many of the operator's instances, a high price per core. The printed
+    equation has the free share, which contradicts its text ("VMs with fewer cores used are prioritized for removal").
+    `operator=None` weighs hosts as a whole.
     """
     cores, prices = assembly.cores, assembly.prices
     used = np.ones(len(cores)) if assembly.problem.shared else np.clip(1 - assembly.free_cores / cores, 0.0, 1.0)
@@ -227,14 +215,14 @@ def weights(assembly: Assembly, operator: int | None = None) -> Floats:
         elsewhere = 1 - assembly.instances[:, operator] / assembly.total[operator]
     worth = np.divide(cores * assembly.speeds, prices, out=np.full(len(cores), np.inf), where=prices > 0)
     with np.errstate(invalid="ignore"):
-        found: Floats = np.nan_to_num(assembly.paid * used * elsewhere * worth, nan=0.0, posinf=np.inf)
-    return found
+        weight: Floats = np.nan_to_num(assembly.paid * used * elsewhere * worth, nan=0.0, posinf=np.inf)
+    return weight
 
 
-def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
-    """The operator of the highest relative throughput, of equals with the most cores to spare; None where each has one."""
-    relative = found.relative.mean(axis=0)
-    capacity, needs = assembly.capacity.mean(axis=0), needs_of(assembly, found)
+def over_provisioned(assembly: Assembly, flows: Flows, without: Collection[int] = ()) -> int | None:
+    """Return the operator with the highest relative throughput, ties by spare cores, or None if none has two instances."""
+    relative = flows.relative.mean(axis=0)
+    capacity, needs = assembly.capacity.mean(axis=0), needs_of(assembly, flows)
     rows = [row for row in assembly.order if row not in without and assembly.sizable[row] and assembly.total[row] > 1]
     return max(
         rows,
@@ -244,7 +232,7 @@ def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] 
 
 
 def shrink(assembly: Assembly, operator: int) -> int | None:
-    """Take an instance of `operator` from the host of the least weight; its row, None where it has only one."""
+    """Remove an instance of `operator` from the host of least weight. Return its row, or None if only one is left."""
     rows = np.flatnonzero(assembly.instances[:, operator])
     if assembly.total[operator] <= 1 or not rows.size:
         return None
@@ -254,11 +242,9 @@ def shrink(assembly: Assembly, operator: int) -> int | None:
 
 
 def shed(assembly: Assembly, target: float) -> Assembly:
-    """The same with as few instances as keep `target` (Algorithm 4, lines 5 to 10); where cores are shared, hosts.
+    """Remove instances while `target` holds (Algorithm 4, lines 5 to 10); with shared cores, hosts.
 
-    Printed, it ends with the removal that was one too many; here that one is undone, and what other operators can spare
-    still goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and
-    `shut_down`.
+    The printed loop ends after one removal too many; here that one is undone.
     """
     if assembly.problem.shared:
         return without_spare(assembly, shared_need(assembly, target))
@@ -279,22 +265,18 @@ def shed(assembly: Assembly, target: float) -> Assembly:
 
 
 def cores_of(assembly: Assembly) -> float:
-    """Cores of speed 1 of all hosts together, where operators share them."""
+    """Return the cores of speed 1 of all hosts together, where operators share them."""
     return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
 
 
 def shared_need(assembly: Assembly, target: float) -> float:
-    """Cores of speed 1 that all operators need together for `target`, where they share all; no more than there are."""
+    """Return the cores of speed 1 that all operators need for `target`, where they share them; at most the current ones."""
     work = (assembly.flows().possible * assembly.problem.costs(assembly.active)).sum(axis=1)
     return min(cores_of(assembly), target * float(work.mean()))
 
 
 def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
-    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all
-    cores.
-
-    In the order of `rows`; None: all, the least weight first (4.10).
-    """
+    """Remove hosts in `rows` while `need` cores of speed 1 are left; None: all by ascending weight (4.10)."""
     problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
     kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
     for row in np.argsort(weights(assembly)).tolist() if rows is None else rows:
@@ -309,18 +291,16 @@ def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = 
     return assembly.without(gone) if gone else assembly
 
 
+# Time in which a replacement must repay the overlap of both hosts. At least the thesis's billing unit: with per-second
+# billing, small gains should not swap hosts.
 REPAID = 3600.0
-"""Seconds within which a host that is leased in place of another has saved what both cost together: no less than the
-billing time unit that the thesis has, so that where hosts are paid by the second none is exchanged for every small
-gain."""
 
 
 def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
-    """The same without those of the hosts in `rows` whose instances others have room for, or nobody needs, to keep
-    `target`.
+    """Remove hosts in `rows` if the others can take their instances and keep `target`.
 
-    For hosts whose paid time ends: to empty one earlier saves nothing. The least weight first (4.10); where all cores are
-    shared, the dearest. Those that hold nothing are `shut_down`'s: one may have been leased for what is on another.
+    Goes by ascending weight (4.10), with shared cores by descending price. Empty hosts stay for `shut_down`, since one may
+    have been leased for another's instances.
     """
     if assembly.problem.shared:
         dearest = sorted(rows, key=lambda each: -float(assembly.prices[each]))
@@ -339,11 +319,7 @@ def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembl
 
 
 def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | None:
-    """The same with the instances of a host on others, as far as these have room; None where one must stay that fits
-    nowhere.
-
-    gone: rows of hosts that take none.
-    """
+    """Move a host's instances to others with room, not to `gone`. None if a needed one fits nowhere."""
     trial = assembly.copy()
     for operator in np.flatnonzero(trial.instances[row]).tolist():
         for _ in range(int(trial.instances[row, operator])):
@@ -357,7 +333,7 @@ def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | 
 
 
 def shut_down(assembly: Assembly) -> Assembly:
-    """The same without hosts that hold nothing, but for `min_hosts`; the dearest go first."""
+    """Remove empty hosts down to `min_hosts`, the dearest first."""
     if assembly.problem.shared:
         return assembly
     empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
@@ -367,13 +343,11 @@ def shut_down(assembly: Assembly) -> Assembly:
 
 
 def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> list[HostType]:
-    """Types of hosts to be leased beside those in `rows`, since they cost less for what the others have no room for.
+    """Return cheaper types to lease in place of hosts in `rows`.
 
-    For hosts whose paid time ends when the new ones are up: what is on them stays there until `vacated` finds them due.
-    Only where the new ones cost less, what both cost together included, within a unit of the old, or within an hour
-    (`REPAID`).
+    The saving must repay the overlap within a billing unit or `REPAID`, whichever is longer.
     """
-    problem, found = assembly.problem, list[HostType]()
+    problem, types = assembly.problem, list[HostType]()
     enough = np.zeros(0) if problem.shared or not rows else just_enough(assembly, target)
     for row in sorted(rows, key=lambda each: -float(assembly.prices[each])):
         rest = assembly.without([row])
@@ -389,13 +363,11 @@ def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> li
             assembly = assembly.copy()
             for each in bins:
                 assembly.lease(each.type)
-                found.append(each.type)
-    return found
+                types.append(each.type)
+    return types
 
 
 def _left_by(assembly: Assembly, rest: Assembly, row: int, enough: Floats, target: float) -> tuple[Floats, Integers]:
-    """What new hosts are to hold if that in `row` goes and `rest` stay: cores of speed 1, of the `enough` of each
-    operator, and instances at least."""
     problem = assembly.problem
     if problem.shared:
         return np.array([max(0.0, shared_need(assembly, target) - cores_of(rest))]), np.zeros(1, dtype=np.int64)
