@@ -92,7 +92,7 @@ class Rereading:
         """What `ByLoad` plans."""
         for query in self.pilot.plant.queries.all if self.pilot and self.pilot.plant else ():
             if query._tasks is not None:
-                query._tasks._told = -1
+                query._tasks._newest = -1
         return self._plan.plan(observation)
 
 

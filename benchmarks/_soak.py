@@ -37,7 +37,7 @@ from elastream.recording.lease_log import LeaseLog
 from elastream.recording.parts import DAY, PART, Keep
 from elastream.recording.recorder import Recorder, Recording
 from elastream.report.summary import Summary, summarise
-from elastream.report.tally import kept_for
+from elastream.report.tally import retention_of
 from elastream.sharing.messages import Claim, Offer
 from elastream.sharing.rules import ArbiterRules
 from elastream.spark.dataflow import change_log, edges
@@ -311,7 +311,7 @@ def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: 
 
         plant = SoakPlant(directory, clock, batch)
         # An observation stands for as many as there are seconds in a step: parts are that much smaller.
-        keep = Keep(DAY, kept_for(DAY).summed, max(100_000, round(PART / step)))
+        keep = Keep(DAY, retention_of(DAY).summed, max(100_000, round(PART / step)))
         loop = Loop(
             plant, Mayfly(), monitor=step, period=step, observers=[Recorder(directory.recording, keep=keep)],
             journal=Journal(directory.journal), facts=plant.facts,

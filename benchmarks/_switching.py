@@ -41,7 +41,7 @@ from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.segments import RunningSegment, composition_left
 from elastream.spark.worker.composition import (
     BatchComposition,
@@ -205,7 +205,7 @@ class Trial:
             interval=self._interval,
             consistency=self.consistency,
         )
-        instruments = Instruments(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, InMemoryPlan()))
+        instruments = QueryAccess(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, InMemoryPlan()))
         self.queries = CompiledQueries(
             instruments,
             self.layout,

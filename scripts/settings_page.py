@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from elastream.core.scaling import NO_RULES
-from elastream.documents.dataflow_keys import document_keys
+from elastream.documents.dataflow import document_keys
 from elastream.settings import AutopilotSettings, CommandSettings, Flag, RunSettings, SimulateSettings, settings_of
 
 INTRODUCTION = """\

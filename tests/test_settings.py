@@ -19,7 +19,7 @@ from elastream.core.composition import Consistency
 from elastream.core.scaling import ScalingRules
 from elastream.dataflow.endpoints import collect, records
 from elastream.documents.dataflow import load_document
-from elastream.documents.dataflow_keys import SETTINGS
+from elastream.documents.dataflow import SETTINGS
 from elastream.documents.schema import key_of
 from elastream.errors import InputError
 from elastream.settings import (

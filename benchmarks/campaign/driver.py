@@ -28,7 +28,7 @@ from elastream.policies.by_load import ByLoad
 from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Ending, Header
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts
 from elastream.spark.hosts.hosts import Hosts
@@ -36,7 +36,7 @@ from elastream.spark.jvm.executors import Executors
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import MigrationLimits, Placing
 from elastream.spark.plant import PlantLimits, SparkPlant
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 
@@ -162,7 +162,7 @@ class Driver(Process):
     def program(self, strand: Strand) -> None:
         """From its start to its end; raises what ends it. A start that fails leaves nothing running."""
         self.generation += 1
-        with held(self.directory):
+        with run_lock(self.directory):
             if self.directory.manifest.exists():
                 manifest = read_manifest(self.directory)
                 resumed = Resumed(max(self.seen, self.wall() - manifest.started), self.seen)
@@ -223,7 +223,7 @@ class Driver(Process):
             limits=MigrationLimits(per_host=2, lazy=False),
             alarms=alarms,
         )
-        instruments = Instruments(
+        instruments = QueryAccess(
             engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now
         )  # fmt: skip
         queries = SessionQueries(instruments, target_latency=TARGET)

@@ -322,7 +322,7 @@ def _two_controllers() -> Sequence[tuple[Any, str, Any]]:
     def open_to_all(directory: Any) -> Iterator[None]:
         yield
 
-    return [(driver, "held", open_to_all), (world, "held", open_to_all)]
+    return [(driver, "run_lock", open_to_all), (world, "run_lock", open_to_all)]
 
 
 def _nothing_written() -> Sequence[tuple[Any, str, Any]]:

@@ -38,7 +38,7 @@ from elastream.pool.region import RegionNode, follow
 from elastream.pool.state_log import StateLog, steady_clock
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
-from elastream.recording.manifest import held
+from elastream.recording.manifest import run_lock
 from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 
@@ -430,7 +430,7 @@ class World:
     def _second(self, driver: Driver) -> None:
         """A second controller begins in the same folder: it must be refused."""
         try:
-            with held(driver.directory):
+            with run_lock(driver.directory):
                 self.history.note("control", self.time, f"a second controller of {driver.name} was let in")
         except EnvironmentProblem:
             pass

@@ -12,7 +12,7 @@ from elastream.control.journal import ActionState, Journal
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.plant import Plan
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import held
+from elastream.recording.manifest import run_lock
 from elastream.spark.jvm.capabilities import Capabilities
 from support.fake_plant import FakePlant
 
@@ -104,7 +104,7 @@ def test_only_the_same_application_s_undone_actions_are_done(tmp_path, applicati
 
 def test_a_folder_that_another_autopilot_writes_to_is_left_alone_and_the_queries_are_looked_after(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    with held(RunDirectory(tmp_path)):
+    with run_lock(RunDirectory(tmp_path)):
         pilot = piloted(Planned(LeaseHost("h3", "small")), folder=tmp_path)
         pilot._run()
     assert "keeps no recording and no journal" in caplog.text

@@ -14,7 +14,7 @@ import pytest
 
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import held, read_manifest
+from elastream.recording.manifest import read_manifest, run_lock
 from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import latest
 from support.waiting import ended, wait_until
@@ -121,7 +121,7 @@ def test_a_run_killed_by_sigkill_goes_on_with_its_state_offsets_results_and_leas
     kill_after(process, tmp_path, batches=2)
     (run,) = (tmp_path / "runs").iterdir()
     was = read_manifest(RunDirectory(run))
-    with held(RunDirectory(run)):  # by somebody else
+    with run_lock(RunDirectory(run)):  # by somebody else
         _, err = ended(start(tmp_path, "--resume", str(run)))
         assert "is held by another process" in err
     process = start(tmp_path, "--resume", f"runs/{run.name}")

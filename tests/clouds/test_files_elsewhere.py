@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from elastream.recording.places import RemotePath, names_in
+from elastream.recording.paths import RemotePath, names_in
 from support.clusters import PROGRAMS, hdfs
 from support.waiting import wait_until
 

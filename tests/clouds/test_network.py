@@ -16,7 +16,7 @@ from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.errors import CloudError
-from elastream.spark.telemetry.links import LinkProbes, opened_in
+from elastream.spark.telemetry.links import LinkProbes, open_socket_in
 from support.waiting import wait_until
 
 
@@ -179,7 +179,7 @@ def connect(address: str) -> float:
 
 
 def _opened_udp(network: Network, index: int) -> socket.socket:
-    return opened_in(Path("/run/netns", network.namespace(index)), socket.SOCK_DGRAM)
+    return open_socket_in(Path("/run/netns", network.namespace(index)), socket.SOCK_DGRAM)
 
 
 def status_of(network: Network, host: str) -> HostStatus:

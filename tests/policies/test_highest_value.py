@@ -32,7 +32,7 @@ from elastream.policies.static import Static
 from elastream.policies.threshold import Threshold
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
-from elastream.report.dynamic import ran
+from elastream.report.page import selections_of
 from elastream.simulator import Settings, make_plant
 from support.policy_run import OneRun
 from support.property_examples import examples
@@ -362,7 +362,7 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     ]  # fmt: skip
     switches = [outcome.action for each in recording.decisions for outcome in each.done]
     assert len(switches) == 3, switches
-    (element,) = [each for each in ran(recording) if each.element == "forecast"]
+    (element,) = [each for each in selections_of(recording) if each.element == "forecast"]
     assert dict(element.shares)["arima"] > 0.6
     assert element.switches == 3
 

@@ -1,12 +1,12 @@
-"""The table of `elastream.recording.claim`, row by row."""
+"""The table of `elastream.recording.mirror`, row by row."""
 
 import itertools
 
 import pytest
 
 from elastream.errors import EnvironmentProblem
-from elastream.recording.claim import PATIENCE, SETTLES, DriverClaim
-from elastream.recording.places import RemotePath, write_whole
+from elastream.recording.mirror import PATIENCE, SETTLES, DriverClaim
+from elastream.recording.paths import RemotePath, write_whole
 
 NUMBER = itertools.count()
 

@@ -8,7 +8,7 @@ from elastream import Autopilot
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, directory_of, write_manifest
-from elastream.recording.places import RemotePath, place_of
+from elastream.recording.paths import RemotePath, path_of
 
 
 @pytest.mark.parametrize("where", ["hdfs://namenode:8020/runs", "s3a://bucket/runs", "abfss://a@b/runs"])
@@ -33,7 +33,7 @@ def test_what_executors_read_and_write_is_in_the_runs_folder(tmp_path):
 
 def test_or_elsewhere_and_the_drivers_half_stays_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    directory = RunDirectory.create(place_of("memory://bucket/of-directory"), "flow")
+    directory = RunDirectory.create(path_of("memory://bucket/of-directory"), "flow")
     assert directory.root.parent == tmp_path / "runs"
     assert directory.files == RemotePath(f"memory://bucket/of-directory/{directory.root.name}")
     assert isinstance(directory.wanted, Path)

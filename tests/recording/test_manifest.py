@@ -9,10 +9,10 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import FORMAT
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.lines import Lines
-from elastream.recording.manifest import Manifest, held, read_manifest, run_id, write_manifest
+from elastream.recording.manifest import Manifest, read_manifest, run_id, run_lock, write_manifest
 from elastream.recording.observer import Ending
+from elastream.recording.parts import last_time, whole_length
 from elastream.recording.recorder import Recorder, Recording
-from elastream.recording.tail import last_time, whole_length
 from elastream.report.summary import summarise
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.worker.composition import read_request
@@ -31,9 +31,10 @@ def test_what_a_run_is_reads_as_it_was_written(tmp_path):
 
 def test_one_process_holds_a_folder_and_the_next_may_as_soon_as_it_is_gone(tmp_path):
     directory = RunDirectory(tmp_path)
-    with held(directory), pytest.raises(EnvironmentProblem, match=r"is held by another process \(\d+\)"), held(directory):
+    held = pytest.raises(EnvironmentProblem, match=r"is held by another process \(\d+\)")
+    with run_lock(directory), held, run_lock(directory):
         pass
-    with held(directory):
+    with run_lock(directory):
         pass
 
 

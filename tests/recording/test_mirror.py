@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from elastream.errors import InputError
 from elastream.recording import mirror
 from elastream.recording.directory import RunDirectory
-from elastream.recording.mirror import SELDOM, Mirror, copy_now, fetched, mirrored, refuse_overtaken
-from elastream.recording.places import RemotePath, names_in
+from elastream.recording.mirror import SELDOM, Mirror, check_not_overtaken, copy_now, fetch_run, mirrored
+from elastream.recording.paths import RemotePath, names_in
 
 NUMBER = itertools.count()
 
@@ -98,14 +98,14 @@ def fetched_elsewhere(directory, place):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(platform, "node", lambda: "another")
-        return fetched(directory.files)
+        return fetch_run(directory.files)
 
 
 def test_it_is_fetched_where_another_machine_goes_on_and_not_where_it_is(tmp_path):
     directory = fresh(tmp_path)
     (directory.root / "run.json").write_text("{}")
     with mirrored(directory):
-        assert fetched(directory.files) == directory.root
+        assert fetch_run(directory.files) == directory.root
         there = fetched_elsewhere(directory, tmp_path)
     assert there != directory.root
     assert contents(there).keys() == {"run.json", ".fetched"}
@@ -115,16 +115,16 @@ def test_a_half_that_was_overtaken_is_refused(tmp_path):
     directory = fresh(tmp_path)
     (directory.root / "run.json").write_text("{}")
     Mirror(directory)
-    refuse_overtaken(directory)
+    check_not_overtaken(directory)
     copy_now(directory, directory.root / "run.json")
     brought = replace(directory, root=fetched_elsewhere(directory, tmp_path))
-    refuse_overtaken(brought)
+    check_not_overtaken(brought)
     Mirror(replace(directory, root=tmp_path / "other"))
     for each in (directory, brought):
         with pytest.raises(
             InputError, match=r"is not what the run last was: .*other on .* went on with it; resume memory://"
         ):
-            refuse_overtaken(each)
+            check_not_overtaken(each)
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -133,7 +133,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="it has no copy of its driver's files"):
         fetched_elsewhere(directory, tmp_path)
     with pytest.raises(InputError, match=r"is no folder of a run that can be resumed: it has no driver-of\.json"):
-        fetched(RemotePath("memory://mirrors/none"))
+        fetch_run(RemotePath("memory://mirrors/none"))
 
 
 def test_a_file_is_copied_before_anything_depends_on_it(tmp_path):
@@ -149,7 +149,7 @@ def test_a_driver_whose_run_another_took_is_told_and_writes_no_more(tmp_path, mo
 
     monkeypatch.setattr(mirror, "EVERY", 0.01)
     monkeypatch.setattr(mirror, "RENEWED", 0.01)
-    monkeypatch.setattr("elastream.recording.claim.SETTLES", 0.01)
+    monkeypatch.setattr("elastream.recording.mirror.SETTLES", 0.01)
     directory, told = fresh(tmp_path), []
     with mirrored(directory) as if_lost:
         if_lost(lambda: told.append("lost"))

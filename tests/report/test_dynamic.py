@@ -13,8 +13,7 @@ from elastream.dashboard.live import PlainView, Screen
 from elastream.dataflow.signals import SignalReading
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
-from elastream.report.dynamic import Selected, ran
-from elastream.report.page import render
+from elastream.report.page import SelectionShares, render, selections_of
 from support.fake_plant import FakePlant
 
 GUARDS = "signals: {error: number}\nguards: {words: {split: {when: error < 0.3}, split_fast: {when: error >= 0.3}}}\n"
@@ -56,8 +55,9 @@ def watched(*observers: Any) -> None:
 def test_the_report_says_how_long_each_alternate_ran_and_for_how_long_nothing_was_allowed() -> None:
     collector = Collector()
     watched(collector)
-    words, where = ran(collector.recording)
-    assert words == Selected("words", (("split", 0.7), ("split_fast", 0.3)), 1, 0.2), "the switch of 6 s is seen at 7 s"
+    words, where = selections_of(collector.recording)
+    shares = (("split", 0.7), ("split_fast", 0.3))
+    assert words == SelectionShares("words", shares, 1, 0.2), "the switch of 6 s is seen at 7 s"
     assert (where.element, where.shares, where.switches, math.isnan(where.closed)) == ("where", (("table", 1.0),), 0, True)
     page = render(collector.recording)
     assert "<h2>Alternates and branches</h2>" in page

@@ -17,7 +17,7 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report.page import SHOWN, cards, render, report_problem, write_report
+from elastream.report.page import MAX_ROWS, cards, render, report_problem, write_report
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from support.example_run import example_events, example_header, example_recording, lacking_decisions, play
@@ -224,8 +224,8 @@ def many_rounds(count: int) -> Recording:
 def test_a_report_of_very_many_rounds_shows_the_first_and_the_last_and_how_many_it_leaves_out() -> None:
     rows = [row.split() for row in Text(render(many_rounds(1000))).rows]
     rounds = [int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit() and "by" in row]
-    assert rounds == [*range(1, SHOWN + 1), *range(1000 - SHOWN + 1, 1001)]
-    assert any(f"{1000 - 2 * SHOWN} rows left out" in " ".join(row) for row in rows)
+    assert rounds == [*range(1, MAX_ROWS + 1), *range(1000 - MAX_ROWS + 1, 1001)]
+    assert any(f"{1000 - 2 * MAX_ROWS} rows left out" in " ".join(row) for row in rows)
 
 
 def test_what_a_policy_could_not_size_stands_at_the_head() -> None:

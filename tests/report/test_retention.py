@@ -14,12 +14,11 @@ from rich.console import Console
 from elastream.core.metrics import Metric
 from elastream.dashboard.summary import print_summary
 from elastream.errors import InputError
-from elastream.recording.parts import Keep, files_of
+from elastream.recording.parts import Keep, files_of, last_time
 from elastream.recording.recorder import Recorder, Recording
-from elastream.recording.tail import last_time
 from elastream.report.page import render
 from elastream.report.summary import Summary, summarise
-from elastream.report.tally import Totals, kept_for, tally_of
+from elastream.report.tally import Totals, retention_of, tally_of
 from support.example_run import play
 from support.property_examples import examples
 
@@ -28,7 +27,7 @@ WHOLE = ("latency_p50", "latency_p99")  # told apart by steps of 2 % once detail
 
 def recorded(folder: Path, *, part: int, seconds: float = 1e9, end: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    play(Recorder(folder, keep=Keep(seconds, kept_for(seconds).summed, part)), end=end)
+    play(Recorder(folder, keep=Keep(seconds, retention_of(seconds).summed, part)), end=end)
     return folder
 
 
@@ -95,7 +94,7 @@ def test_earlier_parts_are_compressed_and_a_header_begins_each(tmp_path):
 def test_a_resumed_run_goes_on_where_its_parts_end_and_a_new_one_begins_without_them(tmp_path):
     recorded(tmp_path, part=30_000, end=False)
     before = Recording.outline(tmp_path).header.before
-    again = Recorder(tmp_path, resumed=True, keep=Keep(1e9, kept_for(1e9).summed, 10**9))
+    again = Recorder(tmp_path, resumed=True, keep=Keep(1e9, retention_of(1e9).summed, 10**9))
     again.started(Recording.outline(tmp_path).header)
     assert Recording.outline(tmp_path).header.before == before
     assert Recording.read(tmp_path).forgotten == 0

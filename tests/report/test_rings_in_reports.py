@@ -52,7 +52,7 @@ def test_copies_are_recorded_when_they_change_and_their_lag_always(tmp_path) -> 
     expected = [each.tasks.column(Metric.STANDBY_LAG).max() for each in seen]
     assert behind == pytest.approx(np.array(expected), nan_ok=True)
     changes = [each.rings["count"] for each in seen]
-    assert len(series.held) == sum(a != b for a, b in pairwise(changes))
+    assert len(series.replicas) == sum(a != b for a, b in pairwise(changes))
     assert [why for _, why in series.lacking][:2] == ["no other host is there", ""]
 
 

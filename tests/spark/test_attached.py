@@ -21,7 +21,7 @@ from elastream.spark.jvm.executors import Executors
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, SparkPlant, is_critical
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 from support.fake_clock import FakeClock
@@ -196,7 +196,7 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
             pass
 
     clock, placing = FakeClock(), Placing({}, lambda: 0.0, InMemoryPlan())
-    instruments = Instruments(spark, driver, placing)
+    instruments = QueryAccess(spark, driver, placing)
     hosts = Hosts(Executors(driver), Gone(), clock.now, fence=lambda executor: None, session=session)
     queries = SessionQueries(instruments)
     limits = PlantLimits(Gone().terms)

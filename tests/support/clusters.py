@@ -28,7 +28,7 @@ from elastream.clouds.local.processes import end_with_parent
 from elastream.clouds.provider import ExistingSession, HostStatus, Phase
 from elastream.core.hosts import HostType
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
-from elastream.recording.places import RemotePath
+from elastream.recording.paths import RemotePath
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.pending_reason import pending_reason

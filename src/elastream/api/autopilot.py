@@ -29,7 +29,7 @@ from elastream.observability.events import EventLog
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Observer, describe_run
 from elastream.settings import AutopilotSettings, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, join
@@ -327,9 +327,9 @@ class Autopilot:
         if self._folder is not None:
             # Only an Autopilot with a folder needs what a recording is written and summed up with.
             from elastream.recording.recorder import Recorder
-            from elastream.report.tally import kept_for
+            from elastream.report.tally import retention_of
 
-            observers.append(Recorder(self._folder, keep=kept_for(float(settings.retention))))
+            observers.append(Recorder(self._folder, keep=retention_of(float(settings.retention))))
         return [*observers, *cluster_observers(self._spark), *settings.observers]
 
 
@@ -347,7 +347,7 @@ def _open_store(folder: Path | None, application: str, stack: ExitStack) -> _Sto
     directory = RunDirectory(folder)
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        stack.enter_context(held(directory))
+        stack.enter_context(run_lock(directory))
         earlier = read_manifest(directory) if directory.manifest.exists() else None
         journal, leases = Journal(directory.journal), LeaseLog(directory.leases)
         stack.callback(leases.close)

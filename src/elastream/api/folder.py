@@ -12,15 +12,15 @@ from elastream.dataflow.identity import check_identity, identity_of
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import Manifest, directory_of, held, read_manifest, write_manifest
-from elastream.recording.mirror import fetched, mirrored, refuse_overtaken
+from elastream.recording.manifest import Manifest, directory_of, read_manifest, run_lock, write_manifest
+from elastream.recording.mirror import check_not_overtaken, fetch_run, mirrored
 from elastream.recording.observer import Json
-from elastream.recording.places import Place, RemotePath, place_of
+from elastream.recording.parts import last_time, whole_length
+from elastream.recording.paths import AnyPath, RemotePath, path_of
 from elastream.recording.recorder import Recording
-from elastream.recording.tail import last_time, whole_length
 from elastream.settings import RunSettings
 from elastream.spark.hosts.first_hosts import EarlierLeases, Resumed
-from elastream.spark.queries.damage import refuse_damaged
+from elastream.spark.queries.damage import check_not_damaged
 from elastream.spark.worker.composition import latest_batch
 
 # Key of a manifest's identity, written to files.
@@ -57,7 +57,7 @@ class RunFolder:
         identity = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
         if self.resumed is not None:
             check_identity(self.manifest.identity, identity)
-            refuse_damaged(layout, self.directory)
+            check_not_damaged(layout, self.directory)
             return self
         manifest = replace(self.manifest, identity=identity, program=dict(program))
         write_manifest(self.directory, manifest)
@@ -85,7 +85,7 @@ class RunFolder:
 
 
 @contextmanager
-def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder]:
+def opened(graph: Graph, runs: AnyPath, resume: Path | None) -> Iterator[RunFolder]:
     """Yield a new folder below `runs`, or the folder `resume`, locked inside the context.
 
     Raises:
@@ -94,7 +94,7 @@ def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder
     """
     if resume is None:
         directory = RunDirectory.create(runs, graph.name)
-        with held(directory):
+        with run_lock(directory):
             manifest = Manifest(graph.name, time.time(), files="" if directory.files is None else str(directory.files))
             write_manifest(directory, manifest)
             with mirrored(directory) as if_lost:
@@ -104,8 +104,8 @@ def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder
     manifest = resumable(directory)
     if manifest.flow != graph.name:
         raise InputError(f"{resume} is a run of dataflow {manifest.flow!r}, not of {graph.name!r}")
-    refuse_overtaken(directory)
-    with held(directory), mirrored(directory) as if_lost:
+    check_not_overtaken(directory)
+    with run_lock(directory), mirrored(directory) as if_lost:
         last_observation = last_time(directory.recording)
         # Loads follow the wall clock, which may have been set back.
         resumed = Resumed(max(last_observation, time.time() - manifest.started), last_observation)
@@ -116,9 +116,9 @@ def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder
 
 
 def on_this_machine(run: Path | str) -> Path:
-    """Return the local folder of an earlier run, fetched if `run` is an address."""
-    place = place_of(run)
-    return fetched(place) if isinstance(place, RemotePath) else place
+    """Return the local folder of an earlier run, fetch_run if `run` is an address."""
+    place = path_of(run)
+    return fetch_run(place) if isinstance(place, RemotePath) else place
 
 
 def resumable(directory: RunDirectory) -> Manifest:

@@ -12,7 +12,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.frames import Frames
 from elastream.recording.manifest import directory_of
 from elastream.recording.observer import Ending
-from elastream.recording.places import Place, scanned
+from elastream.recording.paths import AnyPath, scanned
 from elastream.recording.recorder import Recording
 from elastream.report.fragment import fragment, sentence
 from elastream.report.page import report_problem
@@ -110,7 +110,7 @@ class RunResult:
         control, count = self.replayable[source]
         return replayed(control / CORPUS, count)
 
-    def output(self, sink: str = "") -> Place:
+    def output(self, sink: str = "") -> AnyPath:
         """Return the folder of the results of `sink` inside the run's folder, by default of the only such sink.
 
         Raises:

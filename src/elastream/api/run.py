@@ -47,9 +47,9 @@ from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
-from elastream.recording.places import place_of
+from elastream.recording.paths import path_of
 from elastream.recording.recorder import Recorder
-from elastream.report.tally import kept_for
+from elastream.report.tally import retention_of
 from elastream.settings import CommandSettings, RunSettings, keywords_of
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_collected
@@ -162,13 +162,13 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
     selections = selections_of(graph)
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
-    with opened(graph, place_of(settings.runs), earlier) as folder:
+    with opened(graph, path_of(settings.runs), earlier) as folder:
         default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
         folder = folder.begin(graph, settings, default, program)
         directory, resumed = folder.directory, folder.resumed
         if settings.fresh:
             replace_results(operator.writes for operator in graph.sinks)
-        keep = kept_for(float(settings.retention))
+        keep = retention_of(float(settings.retention))
         copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
         recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
         versions = GuardLog(directory.guards)
@@ -240,7 +240,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
         rows = tables_collected(
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
-        return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.taken())
+        return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def _newest(recording: "Recording", console: "Console") -> None:
     from elastream.core.latency import basis_text
     from elastream.core.metrics import Metric
     from elastream.core.wording import clock, quantity
-    from elastream.report.in_time import in_time
+    from elastream.report.tally import count_in_time
 
     if not len(recording.times):
         return
@@ -145,7 +145,7 @@ def _newest(recording: "Recording", console: "Console") -> None:
         console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False, soft_wrap=True)
     if recording.header.target_latency is not None:
         whole = "in time over the whole run (compliance is that of the last batches alone)"
-        console.print(f"{whole}: {in_time(recording)}", highlight=False, soft_wrap=True)
+        console.print(f"{whole}: {count_in_time(recording)}", highlight=False, soft_wrap=True)
 
 
 class _Printer:

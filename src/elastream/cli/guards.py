@@ -66,11 +66,11 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
     from elastream.guards.subject import Subject
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
-    from elastream.recording.live import refuse_ended
+    from elastream.recording.live import check_live
     from elastream.recording.recorder import Recording
 
     recording = Recording.outline(run)
-    refuse_ended(run, recording, "guards")
+    check_live(run, recording, "guards")
     try:
         subject = Subject.recorded(recording.header)
     except (KeyError, TypeError, ValueError) as error:

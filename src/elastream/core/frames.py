@@ -1,7 +1,7 @@
-"""Columns of metrics by rows: numpy arrays, as policies plan over tens of thousands of tasks in well under a second.
+"""Columns of metrics by rows, as numpy arrays: policies plan over tens of thousands of tasks in well under a second.
 
-Unknown is NaN in a column and None in a `Reading`; it is never zero. What is old, and what cannot be (`Quantity.most`), is
-unknown for whoever reads it: so no policy, view or record needs a rule of its own for absurd values.
+Unknown is NaN in a column and None in a `Reading`, never zero. Old values and impossible ones (`Quantity.most`) read as
+unknown, so that no policy, view or record needs its own rule for them.
 """
 
 import math
@@ -19,16 +19,16 @@ from elastream.core.task_id import TaskId
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
+# Seconds after which a value is too old and unknown: Prometheus' default, `query.lookback-delta`.
 OLD = 300.0
-"""Seconds from which on a value is too old to say anything, and unknown: Prometheus' default, `query.lookback-delta`."""
 
 
+# Largest possible value by metric.
 MOST: Mapping[Metric, float] = {metric: metric.quantity.most for metric in Metric}
-"""By metric, the most that it can be."""
 
 
 class Implausible(NamedTuple):
-    """A value that cannot be, of one row of a frame."""
+    """An impossible value of one row of a frame."""
 
     metric: Metric
     row: str
@@ -39,31 +39,35 @@ class Implausible(NamedTuple):
 
 
 def known_sum(values: Iterable[float]) -> float:
-    """Sum of the known `values`; NaN if none is known."""
-    known = [value for value in (values.tolist() if isinstance(values, np.ndarray) else values) if value == value]
-    return math.fsum(known) if known else math.nan
+    """Return the sum of the known `values`; NaN if none is known."""
+    known_values = [value for value in (values.tolist() if isinstance(values, np.ndarray) else values) if value == value]
+    return math.fsum(known_values) if known_values else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value as observed: None where unknown; `age` in seconds."""
+    """One observed value: None if unknown; `age` in seconds."""
 
     value: float | None
     age: float = 0.0
 
     @property
     def known(self) -> bool:
-        """Whether there is a value at all."""
+        """True if there is a value."""
         return self.value is not None
 
 
 class Frame:
     """Rows (operators, hosts, tasks, ...) by columns (metrics). Columns are float64 of length `len(frame)`, read-only.
 
-    A metric that was never given is a column of NaN: unknown. `ages` gives seconds since the value was taken, one
-    number for the frame or one per metric; what is older than OLD is unknown, for whoever reads it.
+    A missing metric is a column of NaN: unknown. Values older than OLD are unknown. So are impossible values
+    (infinite, negative,
+    above `Quantity.most`), which `implausible` lists.
 
-    A value that cannot be (infinite, negative, more than `Quantity.most`) is unknown as well, and `implausible` has it.
+    Args:
+        ids: Of the rows.
+        values: Columns by metric.
+        ages: Seconds since the measurement, for the frame or by metric.
     """
 
     _implausible: tuple[Implausible, ...] = ()
@@ -89,11 +93,11 @@ class Frame:
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
-        """Values that cannot be and were taken as unknown, one a metric, as far as they were met."""
+        """Impossible values read so far as unknown, one per metric."""
         return self._implausible
 
     def _plausible(self, metric: Metric, column: Floats) -> Floats:
-        """`column`, with NaN for what cannot be."""
+        """Return `column` with NaN for impossible values."""
         least, most = np.fmin.reduce(column, initial=np.inf), np.fmax.reduce(column, initial=-np.inf)
         if not (least < 0 or most > MOST[metric]):  # NaN where all of it is unknown
             return column
@@ -116,7 +120,7 @@ class Frame:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Metrics that were given, known or not."""
+        """Metrics with a column, known or not."""
         return tuple(self._columns)
 
     def __len__(self) -> int:
@@ -129,16 +133,16 @@ class Frame:
         return name in self.rows
 
     def column(self, metric: Metric) -> Floats:
-        """All values of `metric`, NaN where unknown; shape (rows,)."""
-        found = self._columns.get(metric)
-        return found if found is not None else np.full(len(self.ids), np.nan)
+        """Return all values of `metric`, NaN if unknown; shape (rows,)."""
+        column = self._columns.get(metric)
+        return column if column is not None else np.full(len(self.ids), np.nan)
 
     def age(self, metric: Metric) -> float:
-        """Seconds since `metric` was taken."""
+        """Return the seconds since `metric` was measured."""
         return self._ages if isinstance(self._ages, (int, float)) else self._ages.get(metric, 0.0)
 
     def reading(self, name: str, metric: Metric) -> Reading:
-        """One value; unknown where the row or the metric is missing."""
+        """Return one value; unknown if row or metric is missing."""
         row = self.rows.get(name)
         column = self._columns.get(metric)
         if row is None or column is None or np.isnan(column[row]):
@@ -146,16 +150,20 @@ class Frame:
         return Reading(float(column[row]), self.age(metric))
 
     def value(self, name: str, metric: Metric) -> float:
-        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        """Return one value, NaN if unknown, for arithmetic that carries unknown through."""
         row = self.rows.get(name)
         column = self._columns.get(metric)
         return math.nan if row is None or column is None else float(column[row])
 
 
 class TableFrame(Frame):
-    """A frame over a table that exists: no column is converted or copied, so that long histories cost little.
+    """A frame over an existing table without conversion or copies, so that long histories cost little.
 
-    table: float64, shape (metrics, rows), not written to any more. at: row of the table by metric; rows: by id.
+    Args:
+        rows: Row number by id.
+        at: Row of the table by metric.
+        table: float64, shape (metrics, rows); it becomes read-only.
+        ages: As in `Frame`.
     """
 
     def __init__(
@@ -172,23 +180,23 @@ class TableFrame(Frame):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Metrics that were given, known or not."""
+        """Metrics with a column, known or not."""
         return tuple(self._at)
 
     def column(self, metric: Metric) -> Floats:
-        """All values of `metric`, NaN where unknown; shape (rows,)."""
+        """Return all values of `metric`, NaN if unknown; shape (rows,)."""
         row = self._at.get(metric)
         if row is None:
             return np.full(len(self.ids), np.nan)
         return self._plausible(metric, self._table[row])
 
     def reading(self, name: str, metric: Metric) -> Reading:
-        """One value; unknown where the row or the metric is missing."""
+        """Return one value; unknown if row or metric is missing."""
         value = self.value(name, metric)
         return Reading(None if math.isnan(value) else value, self.age(metric))
 
     def value(self, name: str, metric: Metric) -> float:
-        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        """Return one value, NaN if unknown, for arithmetic that carries unknown through."""
         row, at = self.rows.get(name), self._at.get(metric)
         if row is None or at is None:
             return math.nan
@@ -206,10 +214,11 @@ def application_frame(name: str, values: Mapping[Metric, float], ages: float | M
 
 
 class TaskFrame(Frame):
-    """Tasks: besides metrics, the row of each task's operator and of its host, -1 where it is placed nowhere.
+    """Tasks: metrics, and the rows of each task's operator and host (-1 without a host).
 
-    `operator` and `host` are int64 arrays of shape (tasks,), rows of `Observation.operators` and `.hosts`. Ids are made
-    only when asked for; `index` numbers the tasks of one operator.
+    `operator` and `host` are int64 arrays of shape (tasks,), rows of `Observation.operators` and `.hosts`. `index`
+    numbers the
+    tasks of an operator. Ids are built on demand.
     """
 
     def __init__(
@@ -229,7 +238,7 @@ class TaskFrame(Frame):
 
     @cached_property
     def per_host(self) -> Integers:
-        """Number of tasks by row of a host; hosts behind the last with a task are left out."""
+        """Number of tasks by row of a host, up to the last host with a task."""
         return np.bincount(self.host[self.host >= 0])
 
     @cached_property
@@ -248,22 +257,27 @@ class TaskFrame(Frame):
         return {str(task): row for row, task in enumerate(self.tasks)}
 
 
+# Least seconds over which a host's CPU use is averaged: a few batches, since between two it is near nothing.
 CPU_WINDOW = 3.0
-"""Seconds that a host's CPU use is averaged over, at least: a few batches, since between two it is near nothing."""
+# Range of batch intervals for which the use covers whole batches. Below, cut batches hardly matter within CPU_WINDOW;
+# above, the figure would come too late. Neither is near a usual trigger (1, 5, 10 s), around which intervals would fall on
+# both sides.
 SHORTEST, LONGEST = 0.75, 7.5
-"""Seconds from one batch to the next from which the use is that of whole batches, since CPU_WINDOW has too few for what is
-cut off of one not to matter; and up to which, because that of longer ones would come too late. Neither is near a usual
-trigger (1, 5, 10 s), around which times from batch to batch would lie on both sides."""
 MOST_BATCHES = 1 + math.ceil(CPU_WINDOW / SHORTEST)
 
 
 def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tuple[float, float]:
-    """Over which seconds before `now` the use is told: from how many ago, until how many ago.
+    """Return the span over which CPU use is measured: (begin, end) in seconds before `now`.
 
-    They are those of the newest whole batches that last CPU_WINDOW together, of the query with the longest; CPU_WINDOW
-    where no query's last SHORTEST to LONGEST each. queries: ends of the batches of each, oldest first, as `now` counts.
+    It covers the newest whole batches that last CPU_WINDOW together, of the query with the longest ones, or
+    CPU_WINDOW if no
+    query's batches last SHORTEST to LONGEST each.
+
+    Args:
+        queries: Ends of each query's batches, oldest first, on the clock of `now`.
+        now: Seconds.
     """
-    longest, found = 0.0, (CPU_WINDOW, 0.0)
+    longest, span = 0.0, (CPU_WINDOW, 0.0)
     for every in queries:
         ends = every[-MOST_BATCHES:]
         if not len(ends) or not 0 <= now - ends[-1] <= LONGEST:
@@ -273,5 +287,5 @@ def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tu
             continue
         length = (ends[-1] - ends[-count]) / (count - 1)
         if SHORTEST <= length <= LONGEST and length > longest:
-            longest, found = float(length), (float(now - ends[-count]), float(now - ends[-1]))
-    return found
+            longest, span = float(length), (float(now - ends[-count]), float(now - ends[-1]))
+    return span

@@ -1,7 +1,7 @@
-"""Latency figures: their basis, and the one set of formulas for quantiles, means and shares in time.
+"""Latency figures: their basis, and the formulas for quantiles, means and shares in time.
 
-Plants, report and metrics compute latencies here. They come in three forms: weighted samples, batches whose records are
-spread evenly between the newest and the oldest one, and periods of which median and 99th percentile are known.
+Plants, report and metrics all compute latencies here, in three forms: weighted samples, batches with records spread evenly
+between the newest and the oldest, and periods with known median and 99th percentile.
 """
 
 import math
@@ -28,7 +28,7 @@ class Basis(StrEnum):
 
 
 def is_bound(bases: Mapping[str, Basis]) -> bool:
-    """Return True if latencies on `bases`, by source, are upper bounds for at least one source."""
+    """Return True if the latencies of at least one source are upper bounds."""
     return Basis.BOUND in bases.values()
 
 
@@ -41,7 +41,7 @@ def basis_text(bases: Mapping[str, Basis]) -> str:
 
 
 def weakest(several: Iterable[Mapping[str, Basis]]) -> dict[str, Basis]:
-    """Return the least exact basis of each source in `several`, which is what a figure over all of them may claim."""
+    """Return the least exact basis of each source: all that a figure over `several` may claim."""
     rank = {basis: number for number, basis in enumerate(Basis)}
     result: dict[str, Basis] = {}
     for bases in several:
@@ -75,10 +75,10 @@ def weighted_share(values: Floats, weights: Floats, limit: float) -> float:
 HALF_AND_99: Floats = np.array([0.5, 0.99])
 
 
+# Metrics of the time at an operator, by those of `figures`.
 DURATIONS = {
     Metric.DURATION: Metric.LATENCY, Metric.DURATION_P50: Metric.LATENCY_P50, Metric.DURATION_P99: Metric.LATENCY_P99,
 }  # fmt: skip
-"""Metrics of the time at an operator, and those of `figures` that they are."""
 
 
 def figures(seconds: Floats, weights: Floats, target: float | None = None, every: int = 1) -> dict[Metric, float]:
@@ -153,12 +153,12 @@ def spread_figures(records: Floats, oldest: Floats, newest: Floats, target: floa
 
 
 def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return records, least latency and spread of latencies of the batches of which they are known."""
-    known = (records > 0) & ~np.isnan(oldest + newest)
-    oldest = oldest[known]
-    low = np.minimum(newest[known], oldest)
+    """Return records, least latency and spread of latencies of the batches with known ones."""
+    usable = (records > 0) & ~np.isnan(oldest + newest)
+    oldest = oldest[usable]
+    low = np.minimum(newest[usable], oldest)
     # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
-    return records[known], low, np.maximum(oldest - low, 1e-6)
+    return records[usable], low, np.maximum(oldest - low, 1e-6)
 
 
 def _below(values: Floats, counts: Floats, low: Floats, width: Floats) -> Floats:
@@ -182,10 +182,10 @@ def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> flo
         p50: their medians.
         p99: their 99th percentiles.
     """
-    known = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
-    if not known.any():
+    usable = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
+    if not usable.any():
         return math.nan
-    weights, p50, p99 = weights[known] / weights[known].sum(), p50[known], p99[known]
+    weights, p50, p99 = weights[usable] / weights[usable].sum(), p50[usable], p99[usable]
     knots = np.unique(np.concatenate([[0.0], p50, p99]))
     # Summed over all distributions at once, part by part: as many operations as knots, not as their square.
     with np.errstate(divide="ignore", invalid="ignore"):

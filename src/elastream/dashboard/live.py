@@ -37,7 +37,7 @@ from elastream.core.wording import (
 from elastream.dataflow.operators import Operator
 from elastream.policies.common.provision import Work
 from elastream.recording.observer import Ending, Header, Observer
-from elastream.report.in_time import InTime
+from elastream.report.tally import InTime
 
 LINE_INTERVAL_S = 10.0
 # A remark that comes and goes is printed once until it was absent for so long.

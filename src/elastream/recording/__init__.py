@@ -1,1 +1,1 @@
-"""Records runs: the file format of a recording, its writer and reader, and the figures of a whole run."""
+"""Files of a run: its folder, recording, logs and manifest."""

@@ -1,7 +1,7 @@
-"""Which query the money of a run is for: each period's cost, in proportion to the cores that the queries keep busy in it.
+"""Split of a run's cost between its queries, by the cores that each keeps busy in a period.
 
-Hosts are shared, so that no query has a bill of its own. What idle cores cost is divided in the same way; where no query is
-known to be busy, equally.
+Queries share hosts, so none has a bill of its own. Idle cores are split in the same way; if no query is known to be busy,
+equally.
 """
 
 import math
@@ -15,25 +15,27 @@ from elastream.core.observation import MicroBatch, Observation
 
 
 def split(costs: Floats, busy: Floats) -> Floats:
-    """Money by query, shape (queries,), of periods with `costs`, shape (periods,), and `busy` cores, (queries, periods).
+    """Return money by query, shape (queries,). NaN counts as zero.
 
-    NaN counts as nothing.
+    Args:
+        costs: By period, shape (periods,).
+        busy: Busy cores, shape (queries, periods).
     """
     costs, busy = np.nan_to_num(costs), np.nan_to_num(busy)
     total = busy.sum(axis=0)
     parts = np.where(total > 0, busy / np.where(total > 0, total, 1.0), 1.0 / max(1, len(busy)))
-    found: Floats = parts @ costs
-    return found
+    costs_by_query: Floats = parts @ costs
+    return costs_by_query
 
 
 def queries_of(stages: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Operators by query, of the stages of a run's header."""
-    found: dict[str, list[str]] = {}
+    """Return the operators of each query, from the stages of a run's header."""
+    operators_of: dict[str, list[str]] = {}
     for stage in stages:
         operators = stage["operators"]
         assert isinstance(operators, list | tuple)
-        found.setdefault(str(stage["segment"]), []).extend(map(str, operators))
-    return found
+        operators_of.setdefault(str(stage["segment"]), []).extend(map(str, operators))
+    return operators_of
 
 
 def records_from_sources(
@@ -59,7 +61,7 @@ def records_from_sources(
 
 
 class CostSplit:
-    """Money and records of a run so far; `by_query` adds up to its cost."""
+    """Cost and records of a run so far; `by_query` adds up to its cost."""
 
     def __init__(self) -> None:
         self.by_query: dict[str, float] = {}
@@ -67,11 +69,11 @@ class CostSplit:
 
     @property
     def records(self) -> float:
-        """Records taken from sources: as micro-batches count them, else the throughput over time."""
+        """Records taken from sources, as micro-batches count them; else throughput over time."""
         return self._counted or self._rated
 
     def observed(self, observation: Observation) -> None:
-        """Take the next observation."""
+        """Add the next observation."""
         cost, layout = observation.overall(Metric.COST), observation.context.layout
         records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
         self._rated += records if records > 0 else 0.0

@@ -1,7 +1,8 @@
-"""Dead letters of a run on disk: a JSON line for each batch of which operators left records out.
+"""Dead letters of a run on disk: a JSON line for each batch in which operators left records out.
 
-A line is written whole or not at all, and names its batch: so a batch that is taken in again, after a crash in between, is
-not doubled. The newest are kept: a file that is full takes the place of the one before it. Each line has the counts so far.
+A line is written whole or not at all and names its batch, so a batch repeated after a crash is not doubled. Each line
+has the
+counts so far. A full file replaces the one before it, so the newest letters are kept.
 """
 
 import os
@@ -13,14 +14,20 @@ from typing import Any
 from elastream.errors import InputError
 from elastream.recording.lines import Lines, whole_lines
 
+# Bytes of a file; there are at most two.
 FULL = 32_000_000
-"""Bytes of a file; of two files at most."""
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOutBatch:
-    """What operators left out of one batch. query: its segment. counts: records by operator. letters: those kept."""
+    """Records that operators left out of one batch.
+
+    Attributes:
+        query: Its segment.
+        counts: Records by operator.
+        letters: The dead letters, up to a limit.
+    """
 
     query: str
     batch: int
@@ -30,9 +37,11 @@ class LeftOutBatch:
 
 @dataclass
 class DeadLetters:
-    """The file `path` of dead letters, which is made with the first of them.
+    """Dead letters in the file `path`, created with the first one.
 
-    Raises InputError where it cannot be understood, JournalProblem where it cannot be read or written.
+    Raises:
+        InputError: If it cannot be understood.
+        JournalProblem: If it cannot be read or written.
     """
 
     path: Path
@@ -45,27 +54,34 @@ class DeadLetters:
     def __post_init__(self) -> None:
         if self.path.exists():
             self._lines = Lines(self.path, "the dead letters")
-            found = self._lines.read()
+            lines = self._lines.read()
         else:
-            found = []
-        for last in found[-1:] or list(_read(_older(self.path)))[-1:]:
+            lines = []
+        for last in lines[-1:] or list(_read(_older(self.path)))[-1:]:
             self.counts, self._newest = dict(last["so_far"]), dict(last["newest"])
 
     def has(self, query: str, batch: int) -> bool:
-        """Whether that batch was taken in."""
+        """Return True if the batch is already logged."""
         return batch <= self._newest.get(query, -1)
 
-    def take(self, found: LeftOutBatch) -> None:
-        """Append a batch; it is on disk when this returns. Not twice: see `has`."""
+    def take(self, left_out: LeftOutBatch) -> None:
+        """Append a batch and sync it to disk. Call it once per batch; see `has`."""
         if self._lines is not None and self.path.stat().st_size >= self.full:
             self._lines.close()
             os.replace(self.path, _older(self.path))
             self._lines = None
-        counts = {name: self.counts.get(name, 0) + found.counts.get(name, 0) for name in {**self.counts, **found.counts}}
-        newest = {**self._newest, found.query: found.batch}
+        counts = {
+            name: self.counts.get(name, 0) + left_out.counts.get(name, 0) for name in {**self.counts, **left_out.counts}
+        }
+        newest = {**self._newest, left_out.query: left_out.batch}
         if self._lines is None:
             self._lines = Lines(self.path, "the dead letters")
-        fields = {"query": found.query, "batch": found.batch, "counts": dict(found.counts), "letters": list(found.letters)}
+        fields = {
+            "query": left_out.query,
+            "batch": left_out.batch,
+            "counts": dict(left_out.counts),
+            "letters": list(left_out.letters),
+        }
         self._lines.append({**fields, "so_far": counts, "newest": newest})
         self.counts, self._newest = counts, newest
 
@@ -76,9 +92,9 @@ class DeadLetters:
 
 
 def letters(path: Path) -> Iterator[Json]:
-    """The dead letters that are kept, the oldest first: query, batch, operator, alternate, error, record, and key if any.
+    """Yield the stored dead letters, oldest first: query, batch, operator, alternate, error, record, and key if any.
 
-    Raises InputError for damage, but not for a last line that a crash has torn.
+    Raises InputError for damage other than a torn last line.
     """
     for line in (*_read(_older(path)), *_read(path)):
         yield from ({"query": line["query"], "batch": line["batch"], **letter} for letter in line["letters"])

@@ -1,9 +1,10 @@
-"""Defines the paths of a run's files, so that no other module joins paths.
+"""Paths of a run's files, so that no other module joins paths.
 
-Each run has one folder: state for Spark's recovery (checkpoints, durable edges), settings from the control plane (control),
-results for users (journal, recording, report), and logs of hosts (cluster). Where executors reach no folder of this
-machine, what they read and write is in another one, on a file system that all machines reach; what only the driver needs
-stays here, with a copy there (`recording.mirror`).
+Each run has one folder: Spark's state (checkpoints, durable edges), settings of the control plane (control), results
+for users
+(journal, recording, report), and logs of hosts (cluster). If executors cannot reach this machine, their files are in
+another
+folder on a shared file system. The driver's own files stay here, with a copy there (`recording.mirror`).
 """
 
 import os
@@ -16,30 +17,31 @@ from pathlib import Path
 from typing import cast
 
 from elastream.errors import EnvironmentProblem, InputError
-from elastream.recording.places import Place, RemotePath, is_address, place_of
+from elastream.recording.paths import AnyPath, RemotePath, is_address, path_of
 
+# Least free disk space to start a run; checkpoints and logs of a few minutes need a third of it.
 LEAST_FREE_MEGABYTES = 64
-"""Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
+# Folder of the driver's files if the run's files are elsewhere.
 HERE = Path("runs")
-"""Where the driver's half of a run is that has its files elsewhere."""
+# Mode of a run's folder: its files, results included, are for its owner alone.
 PRIVATE = 0o700
-"""Mode of a run's folder: what is in it, results too, is its owner's alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Paths of one run under `root`, a folder of this machine.
 
-    files: the folder of what executors read and write, where that is another one.
+    files: folder of executors' files, if that is another one.
     """
 
     root: Path
     files: RemotePath | None = None
 
     @classmethod
-    def create(cls, runs: Place, flow: str) -> "RunDirectory":
-        """Create a folder `runs/<flow>-<time>`, and one of that name in HERE where `runs` is on no file system of this
-        machine. Raises EnvironmentProblem if it is not writable or has too little space.
+    def create(cls, runs: AnyPath, flow: str) -> "RunDirectory":
+        """Create a folder `runs/<flow>-<time>`, and one of that name in HERE if `runs` is not on this machine.
+
+        Raises EnvironmentProblem if it is not writable or too small.
         """
         slug = re.sub(r"[^\w.-]+", "-", flow).strip("-") or "run"
         name = f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -56,42 +58,44 @@ class RunDirectory:
         return cls(root, files)
 
     @property
-    def reached(self) -> Place:
-        """The folder of what executors read and write."""
+    def reached(self) -> AnyPath:
+        """Folder of what executors read and write."""
         return self.root if self.files is None else self.files
 
-    def checkpoint(self, segment: str) -> Place:
-        """Checkpoint of the query of `segment`."""
+    def checkpoint(self, segment: str) -> AnyPath:
+        """Return the checkpoint of the query of `segment`."""
         return self.reached / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
-        """What the sources of `segment` keep for themselves: they are planned on this machine."""
+        """Return the folder of the sources of `segment`, which are planned on this machine."""
         return self.root / "control" / segment
 
-    def inputs(self, segment: str) -> Place:
-        """What tasks of `segment` read: the records of its sources, and its composition by batch where no source carries
-        it."""
+    def inputs(self, segment: str) -> AnyPath:
+        """Return the folder that tasks of `segment` read.
+
+        It has source records, and compositions by batch if no source carries them.
+        """
         return self.reached / "control" / segment
 
     @property
     def wanted(self) -> Path:
-        """The composition wanted of all queries, which their sources and edges read before each batch."""
+        """Composition requested of all queries; their sources and edges read it before each batch."""
         return self.root / "control" / "wanted.json"
 
     @property
     def paused(self) -> Path:
-        """There while the controller is paused; says since when."""
+        """File that exists while the controller is paused, with the time of the pause."""
         return self.root / "control" / "paused"
 
     @property
     def is_paused(self) -> bool:
-        """Whether the controller is paused: it plans and records, and applies nothing."""
+        """True while the controller is paused: it plans and records, and applies nothing."""
         return self.paused.exists()
 
     def pause(self) -> bool:
-        """Pause the controller from its next round on; whether it was not paused before.
+        """Pause the controller from its next round on; return False if it was paused already.
 
-        Raises EnvironmentProblem where the folder cannot be written.
+        Raises EnvironmentProblem if the folder cannot be written.
         """
         already = self.is_paused
         if not already:
@@ -99,7 +103,7 @@ class RunDirectory:
         return not already
 
     def unpause(self) -> bool:
-        """Let the controller apply what it plans; whether it was paused. Raises EnvironmentProblem as `pause` does."""
+        """Resume the controller; return True if it was paused. Raises EnvironmentProblem as `pause` does."""
         was = self.is_paused
         try:
             self.paused.unlink(missing_ok=True)
@@ -107,8 +111,8 @@ class RunDirectory:
             raise EnvironmentProblem(f"the run cannot be unpaused: {error.strerror or error}") from None
         return was
 
-    def edge(self, source: str, target: str) -> Place:
-        """Records in transit over a durable edge."""
+    def edge(self, source: str, target: str) -> AnyPath:
+        """Return the folder of records in transit over a durable edge."""
         return self.reached / "edges" / f"{source}-{target}"
 
     @property
@@ -118,31 +122,31 @@ class RunDirectory:
 
     @property
     def manifest(self) -> Path:
-        """What the run is: dataflow, program, format; a run is resumed from it."""
+        """Description of the run (dataflow, program, format), from which it is resumed."""
         return self.root / "run.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the process that drives the run."""
+        """Lock of the process that drives the run."""
         return self.root / "run.lock"
 
     @property
     def session_lock(self) -> Path:
-        """Held by the JVM of the run's Spark session, which may outlive that process by seconds."""
+        """Lock of the Spark session's JVM, which may outlive that process by seconds."""
         return self.root / "session.lock"
 
     @property
     def leases(self) -> Path:
-        """Leases: requested, and ended."""
+        """Log of requested and ended leases."""
         return self.root / "leases.jsonl"
 
     @property
-    def all_results(self) -> Place:
-        """What sinks write that name no folder of their own."""
+    def all_results(self) -> AnyPath:
+        """Output of sinks that name no folder of their own."""
         return self.reached / "results"
 
-    def results(self, sink: str) -> Place:
-        """What `sink` writes there."""
+    def results(self, sink: str) -> AnyPath:
+        """Return the output folder of `sink` there."""
         return self.all_results / sink
 
     @property
@@ -162,30 +166,30 @@ class RunDirectory:
 
     @property
     def dead_letters(self) -> Path:
-        """What operators left out, batch by batch; absent while they left out nothing."""
+        """Records that operators left out, batch by batch; absent while there are none."""
         return self.root / "dead-letters.jsonl"
 
-    def left_out(self, segment: str) -> Place:
-        """What tasks of `segment` leave out, a folder for each batch, until the driver takes it in."""
+    def left_out(self, segment: str) -> AnyPath:
+        """Return the folder, by batch, of records that tasks of `segment` leave out, until the driver logs them."""
         return self.reached / "left-out" / segment
 
     @property
     def key_table_log(self) -> Path:
-        """Versions of key tables, a line each."""
+        """Versions of key tables, one line each."""
         return self.root / "tables.jsonl"
 
     def key_tables(self, operator: str) -> Path:
-        """The key tables of `operator`, a file for each version."""
+        """Return the folder of key tables of `operator`, one file per version."""
         return self.root / "tables" / "versions" / operator
 
     @property
-    def tables_in_use(self) -> Place:
-        """Key tables that batches may run under, where workers find them by operator and digit of the composition."""
+    def tables_in_use(self) -> AnyPath:
+        """Key tables that batches may use, by operator and digit of the composition."""
         return self.reached / "tables" / "in-use"
 
     @property
     def log(self) -> Path:
-        """Warnings and faults of the run, with their tracebacks; absent where there were none."""
+        """Warnings and faults of the run, with tracebacks; absent if there were none."""
         return self.root / "run.log"
 
     @property
@@ -195,12 +199,12 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """The report, unless it was wanted elsewhere."""
+        """Default path of the report."""
         return self.root / "report.html"
 
 
-def fresh_folder(runs: Place, name: str) -> Place:
-    """A new folder `runs/name`, or of a like name, with its owner's rights alone. Raises EnvironmentProblem."""
+def fresh_folder(runs: AnyPath, name: str) -> AnyPath:
+    """Create a new folder `runs/name`, or of a similar name, private to its owner. Raises EnvironmentProblem."""
     root = runs / name
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -218,14 +222,14 @@ def fresh_folder(runs: Place, name: str) -> Place:
 
 
 def local_folder(path: Path | str, what: str) -> Path:
-    """The folder at `path`. Raises InputError where that is the address of one that is not on this machine."""
+    """Return the folder at `path`. Raises InputError for an address on another file system."""
     if is_address(path):
-        raise InputError(f"{place_of(path)} cannot be {what}: that is written as files of this machine; name a path of it")
+        raise InputError(f"{path_of(path)} cannot be {what}: that is written as files of this machine; name a path of it")
     return Path(path)
 
 
 def create_private(path: Path) -> Path:
-    """`path`, where there now is a file that only its owner may read and write; it keeps what it holds."""
+    """Create the file `path` if missing, readable and writable for its owner alone; keep its content. Return `path`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         about = os.fstat(descriptor)
@@ -237,7 +241,7 @@ def create_private(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, what: str) -> Path:
-    """Write `text`, which is `what`, to `path`; creates its folder. Raises EnvironmentProblem if that fails."""
+    """Write `text`, described by `what` in errors, to `path`; create its folder. Raises EnvironmentProblem."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,8 +1,7 @@
-"""Clients of file systems that are not mounted, by the schemes of addresses: without a JVM, and with no secret of ours.
+"""Clients of file systems that are not mounted, by address scheme, without a JVM and without stored secrets.
 
-HDFS is reached by its REST API (WebHDFS, which name nodes have on), object stores by Arrow's clients, which take
-credentials from the environment of their process as the stores' own tools do; others by what fsspec knows.
-Of `viewfs` the links are followed.
+HDFS is reached by its REST API (WebHDFS, enabled by default), object stores by Arrow's clients, which take credentials from
+the environment as the stores' own tools do, and others by fsspec. Links of `viewfs` are followed.
 """
 
 import getpass
@@ -21,22 +20,22 @@ from elastream.errors import EnvironmentProblem, InputError, missing
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+# Environment variable of driver and executors: Hadoop's file system settings as JSON, without secrets.
 FILES_REACHED_BY = "ELASTREAM_FILES"
-"""Environment variable of driver and executors: Hadoop's settings by which file systems are reached, as JSON; no secret."""
+# Hadoop's settings that say how file systems are reached. Keys are not among them: they come from the environment.
 SETTINGS = re.compile(
     r"dfs\.(nameservices|ha\.namenodes\..+|namenode\.https?-address(\..+)?|http\.policy)|hadoop\.security\.authentication"
     r"|fs\.viewfs\.mounttable\..+\.link\..+|fs\.s3a\.(endpoint|endpoint\.region|path\.style\.access|connection\.ssl\.enabled)"
 )
-"""Names of Hadoop's settings by which file systems are reached. Keys are none of them: those come from the environment."""
-ANSWERS_WITHIN = (5.0, 60.0)
-"""Seconds to connect, and between two bytes of an answer."""
+# Timeouts [s] to connect, and between two bytes of an answer.
+TIMEOUTS_S = (5.0, 60.0)
+# Default port of a name node.
 WEB_PORT = 9870
-"""Of a name node, where nothing is said."""
 
 
 def reached_by(settings: Mapping[str, str]) -> str:
-    """What goes into `FILES_REACHED_BY`: of Spark's settings (`spark.hadoop.*`) and of the files in HADOOP_CONF_DIR."""
-    found: dict[str, str] = {}
+    """Return the value of `FILES_REACHED_BY`, from Spark's settings (`spark.hadoop.*`) and the files in HADOOP_CONF_DIR."""
+    hadoop_settings: dict[str, str] = {}
     for name in ("core-site.xml", "hdfs-site.xml"):
         file = Path(os.environ.get("HADOOP_CONF_DIR", "")) / name
         if os.environ.get("HADOOP_CONF_DIR") and file.is_file():
@@ -44,17 +43,17 @@ def reached_by(settings: Mapping[str, str]) -> str:
                 tree = ElementTree.parse(file)
             except (ElementTree.ParseError, OSError) as error:
                 raise InputError(f"{file} cannot be read: {error}") from None
-            found |= {each.findtext("name", ""): each.findtext("value", "") for each in tree.iter("property")}
+            hadoop_settings |= {each.findtext("name", ""): each.findtext("value", "") for each in tree.iter("property")}
     prefix = "spark.hadoop."
-    found |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
-    return json.dumps({name: value for name, value in sorted(found.items()) if SETTINGS.fullmatch(name)})
+    hadoop_settings |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return json.dumps({name: value for name, value in sorted(hadoop_settings.items()) if SETTINGS.fullmatch(name)})
 
 
 @lru_cache(maxsize=1024)
 def resolved(address: str, reached: str) -> str:
-    """The address that `viewfs://TABLE/...` stands for by the table's links; any other address itself.
+    """Return the target of a `viewfs://TABLE/...` address by the table's links; any other address unchanged.
 
-    Raises EnvironmentProblem where no link leads there.
+    Raises EnvironmentProblem if no link leads there.
     """
     parts = urlsplit(address)
     if parts.scheme != "viewfs":
@@ -70,15 +69,23 @@ def resolved(address: str, reached: str) -> str:
 
 
 def is_web(fs: Any) -> bool:
-    """Whether a client is that of WebHDFS."""
+    """Return True for a WebHDFS client."""
     return hasattr(fs, "_apply_proxy")
 
 
 @lru_cache(maxsize=64)
 def file_system(scheme: str, authority: str, reached: str, thread: int) -> "AbstractFileSystem":
-    """The client for addresses `scheme://authority/...`, one for each thread. reached: what `reached_by` gave.
+    """Return the client for addresses `scheme://authority/...`, one for each thread.
 
-    Raises EnvironmentProblem where its library is missing, OSError where nobody answers.
+    Args:
+        scheme: Of the address.
+        authority: Host, bucket or name service.
+        reached: The value of `reached_by`.
+        thread: Id of the calling thread.
+
+    Raises:
+        EnvironmentProblem: If its library is missing.
+        OSError: If nobody answers.
     """
     settings: Mapping[str, str] = json.loads(reached)
     try:
@@ -103,7 +110,7 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
 
 
 def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSystem":
-    """The first name node of `authority`, a host or a name service, that answers and is active."""
+    """Return the first active name node of `authority`, a host or a name service."""
     from fsspec.implementations.webhdfs import WebHDFS
 
     secure = settings.get("hadoop.security.authentication", "simple") == "kerberos"
@@ -111,32 +118,32 @@ def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSyste
     user = None if secure else os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     tried = []
     for host, port in _name_nodes(authority, settings, https):
-        found = WebHDFS(host, port, user=user, kerberos=secure, use_https=https, skip_instance_cache=True)
-        _patient(found.session)
+        client = WebHDFS(host, port, user=user, kerberos=secure, use_https=https, skip_instance_cache=True)
+        _patient(client.session)
         try:
-            found.info("/")
-            return found
+            client.info("/")
+            return client
         except (OSError, RuntimeError):  # not there, or a stand-by
             tried.append(f"{host}:{port}")
     raise ConnectionError(f"no name node of hdfs://{authority} answers on WebHDFS ({', '.join(tried)})")
 
 
 def _patient(session: Any) -> None:
-    """Let no request wait for ever, and one whose connection the other side has closed be made again."""
+    """Set a timeout on every request, and retry one whose connection the server has closed."""
     from requests.adapters import HTTPAdapter
     from urllib3.util import Retry
 
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(max_retries=Retry(2, backoff_factor=0.1, raise_on_status=False)))
-    session.request = partial(session.request, timeout=ANSWERS_WITHIN)
+    session.request = partial(session.request, timeout=TIMEOUTS_S)
 
 
 def _name_nodes(authority: str, settings: Mapping[str, str], https: bool) -> Iterator[tuple[str, int]]:
     key = f"dfs.namenode.http{'s' if https else ''}-address"
     nodes = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{authority}", "").split(",") if name.strip()]
-    told = [settings.get(f"{key}.{authority}.{node}", "") for node in nodes] or [settings.get(key, "")]
+    addresses = [settings.get(f"{key}.{authority}.{node}", "") for node in nodes] or [settings.get(key, "")]
     own = authority.rpartition("@")[2].rpartition(":")[0] or authority
-    for each in told:
+    for each in addresses:
         host, _, port = each.rpartition(":")
         # A name node that is bound to every address of its machine is reached at its own.
         yield (own if host in ("", "0.0.0.0") else host), int(port or WEB_PORT)
@@ -148,9 +155,9 @@ def _s3(settings: Mapping[str, str]) -> "AbstractFileSystem":
 
     endpoint = settings.get("fs.s3a.endpoint", "")
     plain = settings.get("fs.s3a.connection.ssl.enabled", "true") == "false" or endpoint.startswith("http://")
-    given = {
+    options = {
         "endpoint_override": endpoint.split("://")[-1],
         "region": settings.get("fs.s3a.endpoint.region", ""),
         "scheme": "http" if plain else "",
     }
-    return ArrowFSWrapper(S3FileSystem(**{name: value for name, value in given.items() if value}))
+    return ArrowFSWrapper(S3FileSystem(**{name: value for name, value in options.items() if value}))

@@ -1,4 +1,4 @@
-"""Converts observations, decisions and endings to and from JSON, which has neither NaN nor enums."""
+"""Conversion of observations, decisions and endings to and from JSON, which has neither NaN nor enums."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from elastream.recording.observer import Ending, Header, Json
 
 
 def without_nan(value: Any) -> Any:
-    """`value` with every NaN and infinity replaced by None."""
+    """Return `value` with every NaN and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -38,8 +38,10 @@ def _columns(frame: Frame) -> Json:
 
 
 def written_observation(observation: Observation, before: Observation | None = None) -> Json:
-    """An entry of an observation. Signals, standings, compositions in effect, rings and who keeps
-    copies of state are in it if they changed."""
+    """Return an observation's entry.
+
+    Guards' parts, compositions in force, rings and standby replicas appear only on change.
+    """
     tasks = observation.tasks
     return {
         "kind": "observation",
@@ -67,42 +69,41 @@ def written_observation(observation: Observation, before: Observation | None = N
 
 
 def _ringed(observation: Observation, before: Observation | None) -> Json:
-    """The tokens of every ring, where one has changed."""
+    """Return the tokens of all rings if one has changed."""
     if observation.rings == ({} if before is None else before.rings):
         return {}
     return {"rings": {operator: dict(ring.tokens) for operator, ring in observation.rings.items()}}
 
 
 def _copied(observation: Observation, before: Observation | None) -> Json:
-    """Of copies of state: how far those that would take over are behind, the most of each operator's tasks; who keeps
-    which, and why some are missing, where that has changed."""
+    """Return the entry of standby replicas: largest lag by operator, and on change their hosts and why some are missing."""
     standby = observation.standby
-    held, was = _held(observation), {} if before is None else _held(before)
+    replicas, was = _standby_replicas(observation), {} if before is None else _standby_replicas(before)
     written: Json = {}
-    if held:
+    if replicas:
         written["behind"] = {}
         tasks, lag = observation.tasks, observation.tasks.column(Metric.STANDBY_LAG)
-        for name in held:
-            known = lag[(tasks.operator == observation.operators.rows.get(name, -1)) & ~np.isnan(lag)]
-            written["behind"][name] = float(known.max()) if known.size else math.nan
-    if held != was:
-        written["held"] = held
+        for name in replicas:
+            lags = lag[(tasks.operator == observation.operators.rows.get(name, -1)) & ~np.isnan(lag)]
+            written["behind"][name] = float(lags.max()) if lags.size else math.nan
+    if replicas != was:
+        written["held"] = replicas
     if standby.why != ("" if before is None else before.standby.why):
         written["why"] = standby.why
     return {"standby": written} if written else {}
 
 
-def _held(observation: Observation) -> dict[str, dict[str, list[int]]]:
-    """By operator and host, the state partitions that the host keeps copies of."""
-    found: dict[str, dict[str, list[int]]] = {}
-    copies, tasks, hosts = observation.standby, observation.tasks.tasks, observation.hosts.ids
-    for task, host in zip(copies.task.tolist(), copies.host.tolist(), strict=True):
-        found.setdefault(tasks[task].operator, {}).setdefault(hosts[host], []).append(tasks[task].index)
-    return {name: {host: sorted(each) for host, each in sorted(of.items())} for name, of in sorted(found.items())}
+def _standby_replicas(observation: Observation) -> dict[str, dict[str, list[int]]]:
+    """Return the state partitions with a standby replica, by operator and host."""
+    replicas: dict[str, dict[str, list[int]]] = {}
+    standby, tasks, hosts = observation.standby, observation.tasks.tasks, observation.hosts.ids
+    for task, host in zip(standby.task.tolist(), standby.host.tolist(), strict=True):
+        replicas.setdefault(tasks[task].operator, {}).setdefault(hosts[host], []).append(tasks[task].index)
+    return {name: {host: sorted(each) for host, each in sorted(of.items())} for name, of in sorted(replicas.items())}
 
 
 def _guarded(observation: Observation, before: Observation | None) -> Json:
-    """The guards' part of an entry. gone: signals that there is no reading of any more, and elements without guards."""
+    """Return the guards' part of an entry, as changes. `..._gone`: signals without a reading, elements without guards."""
     signals, standings = observation.signals, observation.standings
     were, stood = ({}, {}) if before is None else (before.signals, before.standings)
     read = {name: each for name, each in signals.items() if were.get(name) != each}
@@ -130,7 +131,7 @@ def _texts(standing: GuardDecision | None) -> Mapping[str, str] | None:
 
 
 def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> GuardDecision:
-    """A standing as it was recorded; before: the one that the element had, whose texts it keeps where it has none."""
+    """Return a recorded standing. before: the element's previous one, whose texts it keeps if it has none."""
     return GuardDecision(
         fields["element"],
         tuple(fields["allowed"]),
@@ -141,12 +142,11 @@ def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> Gu
 
 
 def read_composition(fields: Mapping[str, Any]) -> Composition:
-    """A composition as it was recorded."""
     return Composition(**fields)
 
 
 def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
-    """What latency was measured from at a recorded observation, by source."""
+    """Return the recorded basis of latencies, by source."""
     return {source: Basis(value) for source, value in written.items()}
 
 

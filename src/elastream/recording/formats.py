@@ -1,8 +1,8 @@
-"""The format version of what a run keeps on disk: a newer one is refused, an older one is read.
+"""Format version of a run's files: a newer one is refused, an older one is read.
 
-Every log of JSON lines carries it in its first line, every JSON file as a field; files without one are of the time before
-there was any, and read alike. What has no place for it (records that are replayed, edges, Spark's checkpoints) goes by that
-of the run, in `run.json`.
+Every log of JSON lines carries it in its first line, every JSON file as a field; files without one predate it. Files
+without
+room for it (replayed records, edges, Spark's checkpoints) have the version in `run.json`.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from typing import Any
 
 from elastream.errors import InputError
 
+# Version of all files written here; this version and earlier ones are readable.
 FORMAT = 1
-"""Of all files that this version writes; it reads this one and those before."""
 
 
 def marked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` with the format version."""
+    """Return `fields` with the format version."""
     return {"format": FORMAT, **fields}
 
 
 def unmarked(fields: dict[str, Any], place: object) -> dict[str, Any]:
-    """`fields` without the format version; raises InputError, about the file at `place`, for one that is not known here."""
+    """Return `fields` without the format version. Raises InputError, naming `place`, for a newer format."""
     version = fields.pop("format", 0)
     if not isinstance(version, int) or version > FORMAT:
         raise InputError(

@@ -1,7 +1,6 @@
-"""A recording as pandas DataFrames, made when they are asked for: what a notebook plots and a program evaluates.
+"""A recording as pandas DataFrames, built on demand, for notebooks and evaluations.
 
-Times are seconds since the start of the run, metrics have the names and units of `elastream.core.metrics`, and what is
-unknown is NaN.
+Times are seconds since the start of the run. Metrics have the names and units of `elastream.core.metrics`. Unknown is NaN.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class Frames:
     def application(self) -> "pd.DataFrame":
         """The whole dataflow: a row per observation (index `time`), a column per metric, and `hosts_ready`, `hosts_leased`.
 
-        Arrival rate and backlog are the sum over the sources where the plant has no figure for the whole.
+        Arrival rate and backlog are sums over the sources if the plant reports none for the whole.
         """
         import pandas as pd
 
@@ -55,12 +54,12 @@ class Frames:
 
     @cached_property
     def hosts(self) -> "pd.DataFrame":
-        """A row per observation and host of which something was measured (index `time`, `host`), a column per metric."""
+        """A row per observation and measured host (index `time`, `host`), a column per metric."""
         return self._rows(self.recording.series.hosts, "host", everywhere=False)
 
     @cached_property
     def leases(self) -> "pd.DataFrame":
-        """A row per lease (index `host`): type, state, when it began, was ready and ended, seconds, units paid, cost."""
+        """A row per lease (index `host`): type, state, times [s], paid units and cost."""
         import pandas as pd
 
         end = self.recording.end
@@ -83,9 +82,9 @@ class Frames:
 
     @cached_property
     def decisions(self) -> "pd.DataFrame":
-        """A row per planning round (index `round`): time, what was done and refused, the note, and what was seen.
+        """A row per planning round (index `round`): time, actions done and refused, and the note.
 
-        What was seen, predicted and then measured stands in columns such as `seen.arrival_rate`.
+        Observed, predicted and later actual figures are columns such as `seen.arrival_rate`.
         """
         import pandas as pd
 
@@ -107,8 +106,7 @@ class Frames:
 
     @cached_property
     def batches(self) -> "pd.DataFrame":
-        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of
-        the batch in its query, version of the composition that it ran under."""
+        """A row per micro-batch: query, start, seconds, records, latency of oldest and newest record, number, version."""
         import pandas as pd
 
         same = ("start", "seconds", "records", "oldest", "newest", "number", "version")
@@ -118,7 +116,7 @@ class Frames:
 
     @cached_property
     def alarms(self) -> "pd.DataFrame":
-        """A row per alarm: source, what it said, since when, and when it was cleared."""
+        """A row per alarm: source, text, start, and time of clearance."""
         import pandas as pd
 
         rows: list[tuple[Any, ...]] = [
@@ -134,25 +132,26 @@ class Frames:
 
     @cached_property
     def signals(self) -> "pd.DataFrame":
-        """A row per new reading of a signal (index `time` of the observation, `signal`): value, `taken`, its `age` then.
+        """A row per new reading of a signal (index `time` of the observation, `signal`): value, time `taken`, and `age`.
 
-        The value is None where it is unknown, and so is the time where there is no reading any more.
+        An unknown value is None; the time is NaN once a signal has no reading.
         """
         import pandas as pd
 
         times = self.recording.series.times
         rows = [
-            (times[number], name, value, taken, max(times[number] - taken, 0.0))
-            for number, name, value, taken in self.recording.series.signals.rows()
+            (times[number], name, value, at, max(times[number] - at, 0.0))
+            for number, name, value, at in self.recording.series.signals.rows()
         ]
         frame = pd.DataFrame(rows, columns=["time", "signal", "value", "taken", "age"])
         return frame.astype({"value": object}).set_index(["time", "signal"])
 
     @cached_property
     def standings(self) -> "pd.DataFrame":
-        """A row whenever the guards of an element came to say something else (index `time`, `element`).
+        """A row per change of an element's guard decision (index `time`, `element`).
 
-        guards: version in force. allowed: what may run. values: relative values. why: what is unknown, or why nothing may.
+        guards: version in force. allowed: alternates that may run. values: relative values. why: what is unknown, or
+        why none may run.
         """
         import pandas as pd
 
@@ -172,9 +171,9 @@ class Frames:
 
     @cached_property
     def compositions(self) -> "pd.DataFrame":
-        """A row per element whenever a composition is another one (index `time`, `query`, `element`): version, what runs.
+        """A row per element and change of a composition (index `time`, `query`, `element`): version, and what runs.
 
-        The query is empty for the composition that is wanted, else that in whose last committed batch it was in effect.
+        The query is empty for the requested composition, else the one in whose last committed batch it was in force.
         """
         import pandas as pd
 
@@ -191,7 +190,7 @@ class Frames:
         return pd.DataFrame(rows, columns=columns).set_index(["time", "query", "element"])
 
     def _rows(self, columns: Columns, name: str, *, everywhere: bool) -> "pd.DataFrame":
-        """A frame of (time, row); without `everywhere`, times at which nothing of a row is known are left out."""
+        """Return a frame of (time, row); without `everywhere`, unknown rows are dropped."""
         import pandas as pd
 
         times = self.recording.times

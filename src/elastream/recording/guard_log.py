@@ -1,6 +1,6 @@
-"""The log of a run's guard versions: the command line appends one, the run loads it in its next round.
+"""Log of a run's guard versions: the command line appends one, the run loads it in its next round.
 
-A version is a whole guard file with the path that it came from, so that a run needs nothing but its folder.
+A version holds a whole guard file and its path, so that a run needs nothing but its folder.
 """
 
 import fcntl
@@ -19,7 +19,14 @@ from elastream.recording.lines import Lines
 
 @dataclass(frozen=True, slots=True)
 class GuardVersion:
-    """One version. number: from 1. time: of its append, in epoch seconds. by: who appended it. file: source of `text`."""
+    """One version of the guards.
+
+    Attributes:
+        number: From 1.
+        time: Of its append, in epoch seconds.
+        by: Who appended it.
+        file: Source of `text`.
+    """
 
     number: int
     time: float
@@ -82,7 +89,7 @@ class GuardLog:
 
     @property
     def versions(self) -> tuple[GuardVersion, ...]:
-        """All versions, the oldest first; damaged lines are left out."""
+        """All versions, oldest first; damaged lines are skipped."""
         each = self._memory if self.path is None else GuardLog(self.path).newer()
         return tuple(version for version in each if isinstance(version, GuardVersion))
 

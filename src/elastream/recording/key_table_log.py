@@ -1,7 +1,8 @@
-"""The log of a run's key tables, in its folder: `tables.jsonl` names the versions, `tables/` holds them.
+"""Log of a run's key tables: `tables.jsonl` names the versions, `tables/` holds them.
 
-A version is on disk, under a name with the hash of its content, before its line is; the control loop reads the lines and
-requests what is new. Other processes may append while the run goes on: programs, `elastream tables set`.
+A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines
+and requests
+new versions. Other processes may append meanwhile: programs, `elastream tables set`.
 """
 
 import contextlib
@@ -26,15 +27,21 @@ from elastream.recording.observer import Header
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Last column of a table's file; the columns before it are the key.
 ALTERNATE = "alternate"
-"""The last column of a table's file; those before it are the key."""
+# Hexadecimal digits of the content's hash in a file's name.
 HASHED = 16
-"""Hexadecimal digits of the hash of its content in the name of a table's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTableVersion:
-    """One line of the log. file: below the run's folder. written: epoch seconds. who: what appended it, for people."""
+    """One line of the log.
+
+    Attributes:
+        file: Path below the run's folder.
+        written: Epoch seconds.
+        who: Appended it, for people.
+    """
 
     operator: str
     version: int
@@ -46,10 +53,14 @@ class KeyTableVersion:
 
 
 class KeyTableLog:
-    """The key tables of the run in `directory`; its tables must fit `selections`, by operator.
+    """Key tables of the run in `directory`; they must fit `selections`, by operator.
 
-    Thread-safe, and safe against other processes that append. A version's file never changes. Raises EnvironmentProblem
-    where files cannot be read or written, InputError with the line for damage, DataflowError for a table that does not fit.
+    Thread-safe, also against other processes that append. A version's file never changes.
+
+    Raises:
+        EnvironmentProblem: If files cannot be read or written.
+        InputError: For damage, with the line.
+        DataflowError: For a table that does not fit.
     """
 
     def __init__(self, directory: RunDirectory, selections: Mapping[str, Selection]) -> None:
@@ -59,7 +70,7 @@ class KeyTableLog:
         self._read = 0
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Write `table` as the next version of its operator; it is on disk when this returns."""
+        """Write `table` as the next version of its operator and sync it to disk; return the version."""
         if table.operator not in self.selections:
             raise DataflowError(
                 f"operator {table.operator!r} does not choose its alternate by key"
@@ -87,32 +98,32 @@ class KeyTableLog:
             raise self._problem(error) from error
 
     def has(self, table: KeyTable) -> bool:
-        """Whether some version is this table."""
+        """Return True if some version equals this table."""
         digest = hashlib.sha256(written_rows(table)).hexdigest()
         return any(version.sha256 == digest for version in self._all().get(table.operator, ()))
 
     def newest(self) -> Mapping[str, int]:
-        """The newest version by operator, also of other processes; costs one stat call where there is nothing new."""
+        """Return the newest version by operator, those of other processes included. Without news it costs one stat call."""
         return {operator: len(versions) for operator, versions in self._all().items()}
 
     def versions(self) -> Sequence[KeyTableVersion]:
-        """All versions of all operators, by operator and version."""
-        found = self._all()
-        return [version for operator in sorted(found) for version in found[operator]]
+        """Return all versions, by operator and version."""
+        by_operator = self._all()
+        return [version for operator in sorted(by_operator) for version in by_operator[operator]]
 
     def entry(self, operator: str, version: int) -> KeyTableVersion:
-        """The line of a version. Raises DataflowError where there is none."""
+        """Return the line of a version. Raises DataflowError if there is none."""
         versions = self._all().get(operator, [])
         if not 1 <= version <= len(versions):
             raise DataflowError(f"operator {operator!r} has no key table of version {version}")
         return versions[version - 1]
 
     def file(self, operator: str, version: int) -> Path:
-        """The file of a version. Raises DataflowError where there is none."""
+        """Return the file of a version. Raises DataflowError if there is none."""
         return self._directory.root / self.entry(operator, version).file
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """The table of a version. Raises DataflowError where there is none, InputError where its file was changed."""
+        """Return the table of a version. Raises DataflowError if there is none, InputError if its file has changed."""
         entry, file = self.entry(operator, version), self.file(operator, version)
         try:
             content = file.read_bytes()
@@ -133,7 +144,7 @@ class KeyTableLog:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
-        """The log, open for appending and locked against other writers."""
+        """Open the log for appending, locked against other writers."""
         path = self._directory.key_table_log
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -143,7 +154,7 @@ class KeyTableLog:
             os.close(file)  # which releases the lock
 
     def _take_over(self) -> None:
-        """Read the complete lines that were appended since the last call."""
+        """Read the complete lines appended since the last call."""
         path = self._directory.key_table_log
         try:
             if path.stat().st_size <= self._read:
@@ -170,7 +181,7 @@ class KeyTableLog:
 
 
 def selections_recorded(header: Header) -> Mapping[str, Selection]:
-    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for another header."""
+    """Return what key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for other headers."""
     return {
         each["name"]: Selection(header.flow, each["name"], dict(each["selects"]), tuple(each["alternates"]))
         for each in header.operators
@@ -179,7 +190,7 @@ def selections_recorded(header: Header) -> Mapping[str, Selection]:
 
 
 def written_rows(table: KeyTable) -> bytes:
-    """The rows as an Arrow file, in order of their keys: the same rows are the same bytes."""
+    """Return the rows as an Arrow file in key order: equal rows give equal bytes."""
     import pyarrow as pa
 
     keys = sorted(table.rows)
@@ -194,7 +205,7 @@ def written_rows(table: KeyTable) -> bytes:
 
 
 def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple[object, ...], str]]:
-    """Columns of the key, and the alternate by key, from what `written_rows` wrote."""
+    """Return key columns, and alternates by key, from the bytes of `written_rows`."""
     import pyarrow as pa
 
     whole = pa.ipc.open_file(content).read_all()
@@ -203,16 +214,16 @@ def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple
 
 
 def key_tables(run: Path | str) -> KeyTableLog:
-    """Return the key tables of the run in the folder `run`, which other processes may append to while it goes on.
+    """Return the key tables of the run in the folder `run`; other processes may append to them.
 
     Raises:
         InputError: for a run that has ended, or a folder that is no run's.
     """
     # Workers import this module: they need no recorder.
-    from elastream.recording.live import refuse_ended
+    from elastream.recording.live import check_live
     from elastream.recording.recorder import Recording
 
     folder = Path(run)
     recording = Recording.outline(folder)
-    refuse_ended(folder, recording, "key tables")
+    check_live(folder, recording, "key tables")
     return KeyTableLog(RunDirectory(folder), selections_recorded(recording.header))

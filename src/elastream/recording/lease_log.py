@@ -1,6 +1,6 @@
-"""The leases of a run on disk: requested before a provider is called, ended once it has said so.
+"""Leases of a run on disk: requested before a provider is called, ended after it has confirmed.
 
-A driver that was killed leaves hosts behind where its provider outlives it. The next one reads here which are its own:
+A killed driver leaves hosts behind if its provider outlives it. The next driver resumes by this table:
 
     on disk            listed by the provider      what resuming does
     requested          yes, on its way or up       adopted: the lease goes on
@@ -20,56 +20,58 @@ from elastream.core.hosts import Billing, EndedLeases, HostState, HostType, Leas
 from elastream.errors import InputError
 from elastream.recording.lines import Lines
 
-LONGEST = 1_000
-"""Lines of the file after which it is written anew, once leases were forgotten."""
+# Lines of the file after which it is rewritten, once leases were forgotten.
+MAX_LINES = 1_000
 
 
 class LeaseLog:
     """Leases in the file `path`, a JSON line for each request and each end; without a path in memory only.
 
-    Raises JournalProblem where it cannot be read or written: nothing may be leased then. Raises InputError for damage.
+    Raises:
+        JournalProblem: If it cannot be read or written; nothing may be leased then.
+        InputError: For damage.
     """
 
-    def __init__(self, path: Path | None = None, *, max_lines: int = LONGEST) -> None:
+    def __init__(self, path: Path | None = None, *, max_lines: int = MAX_LINES) -> None:
         self._max_lines = max_lines
         self._lines = None if path is None else Lines(path, "the leases")
         self._earlier, self._past = ({}, EndedLeases()) if self._lines is None else _read(self._lines)
         self._zero = 0.0
 
     def counted_from(self, epoch: float) -> "LeaseLog":
-        """The same for somebody whose time 0 is epoch second `epoch`: on disk are epoch seconds then.
+        """Set the epoch second of the caller's time 0, so that the file has epoch seconds; return the log.
 
-        So is the log of those who come one after the other, each with a clock of its own; a run's clock goes on.
+        Needed by successive drivers with clocks of their own; the clock of one run continues.
         """
         self._zero = epoch
         return self
 
     @property
     def earlier(self) -> Mapping[str, Lease]:
-        """The leases as an earlier driver left them, by host."""
+        """Leases left by an earlier driver, by host."""
         return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
     @property
     def past(self) -> EndedLeases:
-        """What leases came to that are not kept one by one."""
+        """Sums over leases that are no longer listed one by one."""
         return self._past
 
     def requested(self, host: str, type: HostType, at: float) -> None:
-        """Note a request; it is on disk when this returns."""
+        """Log a request and sync it to disk."""
         if self._lines is not None:
             self._lines.append(self._requested(host, type, at))
 
     def ended(self, lease: Lease, why: str = "") -> None:
-        """Note the end of a lease."""
+        """Log the end of a lease."""
         if self._lines is not None:
             self._lines.append(self._ended(lease, why))
 
-    def forget(self, past: EndedLeases, kept: Iterable[Lease]) -> None:
-        """Keep only the sums `past` of leases that are not `kept`; the file is written anew once it is long."""
+    def forget(self, past: EndedLeases, remaining: Iterable[Lease]) -> None:
+        """Reduce other leases than `remaining` to the sums `past`; rewrite the file once it is long."""
         self._past = past
         if self._lines is not None and self._lines.count > self._max_lines:
             lines = [{"past": asdict(past)}]
-            for lease in kept:
+            for lease in remaining:
                 lines.append(self._requested(lease.host, lease.type, lease.since))
                 if not lease.active:
                     lines.append(self._ended(lease, lease.note))
@@ -89,7 +91,7 @@ class LeaseLog:
 
 
 def _read(lines: Lines) -> tuple[dict[str, Lease], EndedLeases]:
-    found: dict[str, Lease] = {}
+    leases: dict[str, Lease] = {}
     past = EndedLeases()
     for number, fields in enumerate(lines.read(), start=1):
         try:
@@ -99,12 +101,12 @@ def _read(lines: Lines) -> tuple[dict[str, Lease], EndedLeases]:
             host, state, at = str(fields["host"]), HostState(fields["state"]), float(fields["time"])
             if state is HostState.REQUESTED:
                 kind = fields["type"]
-                found[host] = Lease(host, HostType(**{**kind, "billing": Billing(**kind["billing"])}), at)
-            elif found[host].active:
-                found[host] = replace(found[host].to(state, at), note=str(fields.get("why", "")))
+                leases[host] = Lease(host, HostType(**{**kind, "billing": Billing(**kind["billing"])}), at)
+            elif leases[host].active:
+                leases[host] = replace(leases[host].to(state, at), note=str(fields.get("why", "")))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{lines.path}, line {number}: not an entry of a lease ({error})") from error
-    return found, past
+    return leases, past
 
 
 def _shifted(lease: Lease, seconds: float) -> Lease:

@@ -1,7 +1,7 @@
-"""Reads and appends durable JSON lines: a line is on disk before `append` returns.
+"""Durable JSON lines: a line is on disk before `append` returns.
 
-A crash can tear at most the last line, which is cut off when the file is opened again. The first line carries the format
-version as well (`formats`). Callers define the lines' meaning.
+A crash tears at most the last line, which is cut off when the file is reopened. The first line carries the format version
+(`formats`). Callers define the lines' meaning.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ def _write(file: FileIO, content: bytes) -> int:
 
 
 WRITE: Callable[[FileIO, bytes], int] = _write
+# Writes and syncs of all files that must survive a crash; the fault campaign replaces them.
 SYNC: Callable[[int], None] = os.fsync
-"""How bytes reach a file, and the disk: all that must survive a crash goes through these. The fault campaign has others."""
 
 
 class JournalProblem(EnvironmentProblem):
@@ -31,7 +31,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing; `count` of them. what: name of the file in errors ("the journal").
+    """JSON lines in the file `path`, created if missing; `count` is their number. what: name of the file in errors.
 
     Raises JournalProblem if the file cannot be read or written.
     """
@@ -53,9 +53,9 @@ class Lines:
             raise self._problem(error) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """The lines present when the file was opened (on the first call only).
+        """Return the lines present when the file was opened (on the first call only).
 
-        Raises InputError for a malformed line, and for a file of a newer format.
+        Raises InputError for a malformed line or a newer format.
         """
         content, self._content = self._content, b""
         return list(whole_lines(content, self.path))
@@ -75,7 +75,7 @@ class Lines:
             raise self._problem(error) from error
 
     def replace(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Let the file have these lines and no others; it is there as a whole at any time."""
+        """Replace all lines atomically."""
         content = b"".join(line(marked(each) if not number else each) for number, each in enumerate(entries))
         try:
             replace_whole(self.path, content)
@@ -94,9 +94,9 @@ class Lines:
 
 
 def whole_lines(content: bytes, place: Path) -> Iterator[dict[str, Any]]:
-    """The lines of `content`, without a last one that is not whole. place: of them, in errors.
+    """Yield the complete lines of `content`. place: its path, for errors.
 
-    Raises InputError for a malformed line, and for a file of a newer format.
+    Raises InputError for a malformed line or a newer format.
     """
     for number, each in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
@@ -120,7 +120,7 @@ def write_whole(file: FileIO, content: bytes) -> None:
 
 
 def replace_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, and still is after a crash. Creates its folder."""
+    """Write a file atomically, also across a crash. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with create_private(temporary).open("wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Tells whether a recorded run still goes on: only then can it be given guards or key tables."""
+"""Check that a recorded run is still live: only then does it accept guards or key tables."""
 
 import time
 from pathlib import Path
@@ -9,12 +9,12 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording
 from elastream.units import format_duration
 
-SILENT = 120.0
-"""Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""
+# Seconds without an observation until a run without an end counts as dead: an action may take so long.
+SILENT_S = 120.0
 
 
-def refuse_ended(run: Path, recording: Recording, what: str) -> None:
-    """Raise InputError, about `what` it cannot be given, unless the run in the folder `run` goes on."""
+def check_live(run: Path, recording: Recording, what: str) -> None:
+    """Raise InputError, about `what` it cannot accept, unless the run in the folder `run` is live."""
     ending = recording.ending
     if ending is not None:
         why = f", {ending.reason}" if ending.reason else ""
@@ -22,6 +22,6 @@ def refuse_ended(run: Path, recording: Recording, what: str) -> None:
     if not run.is_dir():
         raise InputError(f"{run} is no run's folder: {what} are given to the run, not to a recording of it")
     silent = time.time() - RunDirectory(run).recording.stat().st_mtime
-    if silent > SILENT:
+    if silent > SILENT_S:
         silence = format_duration(round(silent))
         raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")

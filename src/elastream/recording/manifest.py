@@ -1,7 +1,8 @@
-"""What a run is, in `run.json` of its folder: enough to go on with it after its driver is gone. And the lock of the folder.
+"""Manifest (`run.json`) and lock of a run's folder: enough to resume the run without its driver.
 
-A run's folder goes through these states; `run.lock` is held (`flock`) by the process that drives it, so it is free once
-that process is gone, however it went:
+A run's folder goes through these states. The process that drives the run holds `run.lock` (`flock`), so it is free
+once that
+process is gone:
 
     state     run.json             lock   end in the recording   `--resume`
     new       without a dataflow   held   none                   refused: another process runs it
@@ -30,17 +31,20 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import replace_whole
 from elastream.recording.observer import Json
-from elastream.recording.places import RemotePath
+from elastream.recording.paths import RemotePath
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run. id: unique; sinks keep it beside what the run wrote. started: epoch seconds of time 0.
+    """Description of a run.
 
-    identity: what must stay as it is (`dataflow.identity`); empty until the run has begun. program: the file that was
-    executed, the folder that it was started in and its options; empty where a program called `run` by itself. resumed: one
-    entry for each time that it went on. files: address of what executors read and write; empty where that is in the run's
-    folder.
+    Attributes:
+        started: Epoch seconds of time 0.
+        id: Unique; sinks store it beside the run's output.
+        identity: What must not change (`dataflow.identity`); empty until the run has begun.
+        program: Executed file, start folder and options; empty if a program called `run` itself.
+        resumed: One entry for each resumption.
+        files: Address of executors' files; empty if they are in the run's folder.
     """
 
     flow: str
@@ -52,17 +56,17 @@ class Manifest:
     files: str = ""
 
     def after(self, resumption: Json) -> "Manifest":
-        """The same run, resumed once more."""
+        """Return the manifest with one more resumption."""
         return replace(self, resumed=(*self.resumed, resumption))
 
 
 def read_manifest(directory: RunDirectory) -> Manifest:
-    """What the run in `directory` is. Raises InputError where that is no run's folder, or one that cannot go on."""
+    """Return the manifest of the run in `directory`. Raises InputError if it is none that can be resumed."""
     path = directory.manifest
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        known = unmarked(fields, path)
-        return Manifest(**{**known, "resumed": tuple(known.get("resumed", ()))})
+        manifest = unmarked(fields, path)
+        return Manifest(**{**manifest, "resumed": tuple(manifest.get("resumed", ()))})
     except FileNotFoundError:
         raise InputError(f"{directory.root} is no folder of a run that can be resumed: it has no {path.name}") from None
     except OSError as error:
@@ -72,19 +76,19 @@ def read_manifest(directory: RunDirectory) -> Manifest:
 
 
 def directory_of(root: Path) -> RunDirectory:
-    """The run in the folder `root`, with the place of its files."""
+    """Return the run in the folder `root`, with the location of its files."""
     directory = RunDirectory(root)
     files = read_manifest(directory).files if directory.manifest.exists() else ""
     return replace(directory, files=RemotePath(files)) if files else directory
 
 
 def run_id(directory: RunDirectory) -> str:
-    """The id of the run in `directory`; empty where it is none that can be resumed."""
+    """Return the id of the run in `directory`; empty if it cannot be resumed."""
     return read_manifest(directory).id if directory.manifest.exists() else ""
 
 
 def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
-    """Replace `run.json`; it is on disk when this returns. Raises EnvironmentProblem where it cannot be written."""
+    """Replace `run.json` and sync it to disk. Raises EnvironmentProblem."""
     try:
         replace_whole(directory.manifest, (json.dumps(marked(asdict(manifest)), indent=1) + "\n").encode())
     except OSError as error:
@@ -92,10 +96,10 @@ def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
 
 
 @contextmanager
-def held(directory: RunDirectory) -> Iterator[None]:
-    """Hold the folder of a run against other processes, and other runs of this one.
+def run_lock(directory: RunDirectory) -> Iterator[None]:
+    """Lock the folder of a run against other processes, and other runs of this one.
 
-    Raises EnvironmentProblem where somebody holds it: two drivers would write one checkpoint.
+    Raises EnvironmentProblem if it is locked: two drivers would write one checkpoint.
     """
     try:
         file = os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,14 +1,31 @@
-"""A copy of what only the driver keeps of a run, beside the run's files on a file system that all machines reach.
+"""Copy of the driver's files of a run on a shared file system, and the claim of one driver on them.
 
-With it a run goes on from any machine. It is behind by no more than seconds, and what may be lost with them does no harm:
-which records are in which batch, and what each batch runs under, is in Spark's own logs; a switch that was lost is decided
-anew; leases of hosts that ended with their driver are counted until it was last seen.
+With the copy a run can resume on any machine. It lags by at most seconds, and what may be lost does no harm. Spark's
+own logs
+hold each batch's records and composition; a lost switch is decided anew; leases of hosts that ended with their driver count
+until it was last seen.
+
+The file system has no locks: a record in the folder is the lock.
+
+    state   event                                                                 next
+    free    a driver writes a record of its own, and finds it after SETTLES       held
+    free    the same, and it finds another's                                      held by that one: refused
+    held    its driver writes the next number into it, each RENEWED seconds       held
+    held    its driver ends in order, and removes it                              free
+    held    its driver finds another's there                                      lost: it ends its queries
+    held    another driver wants it, and sees its number change within PATIENCE   held: refused
+    held    another driver wants it, and it does not change                       free: its driver is gone
+
+Clocks of two machines are never compared: a driver that wants the claim watches whether its number changes. A driver
+cut off
+from the file system for longer than PATIENCE finds itself replaced; meanwhile its queries wrote no checkpoint.
 """
 
 import json
 import logging
 import os
 import platform
+import secrets
 import shutil
 import threading
 import time
@@ -18,27 +35,89 @@ from pathlib import Path
 from typing import Any, cast
 
 from elastream.errors import EnvironmentProblem, InputError, in_one_line
-from elastream.recording.claim import RENEWED, DriverClaim
 from elastream.recording.directory import HERE, PRIVATE, RunDirectory, fresh_folder
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.places import RemotePath, remove_tree, scanned, write_whole
+from elastream.recording.paths import RemotePath, remove_tree, scanned, write_whole
 
+# Seconds between two numbers of a claim.
+RENEWED = 5.0
+# Seconds without a new number after which a claim is free.
+PATIENCE = 20.0
+# Seconds after which a driver checks whether another has written a claim, too.
+SETTLES = 1.0
+
+
+class DriverClaim:
+    """Claim of this process on the run in `files`. wait: sleeps for seconds."""
+
+    def __init__(self, files: RemotePath, wait: Callable[[float], object] = time.sleep) -> None:
+        self._place, self._wait = files / "driver.json", wait
+        self._own, self._number = secrets.token_hex(8), 0
+        self.lost = False
+
+    def take(self) -> None:
+        """Take the claim. Raises EnvironmentProblem if another driver has it, OSError if nothing can be read."""
+        if (before := self._read()) and before.get("claim") != self._own:
+            waited = 0.0
+            while waited < PATIENCE:
+                self._wait(SETTLES)
+                waited += SETTLES
+                now = self._read()
+                if not now:
+                    break
+                if now != before:
+                    raise EnvironmentProblem(self._refused(now))
+        self._write()
+        self._wait(SETTLES)
+        if (now := self._read()).get("claim") != self._own:
+            raise EnvironmentProblem(self._refused(now))
+
+    def renew(self) -> None:
+        """Renew the claim; set `lost` if another driver has replaced this one. Raises OSError."""
+        if self._read().get("claim", self._own) != self._own:
+            self.lost = True
+        if not self.lost:
+            self._write()
+
+    def release(self) -> None:
+        """Release the claim if this process has it. Raises OSError."""
+        if self._read().get("claim") == self._own:
+            self._place.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return unmarked(json.loads(self._place.read_text()), self._place)
+        except FileNotFoundError:
+            return {}
+        except ValueError:  # of another program, or half written where nothing is atomic
+            return {"claim": "unreadable"}
+
+    def _write(self) -> None:
+        self._number += 1
+        about = {"claim": self._own, "number": self._number, "machine": platform.node(), "process": os.getpid()}
+        write_whole(self._place, json.dumps(marked(about)).encode())
+
+    def _refused(self, by: dict[str, Any]) -> str:
+        who = f"process {by.get('process', '?')} on {by.get('machine', 'another machine')}"
+        return f"{self._place.parent} is held by another driver ({who}), which runs it"
+
+
+# Seconds between two looks at what has changed.
 EVERY = 1.0
-"""Seconds between two looks at what has changed."""
+# Files of LARGE bytes are copied at most once in SELDOM seconds, and at the end.
 LARGE, SELDOM = 256_000, 30.0
-"""Files of so many bytes are copied no more often than that, in seconds, and once more at the end."""
+# Folder of the copy, and the file beside it that names its origin (folder and machine).
 COPY, LAST = "driver", "driver-of.json"
-"""Folder of the copy, and the file beside it that says which folder of which machine it is of."""
+# File in a fetched folder with its origin then. It is not copied.
 FETCHED = ".fetched"
-"""File in a half that was fetched: of which folder it was then. It is not copied."""
+# Files that belong to one driver and its machine.
 LEFT_OUT = ("cluster", "checkpoint", "edges", "run.lock", "session.lock")
-"""What belongs to one driver and its machine."""
 
 log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """Copies the driver's half of the run in `directory` to its files. clock: in seconds."""
+    """Copies the driver's files of the run in `directory`. clock: in seconds."""
 
     def __init__(self, directory: RunDirectory, clock: Callable[[], float] = time.monotonic) -> None:
         assert directory.files is not None
@@ -50,8 +129,8 @@ class Mirror:
         """Copy what has changed; all of it if `last`. Raises OSError."""
         now, there = self._clock(), dict(self._files())
         for name, stamp in there.items():
-            known, at = self._copied.get(name, (None, -SELDOM))
-            if stamp == known or (stamp[1] >= LARGE and now - at < SELDOM and not last):
+            stamp_copied, at = self._copied.get(name, (None, -SELDOM))
+            if stamp == stamp_copied or (stamp[1] >= LARGE and now - at < SELDOM and not last):
                 continue
             with suppress(FileNotFoundError):  # renamed, or forgotten, since it was listed
                 write_whole(self._to / name, (self._root / name).read_bytes())
@@ -74,7 +153,7 @@ class Mirror:
 
 
 def copy_now(directory: RunDirectory, *paths: Path) -> None:
-    """Copy files of the driver's half at once, before anything depends on them; nothing where there is no copy.
+    """Copy some of the driver's files at once, before anything depends on them; do nothing without a copy.
 
     Raises OSError.
     """
@@ -85,10 +164,11 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 
 @contextmanager
 def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Claim the run's files, and keep a copy of the driver's half there, until the end of the context.
+    """Claim the run's files and copy the driver's files there, until the end of the context.
 
-    What this gives takes what is to be done if another driver takes the claim away. Raises EnvironmentProblem where another
-    has it; where the copy cannot be written later on, that is a warning.
+    Yields a function that registers actions for the loss of the claim. Raises EnvironmentProblem if another driver
+    has the claim.
+    Later failures of the copy are warnings.
     """
     if directory.files is None:
         yield lambda action: None
@@ -138,15 +218,15 @@ def _keep(
             mirror.sync()
             failed = ""
         except Exception as error:  # the file system does not answer: it is asked again
-            if (said := in_one_line(error)) != failed:
-                log.warning("the copy of the driver's files in %s is behind: %s", files, said)
-            failed = said
+            if (message := in_one_line(error)) != failed:
+                log.warning("the copy of the driver's files in %s is behind: %s", files, message)
+            failed = message
 
 
-def fetched(files: RemotePath) -> Path:
-    """The driver's half of the run in `files`, on this machine: the folder that was the last to have it, or a new one.
+def fetch_run(files: RemotePath) -> Path:
+    """Return the driver's folder of the run in `files`: the last one if it is on this machine, or a fetched copy.
 
-    Raises InputError where there is no such run, EnvironmentProblem where it cannot be read.
+    Raises InputError if there is no such run, EnvironmentProblem if it cannot be read.
     """
     try:
         about = _last(files)
@@ -170,8 +250,8 @@ def fetched(files: RemotePath) -> Path:
         raise EnvironmentProblem(f"{files} cannot be read: {error.strerror or error}") from error
 
 
-def refuse_overtaken(directory: RunDirectory) -> None:
-    """Raise InputError where another folder has driven the run since this one has, or was fetched. Raises OSError."""
+def check_not_overtaken(directory: RunDirectory) -> None:
+    """Raise InputError if another folder has driven the run since this one did, or was fetched. Raises OSError."""
     if directory.files is None or not (about := _last(directory.files)):
         return
     fetched_from = directory.root / FETCHED

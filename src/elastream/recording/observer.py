@@ -11,19 +11,23 @@ from elastream.core.wording import clock, duration_text
 from elastream.dataflow.key_table import key_columns
 
 Json: TypeAlias = dict[str, Any]
+# Beginning of the reason of a run stopped by its time limit.
 LIMITED = "its limit of"
-"""How the reason begins of a run that was stopped by its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Description of a run before its start, JSON-ready.
+    """Description of a run before its start, JSON-ready. `describe_run` builds it.
 
-    plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
-    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
-    entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
-    `adopted` and `gone`, hosts that were still there, and that were not; `batches`, the last one committed, by query.
-    before: of a part of a recording, what all before it came to, and the `time` at which that ends; empty at the beginning.
+    Attributes:
+        plant: "spark" or "simulated".
+        operators: A dict each, as for edges, stages, host_types and the dataflow's signals.
+        started: Epoch seconds of time 0.
+        environment: Machine and software versions.
+        resumed: One entry per resumption: its `time`; `seen`, the last time before; hosts `adopted` and `gone`;
+            `batches`, the
+            last committed one by query.
+        before: Totals of all earlier parts of a recording, and the `time` of their end; empty at the beginning.
     """
 
     flow: str
@@ -43,7 +47,7 @@ class Header:
 
     @property
     def resumptions(self) -> tuple[str, ...]:
-        """For people, of each time that the run went on: when, after how long, from where and with which hosts."""
+        """Text of each resumption: when, after how long, from which batch and with which hosts."""
         return tuple(map(_resumption, self.resumed))
 
 
@@ -52,15 +56,18 @@ def _resumption(note: Json) -> str:
     behind = ", ".join(f"{number} of {query}" if len(batches) > 1 else str(number) for query, number in batches.items())
     hosts = "".join(f"; {', '.join(note[what])} {what}" for what in ("adopted", "gone") if note.get(what))
     away = duration_text(max(0.0, note["time"] - note["seen"]))
-    said = f"at {clock(note['time'])}, {away} after its driver was last seen"
-    return said + (f", behind batch {behind}" if behind else "") + hosts
+    text = f"at {clock(note['time'])}, {away} after its driver was last seen"
+    return text + (f", behind batch {behind}" if behind else "") + hosts
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a run. status: "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed".
+    """End of a run.
 
-    ledger: all leases, ended ones included. facts: further figures by name, such as `{"batches": 93, "records": 41200}`.
+    Attributes:
+        status: "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed".
+        ledger: All leases, ended ones included.
+        facts: Further figures by name, such as `{"batches": 93, "records": 41200}`.
     """
 
     status: str
@@ -74,19 +81,19 @@ class Observer(Protocol):
     """Receives the events of a run. An observer that raises is detached, and the run continues."""
 
     def started(self, header: Header) -> None:
-        """Called before the run starts."""
+        """Receive the header, before the run starts."""
         ...
 
     def observed(self, observation: Observation) -> None:
-        """Called once per monitoring period."""
+        """Receive an observation, once per monitoring period."""
         ...
 
     def decided(self, decision: Decision) -> None:
-        """Called after each planning round, and again with the same `round` when its `actual` is known."""
+        """Receive a decision after each planning round, and again with the same `round` when its `actual` is known."""
         ...
 
     def ended(self, ending: Ending) -> None:
-        """Called at the end of the run."""
+        """Receive the end of the run."""
         ...
 
 
@@ -99,7 +106,7 @@ def describe_run(
     environment: Mapping[str, Any] | None = None,
     resumed: Sequence[Json] = (),
 ) -> Header:
-    """Build the header of a run in `context`; started: epoch seconds of time 0."""
+    """Return the header of a run in `context`. started: epoch seconds of time 0."""
     graph = context.graph
     return Header(
         flow=graph.name,
@@ -128,9 +135,9 @@ def describe_run(
 
 
 def described_further(header: Header, context: Context, leases: Iterable[Lease]) -> Header:
-    """The same run with what runs in `context` besides: operators, edges, stages and host types described before stay.
+    """Return the header extended by what runs in `context`; earlier operators, edges, stages and host types stay.
 
-    leases: their types are described too; those of executors found in a session cannot be leased.
+    leases: their types are added, as executors present in a session have types that cannot be leased.
     """
     now = describe_run(context, policy=header.policy, plant=header.plant, started=header.started)
     types = {lease.type.name: asdict(lease.type) for lease in leases}
@@ -145,11 +152,9 @@ def described_further(header: Header, context: Context, leases: Iterable[Lease])
 
 
 def described_before(before: Header, now: Header) -> Header:
-    """`now`, with host types that only `before` had: leases of before name them. What came before both is what came before
-    the first."""
+    """Return `now` with the host types of `before`, as earlier leases name them, and with its totals of earlier parts."""
     return replace(now, host_types=_joined(before.host_types, now.host_types, "name"), before=before.before)
 
 
 def _joined(before: Sequence[Json], now: Sequence[Json], *key: str) -> tuple[Json, ...]:
-    """Both, those with the same `key` once."""
     return tuple({tuple(each[name] for name in key): each for each in (*before, *now)}.values())

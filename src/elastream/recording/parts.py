@@ -1,7 +1,8 @@
-"""The files of a recording: the one that is written, and earlier parts of it, compressed, for as long as they are kept.
+"""Files of a recording: the current one, and its earlier parts, compressed, until they are forgotten.
 
-A part is named after the time of the run, in milliseconds, at which it ends: `recording-000086400000.jsonl.gz`. Each file
-begins with the run's header, in which is what all before it came to; so the oldest can be forgotten at any time.
+A part is named after the time of the run [ms] at which it ends: `recording-000086400000.jsonl.gz`. Each file begins
+with the
+run's header, which has the totals of all earlier parts. So the oldest part can be removed at any time.
 """
 
 import gzip
@@ -19,17 +20,22 @@ from elastream.recording.directory import create_private
 
 FILE_NAME = "recording.jsonl"
 DAY = 86_400.0
+# Default seconds of detail: a day of observations, one a second, loads in about ten seconds. Totals, state, results and
+# unread records are never removed.
 RETENTION = DAY
-"""Seconds for which details are kept where nothing is said: a day of observations, one a second, is read in some ten
-seconds. Figures of the whole run, state, results and what is still to be read are kept in any case."""
+# Bytes of a part: about an hour at one observation a second. Its totals take half a second.
 PART = 8_000_000
-"""Bytes of a part: about an hour, one observation a second. What it came to is computed when it ends, in half a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of a recording is kept. seconds: of the run. summed: figures, as JSON has them, of a recording and of what
-    its header says came before it. part: bytes after which a new file is begun, as it is after `seconds`."""
+    """Retention of a recording.
+
+    Attributes:
+        seconds: Of the run.
+        summed: Returns the totals of a recording, earlier parts included, as JSON.
+        part: Bytes after which a new file begins; it does after `seconds`, too.
+    """
 
     seconds: float
     summed: Callable[[Any], dict[str, Any]]
@@ -37,31 +43,31 @@ class Keep:
 
 
 def file_of(path: Path) -> Path:
-    """The file of a recording that is given by it, or by its folder."""
+    """Return the file of a recording given by it, or by its folder."""
     return path / FILE_NAME if path.is_dir() else path
 
 
 def _parts(file: Path) -> dict[int, Path]:
-    """Earlier parts of a recording by the millisecond at which they end, oldest first."""
-    found: dict[int, Path] = {}
+    """Return the earlier parts of a recording by their end [ms], oldest first."""
+    parts: dict[int, Path] = {}
     name = re.compile(re.escape(file.stem) + r"-(\d{12,})" + re.escape(file.suffix) + r"(\.gz)?")
     for each in file.parent.iterdir() if file.parent.is_dir() else ():
         if match := name.fullmatch(each.name):
             end = int(match[1])
             # Where both are there, the compressed one is not known to be whole.
-            found[end] = each if end not in found or not match[2] else found[end]
-    return dict(sorted(found.items()))
+            parts[end] = each if end not in parts or not match[2] else parts[end]
+    return dict(sorted(parts.items()))
 
 
 def files_of(file: Path) -> list[Path]:
-    """All files of a recording, oldest first."""
+    """Return all files of a recording, oldest first."""
     return [*_parts(file).values(), file]
 
 
 def entries_of(file: Path, without: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
-    """The entries of one file. without: how lines begin that are left out.
+    """Yield the entries of one file, except lines that begin with `without`.
 
-    A torn last line, left by a run killed while writing, is skipped. Raises InputError for any other damage.
+    A torn last line of a killed run is skipped. Raises InputError for any other damage.
     """
     try:
         with _opened(file) as lines:
@@ -81,7 +87,7 @@ def entries_of(file: Path, without: tuple[str, ...] = ()) -> Iterator[dict[str, 
 
 
 def _opened(file: Path) -> IO[str]:
-    """A part may have been compressed since it was listed."""
+    """Open a file, or its compressed form if it was compressed since it was listed."""
     if not file.exists() and (packed := file.with_name(f"{file.name}.gz")).exists():
         file = packed
     if file.suffix == ".gz":
@@ -90,14 +96,14 @@ def _opened(file: Path) -> IO[str]:
 
 
 def set_aside(file: Path, end: float) -> Path:
-    """Make `file`, whose last entry was written at second `end` of the run, an earlier part."""
+    """Rename `file`, whose last entry was written at second `end` of the run, to an earlier part."""
     part = file.with_name(f"{file.stem}-{round(end * 1000):012d}{file.suffix}")
     os.rename(file, part)
     return part
 
 
 def forget_parts(file: Path, before: float) -> None:
-    """Compress the parts that are not yet, and remove those that end by second `before` of the run."""
+    """Compress uncompressed parts, and remove those that end by second `before` of the run."""
     for end, part in _parts(file).items():
         if end / 1000 <= before:
             part.unlink(missing_ok=True)
@@ -107,3 +113,44 @@ def forget_parts(file: Path, before: float) -> None:
                 shutil.copyfileobj(source, out)
             os.replace(making, packed)
             part.unlink()
+
+
+# Bytes read at first from the end; doubled until enough lines are found.
+TAIL_BLOCK = 1 << 16
+
+
+def whole_length(path: Path) -> int:
+    """Return the bytes of `path` up to the end of its last whole line; a killed writer may have torn one."""
+    return path.stat().st_size - len(_tail(path, lines=1)[-1])
+
+
+def last_time(path: Path) -> float:
+    """Return the newest time [s of the run] in the recording at `path`; 0 if there is none."""
+    if not path.exists():
+        return 0.0
+    count = 2
+    while True:
+        *lines, _ = _tail(path, lines=count)
+        for line in reversed(lines):
+            try:
+                return float(json.loads(line)["time"])
+            except (ValueError, TypeError, KeyError):
+                continue  # a header, or damage: what comes before it
+        if len(lines) < count:
+            return 0.0
+        count *= 2
+
+
+def _tail(path: Path, lines: int) -> list[bytes]:
+    """Return at least the last `lines` whole lines if there are as many, and what follows the last one."""
+    size, block = path.stat().st_size, TAIL_BLOCK
+    with path.open("rb") as file:
+        while True:
+            file.seek(-min(block, size), os.SEEK_END)
+            content = file.read()
+            parts = content.split(b"\n")
+            if block >= size:
+                return parts
+            if len(parts) > lines + 1:
+                return parts[1:]
+            block *= 2

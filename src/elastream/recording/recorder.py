@@ -1,7 +1,7 @@
-"""Writes and reads recordings of runs: a header, every observation, every decision, and the ending, as JSON lines.
+"""Recordings of runs as JSON lines: a header, every observation, every decision, and the ending.
 
-The HTML report, `elastream explain`, the summary and the simulator's calibration all read this one record, and therefore
-agree about a run. `elastream.report.summary` computes its figures.
+The HTML report, `elastream explain`, the summary and the simulator's calibration read this one record, and therefore agree
+about a run. `elastream.report.summary` computes its figures.
 """
 
 import json
@@ -27,9 +27,9 @@ from elastream.core.observation import Composition, MicroBatch, Observation
 from elastream.core.ring import Ring
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
+from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
-from elastream.recording.entries import Entries
 from elastream.recording.form import (
     host_types,
     read_basis,
@@ -40,18 +40,74 @@ from elastream.recording.form import (
     read_lease,
     read_standing,
     without_nan,
+    written_ending,
+    written_observation,
 )
 from elastream.recording.formats import FORMAT, unmarked
-from elastream.recording.observer import Ending, Header, Json, described_before
-from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside
+from elastream.recording.observer import Ending, Header, Json, described_before, described_further
+from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside, whole_length
 from elastream.recording.series import Series
-from elastream.recording.tail import whole_length
+
+
+class Entries:
+    """Converts an observer's events to entries for `_write`.
+
+    The header is written when the run has operators, and again, merged, when more come to run. A plant that watches
+    queries may
+    begin with none; nothing is recorded until then.
+    """
+
+    def __init__(self) -> None:
+        self._header = Header("", "")
+        self._layout: Layout | None = None
+        self._hosts: frozenset[str] = frozenset()
+        self._described = False
+        self._last: Observation | None = None
+
+    def started(self, header: Header) -> None:
+        self._header = header
+        if header.operators:
+            self._describe(header)
+
+    def observed(self, observation: Observation) -> None:
+        layout, hosts = observation.context.layout, observation.leases.keys()
+        if layout is not self._layout or not hosts <= self._hosts:
+            self._layout, self._hosts = layout, frozenset(hosts)
+            further = described_further(self._header, observation.context, observation.leases.values())
+            if further != self._header and further.operators:
+                self._describe(further)
+            self._header = further
+        if self._described:
+            self._write(written_observation(observation, self._last))
+            self._last = observation
+
+    def decided(self, decision: Decision) -> None:
+        if self._described:
+            self._write({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        if not self._described:
+            self._describe(self._header)
+        self._write(written_ending(ending))
+
+    def _describe(self, header: Header) -> None:
+        self._header, self._described = header, True
+        self._write({"kind": "start", "format": FORMAT, **_timed(header), **asdict(header)})
+
+    def _write(self, entry: Json) -> None:
+        raise NotImplementedError
+
+
+def _timed(header: Header) -> Json:
+    """Return the start time of a header of a later part, so that a reader from the end finds a time in each file."""
+    return {"time": header.before["time"]} if header.before else {}
+
 
 log = logging.getLogger(__name__)
 
 
 class Collector(Entries):
-    """An observer that keeps the recording in memory, for simulated runs and views of a running one."""
+    """An observer that collects the recording in memory, for simulated runs and live views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +127,15 @@ class Collector(Entries):
 class Recorder(Entries):
     """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
 
-    The file of a killed run holds all entries up to then. resumed: whether it is that of an earlier driver, whose last
-    line may be torn, and goes on. keep: what is kept of a long recording; None: all, in one file. Raises EnvironmentProblem
-    if the file cannot be written.
+    The file of a killed run holds all entries up to then.
+
+    Args:
+        path: File or folder.
+        resumed: True if the file is that of an earlier driver and continues; its last line may be torn.
+        keep: Retention of a long recording; None for all, in one file.
+
+    Raises:
+        EnvironmentProblem: If the file cannot be written.
     """
 
     def __init__(self, path: Path | str, *, resumed: bool = False, keep: Keep | None = None) -> None:
@@ -109,7 +171,7 @@ class Recorder(Entries):
         self._file.close()
 
     def _begin_part(self, keep: Keep, now: float) -> None:
-        """Go on in a new file, at whose beginning is what this one, and all before it, came to."""
+        """Continue in a new file that begins with the totals of all before."""
         try:
             before = keep.summed(Recording.outline(self.path, whole=True))
         except ElastreamError:
@@ -150,11 +212,15 @@ class Recorder(Entries):
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded run. Arrays over time are float64 of shape (observations,), NaN where unknown.
+    """A recorded run. Arrays over time are float64 of shape (observations,), NaN if unknown.
 
-    header: description of the run. series: its observations. decisions: the last version of each round, in order. ending:
-    None if the run was killed before its end. Of a long run, what lies further back than it was to keep is forgotten;
-    `header.before` then says what it came to.
+    Observations older than the retention are missing; `header.before` has their totals.
+
+    Attributes:
+        header: Description of the run.
+        series: Its observations.
+        decisions: The last version of each round, in order.
+        ending: None if the run was killed before its end.
     """
 
     header: Header
@@ -166,26 +232,25 @@ class Recording:
     def read(cls, path: Path | str) -> "Recording":
         """Read a recording from a file or a run directory.
 
-        A torn last line, left by a run killed while writing, is skipped. Raises InputError with file and line for any other
-        damage.
+        A torn last line of a killed run is skipped. Raises InputError with file and line for any other damage.
         """
         file = file_of(Path(path))
         while True:
             files = files_of(file)
             try:
-                found = cls.of(chain.from_iterable(map(entries_of, files)), str(file))
+                recording = cls.of(chain.from_iterable(map(entries_of, files)), str(file))
             except InputError:
                 if [each.stem for each in files_of(file)] == [each.stem for each in files]:
                     raise
                 continue  # one was forgotten meanwhile
             if len(files_of(file)) <= len(files):
-                return found  # else a new one was begun meanwhile
+                return recording  # else a new one was begun meanwhile
 
     @classmethod
     def outline(cls, path: Path | str, *, whole: bool = False) -> "Recording":
-        """A recording's header and ending alone, quickly found however long the run was. Raises InputError, as `read`.
+        """Read header and ending alone, quickly however long the run. Raises InputError as `read` does.
 
-        whole: with all else of its last file.
+        whole: read all of its last file.
         """
         file = file_of(Path(path))
         left_out = () if whole else ('{"kind":"observation"', '{"kind":"decision"')
@@ -226,7 +291,7 @@ class Recording:
 
     @property
     def forgotten(self) -> float:
-        """Seconds of the run of which only figures are kept, from its beginning on; 0 where all is there."""
+        """Seconds from the beginning of which only totals are left; 0 if all is there."""
         return float(self.header.before.get("time", 0.0))
 
     @cached_property
@@ -249,40 +314,42 @@ class Recording:
         return self.series.operators.column(name, metric.value, len(self.times))
 
     def whole(self, metric: Metric) -> Floats:
-        """`metric` of the dataflow, else the sum over its sources."""
+        """Return `metric` of the dataflow, else the sum over its sources."""
         whole = self.application(metric)
         if not np.isnan(whole).all():
             return whole
         return sum((self.operator(name, metric) for name in self.sources), start=0 * self.times)
 
     def alternate(self, name: str, metric: Metric) -> Floats:
-        """`metric` of one alternate, `"operator.alternate"`, over time, NaN until it has run."""
+        """Return `metric` of one alternate, `"operator.alternate"`, over time; NaN until it has run."""
         return self.series.alternates.column(name, metric.value, len(self.times))
 
     def host(self, name: str, metric: Metric) -> Floats:
-        """`metric` of one host over time, NaN while it is not leased."""
+        """Return `metric` of one host over time; NaN while it is not leased."""
         return self.series.hosts.column(name, metric.value, len(self.times))
 
     def parallelism(self, operator: str) -> Floats:
-        """Instances of `operator` over time: as measured, else as in the composition for its stage."""
-        found = self.operator(operator, Metric.PARALLELISM)
+        """Return the instances of `operator` over time: measured, else as composed for its stage."""
+        instances = self.operator(operator, Metric.PARALLELISM)
         stage = next((s["name"] for s in self.header.stages if operator in s["operators"]), operator)
         for name in (operator, stage):
-            found = np.where(np.isnan(found), self.series.composed.column(name, "parallelism", len(self.times)), found)
-        return found
+            instances = np.where(
+                np.isnan(instances), self.series.composed.column(name, "parallelism", len(self.times)), instances
+            )
+        return instances
 
     def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
-        """Per observation, the host of each placed task of `operator`, by task index."""
+        """Return for each observation the host of each placed task of `operator`, by task index."""
         row = self.operators.index(operator)
         return tuple({index: host for (of, index), host in now.items() if of == row} for now in self.series.placed)
 
     def host_count(self) -> dict[HostState, Floats]:
-        """Number of hosts in each paid state, over time."""
+        """Return the number of hosts in each paid state, over time."""
         return {state: np.array(self.series.states[state.value]) for state in HostState if state in ACTIVE}
 
     @property
     def leased(self) -> Floats:
-        """Number of hosts that are paid for, over time."""
+        """Number of paid hosts, over time."""
         return np.asarray(sum(self.host_count().values(), start=np.zeros(len(self.times))))
 
     def cost(self) -> Floats:
@@ -290,12 +357,12 @@ class Recording:
 
     @cached_property
     def hosts(self) -> tuple[Lease, ...]:
-        """All leases of the run as last recorded, in request order; `history` has their states and times."""
+        """All leases as last recorded, in request order; `history` has their states and times."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
         types = host_types(self.header)
-        found = (read_lease(lease, types) for lease in self.series.leases.values())
-        return tuple(sorted(found, key=lambda lease: lease.since))
+        leases = (read_lease(lease, types) for lease in self.series.leases.values())
+        return tuple(sorted(leases, key=lambda lease: lease.since))
 
     @property
     def batches(self) -> tuple[MicroBatch, ...]:
@@ -304,36 +371,36 @@ class Recording:
 
     @cached_property
     def alarms(self) -> tuple[tuple[Alarm, float | None], ...]:
-        """Every alarm of the run as last worded, and when it was first seen cleared: None where it stood to the end."""
-        found: dict[tuple[str, float], tuple[Alarm, float | None]] = {}
+        """Every alarm with its last text, and when it was first seen cleared; None if it stood to the end."""
+        alarms: dict[tuple[str, float], tuple[Alarm, float | None]] = {}
         standing: set[tuple[str, float]] = set()
         for time, each in self.series.alarms:
             now = {(alarm.source, alarm.since): alarm for alarm in (Alarm(**fields) for fields in each)}
-            found |= {key: (found[key][0], time) for key in standing - now.keys()}
-            found |= {key: (alarm, None) for key, alarm in now.items()}
+            alarms |= {key: (alarms[key][0], time) for key in standing - now.keys()}
+            alarms |= {key: (alarm, None) for key, alarm in now.items()}
             standing = set(now)
-        return tuple(found.values())
+        return tuple(alarms.values())
 
     @cached_property
     def latency_basis(self) -> Mapping[str, Basis]:
-        """What the latency of the whole run was measured from, by source: the least exact basis of each."""
+        """Least exact basis of latencies over the whole run, by source."""
         return weakest(map(read_basis, self.series.bases))
 
     def signal_rounds(self) -> Iterator[tuple[float, int, Signals]]:
-        """Of each observation its time, the version of the guards in force, and the newest reading of each signal."""
+        """Yield for each observation its time, the version of the guards in force, and the newest signal readings."""
         return ((time, version, dict(signals)) for time, version, signals in self._rounds())
 
     def _rounds(self) -> Iterator[tuple[float, int, dict[str, SignalReading]]]:
-        """The same; the readings are one dict that changes."""
+        """Yield the rounds of `signal_rounds` with one shared dict that changes."""
         rows, versions = self.series.signals.rows(), iter(self.series.guards)
         row, version = next(rows, None), next(versions, None)
         now: dict[str, SignalReading] = {}
         in_force = 0
         for number, time in enumerate(self.series.times):
             while row is not None and row[0] <= number:
-                _, name, value, taken = row
-                if taken == taken:
-                    now[name] = SignalReading(value, taken)
+                _, name, value, at = row
+                if at == at:
+                    now[name] = SignalReading(value, at)
                 else:
                     now.pop(name, None)
                 row = next(rows, None)
@@ -342,36 +409,36 @@ class Recording:
             yield time, in_force, now
 
     def signals_at(self, time: float) -> Signals:
-        """The newest reading of each signal at the last observation by `time`."""
-        found: Signals = {}
+        """Return the newest reading of each signal at the last observation by `time`."""
+        newest: Signals = {}
         for _, _, signals in islice(self._rounds(), int(np.searchsorted(self.times, time, side="right"))):
-            found = signals
-        return dict(found)
+            newest = signals
+        return dict(newest)
 
     def standings_at(self, time: float) -> Mapping[str, GuardDecision]:
-        """What the guards said of each element at the last observation by `time`."""
-        found: dict[str, GuardDecision] = {}
+        """Return the guards' standing of each element at the last observation by `time`."""
+        standings: dict[str, GuardDecision] = {}
         for number, element, fields in self.series.standings:
             if self.series.times[number] > time:
                 break
             if fields is None:
-                found.pop(element, None)
+                standings.pop(element, None)
             else:
-                found[element] = read_standing(fields, found.get(element))
-        return found
+                standings[element] = read_standing(fields, standings.get(element))
+        return standings
 
     def compositions_at(self, time: float) -> Mapping[str, Composition]:
-        """By query the composition in effect at the last observation by `time`, and under "" the one that was wanted."""
+        """Return the composition in force by query at the last observation by `time`; "" has the requested one."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: read_composition(fields) for _, query, fields in rows}
 
     def rings_at(self, time: float) -> Mapping[str, Ring]:
-        """The ring of each operator that had one at the last observation by `time`."""
-        known = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
-        return {operator: Ring(tokens) for operator, tokens in (known[-1] if known else {}).items()}
+        """Return the operators' rings at the last observation by `time`."""
+        rings_until = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
+        return {operator: Ring(tokens) for operator, tokens in (rings_until[-1] if rings_until else {}).items()}
 
     def query_of(self, element: str) -> str:
-        """The query (segment) in which an operator runs, or in which a choice decides."""
+        """Return the query (segment) in which an operator runs, or a choice decides."""
         operator = next((edge["source"] for edge in self.header.edges if edge.get("choice") == element), element)
         return next((stage["segment"] for stage in self.header.stages if operator in stage["operators"]), "")
 
@@ -382,7 +449,7 @@ class Recording:
 
     @property
     def end(self) -> float:
-        """When the run ended, seconds; without an ending, the time of the last observation."""
+        """End of the run [s]; without an ending, the time of the last observation."""
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0

@@ -1,7 +1,8 @@
-"""Recorded observations as columns: one array of float64 for each row and metric.
+"""Recorded observations as columns: one float64 array for each row and metric.
 
-A run of weeks has hundreds of thousands of observations. Kept as the entries that they were written as they take a hundred
-times the memory, so each entry is taken apart as it is read.
+A run of weeks has hundreds of thousands of observations. Stored as entries they would need a hundred times the
+memory, so each
+entry is split as it is read.
 """
 
 from array import array
@@ -23,9 +24,9 @@ Numbers: TypeAlias = "array[float]"
 
 
 class Columns:
-    """Values over time of one kind of row, such as operators, by row and name of the metric.
+    """Values over time of one kind of row, such as operators, by row and metric name.
 
-    A column begins with its first known value: what stood before, behind its end and between two values is unknown.
+    A column begins with its first known value; before it, after its end and in gaps the value is unknown.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Columns:
         self._columns: dict[tuple[str, str], tuple[int, Numbers]] = {}
 
     def add(self, number: int, rows: Sequence[str], values: Mapping[str, Sequence[float | None]]) -> None:
-        """Take the values of observation `number`, from 0."""
+        """Add the values of observation `number`, from 0."""
         for row in rows:
             self.rows.setdefault(row)
         for metric, column in values.items():
@@ -42,65 +43,70 @@ class Columns:
             for row, value in zip(rows, column, strict=True):
                 if value is None or value != value:
                     continue
-                known = self._columns.get((row, metric))
-                if known is None:
-                    known = self._columns[row, metric] = (number, array("d"))
-                first, kept = known
-                if missing := number - first - len(kept):
-                    kept.extend([NAN] * missing)
-                kept.append(value)
+                stored = self._columns.get((row, metric))
+                if stored is None:
+                    stored = self._columns[row, metric] = (number, array("d"))
+                first, values_so_far = stored
+                if missing := number - first - len(values_so_far):
+                    values_so_far.extend([NAN] * missing)
+                values_so_far.append(value)
 
     def column(self, row: str | None, metric: str, count: int) -> Floats:
-        """Values over `count` observations, shape (count,), NaN where unknown. row: None for the first row."""
-        found = np.full(count, np.nan)
+        """Return the values over `count` observations, shape (count,), NaN if unknown. row: None for the first row."""
+        values = np.full(count, np.nan)
         name = next(iter(self.rows), "") if row is None else row
-        if (known := self._columns.get((name, metric))) is not None:
-            first, kept = known
-            found[first : first + len(kept)] = kept
-        return found
+        if (column := self._columns.get((name, metric))) is not None:
+            first, recorded = column
+            values[first : first + len(recorded)] = recorded
+        return values
 
 
 class Readings:
-    """Readings of signals as they were recorded, a row each, in order: whenever a newer one was there, or none any more."""
+    """Recorded readings of signals, a row each, in order: each newer reading, or the loss of one."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        self._numbers, self._of, self._taken = array("q"), array("q"), array("d")
+        self._numbers, self._of, self._times = array("q"), array("q"), array("d")
         self._values: list[float | bool | str | None] = []
 
     def add(self, number: int, read: Mapping[str, Sequence[Any]], gone: Sequence[str]) -> None:
-        """Take what is new at observation `number`: value and time by name, and names without a reading from now on."""
-        for name, (value, taken) in (*read.items(), *((name, (None, NAN)) for name in gone)):
+        """Add what is new at observation `number`: (value, time) by name, and names that lost their reading."""
+        for name, (value, time) in (*read.items(), *((name, (None, NAN)) for name in gone)):
             self._numbers.append(number)
             self._of.append(self.names.setdefault(name, len(self.names)))
-            self._taken.append(taken)
+            self._times.append(time)
             self._values.append(value)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def rows(self) -> Iterator[tuple[int, str, float | bool | str | None, float]]:
-        """Number of the observation, name, value and time of each; the time is NaN where there is no reading any more."""
+        """Yield observation number, name, value and time of each; the time is NaN if a reading was lost."""
         names = list(self.names)
-        for number, of, value, taken in zip(self._numbers, self._of, self._values, self._taken, strict=True):
-            yield number, names[of], value, taken
+        for number, of, value, time in zip(self._numbers, self._of, self._values, self._times, strict=True):
+            yield number, names[of], value, time
 
 
 @dataclass
 class Series:
-    """All observations of a run; `add` takes the next.
+    """All observations of a run; `add` appends one. "By change" means: (number of the observation, value) per change.
 
-    application, operators, hosts, links: their metrics. composed: parallelism by the composition, under the name
-    "parallelism". placed: of each observation, the host of each placed task by (row of its operator, its index); one value
-    as long as nothing moves. states: of each observation, how many hosts are in each state. leases: the last entry of each
-    host. alarms: (time, alarms) whenever those that stand have changed. bases: what latency was measured from, by source,
-    whenever that has changed. alternates: metrics of each, `"operator.alternate"`. signals: what guards could read.
-    standings, guards, compositions: (number of the observation, ...) whenever the standing of an element (None: it has none
-    any more), the version of the guards, or the composition wanted (query "") or in effect in a query is another one.
-    rings: (number of the observation, tokens by operator) whenever one has changed. behind: of copies of state those that
-    would take over, checkpoints that the last of each operator's is behind. held: (number of the observation, state
-    partitions of which a host keeps copies, by operator and host) whenever that has changed. lacking: (number of the
-    observation, why copies are missing) whenever that has changed.
+    Attributes:
+        application: Its metrics, as for operators, hosts, links and alternates (`"operator.alternate"`).
+        composed: Parallelism by the composition, as metric "parallelism".
+        placed: Per observation, host by (row of the operator, task index); one shared value while nothing moves.
+        states: Per observation, number of hosts in each state.
+        leases: The last entry of each host.
+        alarms: (time, alarms) per change.
+        bases: Basis of latencies by source, per change.
+        signals: Readings available to guards.
+        standings: By change, an element and its standing (None once it has no guards).
+        guards: By change, the version of the guards.
+        compositions: By change, a query and its composition in force; query "" for the requested one.
+        rings: By change, tokens by operator.
+        behind: Largest lag [checkpoints] of the replicas that would take over, by operator.
+        replicas: By change, state partitions with a standby replica, by operator and host.
+        lacking: By change, why standby replicas are missing.
     """
 
     times: Numbers = field(default_factory=lambda: array("d"))
@@ -122,12 +128,12 @@ class Series:
     compositions: list[tuple[int, str, Json]] = field(default_factory=list)
     rings: list[tuple[int, Mapping[str, Mapping[str, float]]]] = field(default_factory=list)
     behind: Columns = field(default_factory=Columns)
-    held: list[tuple[int, Mapping[str, Mapping[str, list[int]]]]] = field(default_factory=list)
+    replicas: list[tuple[int, Mapping[str, Mapping[str, list[int]]]]] = field(default_factory=list)
     lacking: list[tuple[int, str]] = field(default_factory=list)
-    _wanted: Json | None = None
+    _requested: Json | None = None
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Take an entry. Raises KeyError, TypeError or ValueError where it is no observation."""
+        """Add an entry. Raises KeyError, TypeError or ValueError if it is no observation."""
         number, time = len(self.times), float(entry["time"])
         for name in ("application", "operators", "hosts", "links", "alternates"):
             frame = entry.get(name, {}) if name in ("links", "alternates") else entry[name]
@@ -137,8 +143,8 @@ class Series:
             self.rings.append((number, entry["rings"]))
         if "standby" in entry:
             self._copy(number, entry["standby"])
-        wanted = entry["composition"]["parallelism"]
-        self.composed.add(number, list(wanted), {"parallelism": list(wanted.values())})
+        parallelism = entry["composition"]["parallelism"]
+        self.composed.add(number, list(parallelism), {"parallelism": list(parallelism.values())})
         self._place(entry["tasks"], entry["hosts"]["ids"])
         states = Counter(lease["state"] for lease in entry["leases"])
         for state, counts in self.states.items():
@@ -157,14 +163,14 @@ class Series:
         if behind := standby.get("behind"):
             self.behind.add(number, list(behind), {Metric.STANDBY_LAG.value: list(behind.values())})
         if "held" in standby:
-            self.held.append((number, standby["held"]))
+            self.replicas.append((number, standby["held"]))
         if "why" in standby:
             self.lacking.append((number, standby["why"]))
 
     def _guard(self, number: int, entry: Mapping[str, Any]) -> None:
-        if (wanted := entry["composition"]) != self._wanted:
-            self._wanted = wanted
-            self.compositions.append((number, "", wanted))
+        if (requested := entry["composition"]) != self._requested:
+            self._requested = requested
+            self.compositions.append((number, "", requested))
         self.compositions += [(number, query, each) for query, each in entry.get("effective", {}).items()]
         self.signals.add(number, entry.get("signals", {}), entry.get("signals_gone", ()))
         self.standings += [(number, each["element"], each) for each in entry.get("standings", ())]

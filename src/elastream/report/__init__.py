@@ -1,1 +1,1 @@
-"""The report of a run: its figures, and the HTML page."""
+"""Report of a run: its figures, and the HTML page."""

@@ -1,4 +1,4 @@
-"""A run on a few lines of HTML without scripts: what a notebook shows of a result, wherever it is opened."""
+"""A run as a few lines of HTML without scripts, for any notebook."""
 
 import html
 import math
@@ -12,15 +12,14 @@ from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.wording import amount, clock, duration_text, rate_text
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE
+from elastream.report.drawing import PALETTE, thinned
 from elastream.report.page import Card, cards
 from elastream.report.summary import Summary
-from elastream.report.thinning import thinned
 
+# Size of a curve's picture [pixels].
 WIDTH, HEIGHT = 250, 64
-"""Size of a curve's picture, pixels."""
+# Most points of a curve: about one per pixel.
 POINTS = 240
-"""Most points of a curve: about one a pixel."""
 GOOD, BAD = "#1f7f5f", "#b23a52"
 GREY = "#8a8f98"
 
@@ -29,7 +28,7 @@ CARD = "padding:.35rem .9rem .35rem 0"
 
 
 def sentence(recording: Recording, summary: Summary) -> str:
-    """How a run ended, on one line: `"word_count finished after 3.0 min"`."""
+    """Return how a run ended, on one line: `"word_count finished after 3.0 min"`."""
     name = recording.header.flow + (" (simulated)" if recording.header.plant == "simulated" else "")
     reason = recording.ending.reason if recording.ending else ""
     return f"{name} {summary.status} after {duration_text(summary.seconds)}" + (f": {reason}" if reason else "")
@@ -84,7 +83,7 @@ def _picture(
     lines: Sequence[tuple[str, Floats, str]],
     level: float | None,
 ) -> str:
-    """A panel of curves from 0 to their highest value, which its heading names."""
+    """Return a panel of curves from 0 to their highest value, which its heading names."""
     top = max([float(np.nanmax(values)) for _, values, _ in lines if not np.isnan(values).all()] + [level or 0.0, 1e-9])
     end = max(float(times[-1]), 1e-9)
     drawn = "".join(_line(times, values, colour, end, top) for _, values, colour in lines)
@@ -92,10 +91,10 @@ def _picture(
         y = _y(level, top)
         drawn += f'<path d="M0 {y}H{WIDTH}" stroke="{GREY}" stroke-dasharray="4 3" fill="none"/>'
     names = " ".join(f'<span style="color:{colour}">{html.escape(name)}</span>' for name, _, colour in lines)
-    said = f" <span style='color:{GREY}'>target {duration_text(level)}</span>" if level is not None else ""
-    said += f' <span style="color:{GREY}">highest {write(top)}</span>'
+    notes = f" <span style='color:{GREY}'>target {duration_text(level)}</span>" if level is not None else ""
+    notes += f' <span style="color:{GREY}">highest {write(top)}</span>'
     return (
-        f'<div><div style="font-size:11px"><b>{title}</b> {names}{said}</div>'
+        f'<div><div style="font-size:11px"><b>{title}</b> {names}{notes}</div>'
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
         f'<path d="M0 {HEIGHT - 1}H{WIDTH}" stroke="{GREY}" stroke-opacity=".4"/>{drawn}</svg>'
         f'<div style="font-size:10px;color:{GREY};display:flex;justify-content:space-between">'
@@ -108,7 +107,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _line(times: Floats, values: Floats, colour: str, end: float, top: float) -> str:
-    """A curve, broken where nothing is known."""
+    """Return a curve, interrupted at unknown values."""
     path, pen = [], "M"
     for time, value in zip(*thinned(times, values, POINTS), strict=True):
         if math.isnan(value):

@@ -1,7 +1,8 @@
-"""Renders one self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
+"""One self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
-Scripts and data are inlined, so that the file works offline. All figures come from the recording; unknown ones are shown
-as a dash. Without plotly (extra `pages`) the page has no time line.
+Scripts and data are inlined, so the file works offline. All figures come from the recording; unknown ones are a dash.
+Without
+plotly (extra `pages`) the page has no timeline.
 """
 
 import json
@@ -10,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,77 @@ from elastream.errors import ElastreamError, in_one_line, missing
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
-from elastream.report.dynamic import ran
 from elastream.report.rings import state_at_the_end
 from elastream.report.summary import Summary, summarise
 from elastream.report.timeline import timeline
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionShares:
+    """Selections of an operator with several alternates, or of a choice.
+
+    Attributes:
+        element: Its name.
+        shares: Share of the time for each option.
+        switches: Their number.
+        closed: Share of the time in which guards allowed no option, so that the last one stayed; NaN without guards.
+    """
+
+    element: str
+    shares: tuple[tuple[str, float], ...]
+    switches: int
+    closed: float = math.nan
+
+
+def selections_of(recording: Recording) -> tuple[SelectionShares, ...]:
+    """Return the selections of each dynamic element of a run, by the requested compositions."""
+    if not len(recording.times):
+        return ()
+    begin, end = float(recording.times[0]), max(recording.end, float(recording.times[-1]))
+    whole = max(end - begin, 1e-9)
+    selections = []
+    for element in _elements(recording):
+        spans = list(_spans(recording, element, end))
+        seconds: dict[str, float] = {}
+        for option, since, until in spans:
+            seconds[option] = seconds.get(option, 0.0) + until - since
+        shares = sorted(((option, each / whole) for option, each in seconds.items()), key=lambda each: -each[1])
+        selections.append(
+            SelectionShares(element, tuple(shares), max(0, len(spans) - 1), _closed(recording, element, end) / whole)
+        )
+    return tuple(selections)
+
+
+def _elements(recording: Recording) -> tuple[str, ...]:
+    header = recording.header
+    operators = [each["name"] for each in header.operators if len(each["alternates"]) > 1]
+    return tuple(dict.fromkeys([*operators, *(each["choice"] for each in header.edges if each.get("choice"))]))
+
+
+def _spans(recording: Recording, element: str, end: float) -> Iterator[tuple[str, float, float]]:
+    """Yield (option, begin, end)."""
+    times = recording.series.times
+    changes: list[tuple[str, float]] = []
+    for number, query, composition in recording.series.compositions:
+        option = composition["alternates"].get(element) or composition["choices"].get(element)
+        if not query and option is not None and (not changes or changes[-1][0] != option):
+            changes.append((option, times[number]))
+    for (option, since), (_, until) in pairwise([*changes, ("", end)]):
+        yield option, since, until
+
+
+def _closed(recording: Recording, element: str, end: float) -> float:
+    """Return the seconds in which the guards of `element` allowed nothing; NaN without guards."""
+    times = recording.series.times
+    changes = [
+        (fields is not None and not fields["allowed"], times[number])
+        for number, name, fields in recording.series.standings
+        if name == element
+    ]
+    if not changes:
+        return math.nan
+    return math.fsum(until - since for (closed, since), (_, until) in pairwise([*changes, (False, end)]) if closed)
+
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +119,17 @@ STATUS = {
     "died": "died: the recording breaks off without an end entry",
 }
 
-SHOWN = 200
-"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning: with
-all of them a page of weeks opens slowly."""
+# Decisions shown from the beginning and from the end; of leases, twice as many from the beginning. A page with those of
+# weeks opens slowly.
+MAX_ROWS = 200
 
+# Latest reasons for missing standby replicas that are shown.
 LACKING = 5
-"""Latest reasons for which copies of state were missing that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure of the summary: value, label and annotation. good: whether it meets its target; None without one."""
+    """A figure of the summary: value, label and annotation. good: True if it meets its target; None without one."""
 
     value: str
     label: str
@@ -72,15 +140,15 @@ class Card:
 def write_report(recording: Recording, path: Path | str, summary: Summary | None = None) -> Path:
     """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails.
 
-    summary: that of the recording, where it is there already: of a run of weeks it takes seconds.
+    summary: that of the recording if available; for a run of weeks it takes seconds.
     """
     return write_text(Path(path), render(recording, summary), "report")
 
 
 def report_problem(recording: Recording, path: Path | str, summary: Summary | None = None) -> str:
-    """Write the report as `write_report` does; if that fails, log one sentence and return it, otherwise return "".
+    """Write the report as `write_report` does; on failure log one sentence and return it, otherwise return "".
 
-    For the end of a run: no failure of its report may cost its result.
+    For the end of a run: a failed report must not cost its result.
     """
     try:
         write_report(recording, path, summary)
@@ -120,13 +188,13 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         figure=_inline(timeline(recording)),
         plotly=plotly,
         no_plots=no_plots,
-        decisions=decisions[:SHOWN],
-        later=decisions[max(SHOWN, len(decisions) - SHOWN) :],
-        left_out=max(0, len(decisions) - 2 * SHOWN),
+        decisions=decisions[:MAX_ROWS],
+        later=decisions[max(MAX_ROWS, len(decisions) - MAX_ROWS) :],
+        left_out=max(0, len(decisions) - 2 * MAX_ROWS),
         rounds=len(recording.decisions),
         alarms=recording.alarms,
-        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * SHOWN]],
-        leases_left_out=max(0, len(recording.hosts) - 2 * SHOWN),
+        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * MAX_ROWS]],
+        leases_left_out=max(0, len(recording.hosts) - 2 * MAX_ROWS),
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
         cost=summary.cost,
@@ -134,7 +202,7 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         unknown=UNKNOWN,
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
-        dynamic=ran(recording),
+        dynamic=selections_of(recording),
         state=state_at_the_end(recording),
         lacking=[(recording.series.times[number], why) for number, why in recording.series.lacking[-LACKING:] if why],
     )
@@ -152,15 +220,17 @@ def _plotly() -> tuple[str, str]:
 
 
 def cards(summary: Summary, recording: Recording) -> list[Card]:
-    """The figures at the top of the page, most important first."""
+    """Return the figures at the top of the page, most important first."""
     target = recording.header.target_latency
-    kept = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
+    within_target = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
     least = "≥ " if is_bound(summary.latency_basis) and not math.isnan(summary.records_within_target) else ""
     longest = "" if math.isnan(summary.longest_batch) else f"longest batch {duration_text(summary.longest_batch)}"
     return [
         Card(f"{least}{percent(summary.records_within_target)}", "of the records in time", in_time_aside(summary, target)),
-        Card(duration_text(summary.latency_p99), "latency, 99th percentile", basis_text(summary.latency_basis), kept),
+        Card(
+            duration_text(summary.latency_p99), "latency, 99th percentile", basis_text(summary.latency_basis), within_target
+        ),
         Card(duration_text(summary.latency_p50), "latency, median", longest),
         Card(f"{money(summary.cost)} {summary.currency}".rstrip(), "cost", _cost_aside(summary)),
         Card(amount(summary.records), "records processed", _processed(summary)),
@@ -173,7 +243,7 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
 
 
 def in_time_aside(summary: Summary, target: float | None) -> str:
-    """What stands beside the part of the records in time: the part of the time, and the target."""
+    """Return the annotation of the records in time: the time in time, and the target."""
     if target is None:
         return "no target latency"
     if math.isnan(summary.records_within_target) and math.isnan(summary.within_target):
@@ -182,7 +252,7 @@ def in_time_aside(summary: Summary, target: float | None) -> str:
 
 
 def costs_text(summary: Summary) -> str:
-    """The cost of a run, of a million records, and of each query where there are several."""
+    """Return the cost of a run, of a million records, and of each query if there are several."""
     unit = f" {summary.currency}" if summary.currency else ""
     each = "" if math.isnan(summary.cost_per_million) else f", {money(summary.cost_per_million)} a million records"
     queries = ", ".join(f"{query} {money(cost)}" for query, cost in summary.costs.items())
@@ -195,9 +265,9 @@ def _cost_aside(summary: Summary) -> str:
 
 
 def static_aside(summary: Summary) -> str:
-    """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known.
+    """Return the annotation of the cost: that of static provision for the run's peak; empty if unknown.
 
-    The peak and its work are said in the words of a policy's reasons, so that the two can be compared.
+    The wording of peak and work is that of a policy's reasons, for comparison.
     """
     if math.isnan(summary.static_cost):
         return ""
@@ -216,12 +286,12 @@ def _processed(summary: Summary) -> str:
 
 
 def _inline(data: Any) -> str:
-    """JSON text that is safe inside a script element."""
+    """Return JSON text that is safe inside a script element."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:
-    """Planning rounds, one by one, or with the note that a sequence of rounds without proposals and outcomes shares."""
+    """Yield planning rounds one by one, or grouped under a common note if they have no proposals and outcomes."""
     for quiet, group in groupby(decisions, key=lambda d: d.repeats if not (d.proposals or d.outcomes) else None):
         rounds = list(group)
         if quiet is None:
@@ -232,7 +302,7 @@ def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Dec
 
 
 def _bar(lease: Lease, end: float) -> list[float]:
-    """When a lease began, was ready and ended, in percent of the run."""
+    """Return when a lease began, was ready and ended, in percent of the run."""
     ready, until = lease.ready_at(), lease.until if lease.until is not None else end
     whole = max(end, until, 1e-9)
     return [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)]
@@ -263,12 +333,12 @@ def _operator_row(recording: Recording, operator: dict[str, Any]) -> dict[str, A
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    values_known = values[~np.isnan(values)]
+    return float(values_known.mean()) if len(values_known) else math.nan
 
 
 def _facts(recording: Recording) -> list[tuple[str, str]]:
-    """(name, value) of the environment, the host types, and the facts that the plant recorded at the end."""
+    """Return (name, value) of the environment, the host types, and the plant's facts."""
     header, ending = recording.header, recording.ending
     rows = [("plant", "simulated" if header.plant == "simulated" else f"{header.plant}, real"), ("policy", header.policy)]
     rows += [(str(key), str(value)) for key, value in header.environment.items()]

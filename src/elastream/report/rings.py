@@ -1,4 +1,4 @@
-"""Where the state of keyed operators was: rings of hosts over time, who kept copies, and who has what at the end."""
+"""State of keyed operators over a run: rings of hosts, standby replicas, and owners at the end."""
 
 import html
 from bisect import bisect_right
@@ -12,20 +12,26 @@ from elastream.core.wording import clock, counted
 from elastream.recording.recorder import Recording
 from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
 
-SPANS = 300
-"""Most changes of rings and copies that are drawn; of more, evenly chosen ones."""
-COPY = (0.62, 0.9)
-"""Where in the height of an interval the bar is that says who keeps its copies."""
+# Most changes of rings and replicas that are drawn; of more, evenly chosen ones.
+MAX_SPANS = 300
+# Position of the replica bar within the height of an interval.
+REPLICA_BAR = (0.62, 0.9)
 
 T = TypeVar("T")
-Held = Mapping[str, Sequence[int]]
-"""State partitions of an operator that each host keeps copies of."""
+# State partitions of an operator with a standby replica, by host.
+Replicas = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a host owned of a ring from `since` to `until`, seconds: [begin, end) of the keys, in parts where it goes
-    through 0. keepers: hosts with copies of it, that with most of them first."""
+    """Part of a ring that a host owned.
+
+    Attributes:
+        parts: [begin, end) of the keys, two parts if they cross 0.
+        since: Seconds.
+        until: Seconds.
+        keepers: Hosts with standby replicas of it, most replicas first.
+    """
 
     host: str
     parts: tuple[tuple[float, float], ...]
@@ -43,14 +49,21 @@ class Bands:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Every host that was ever on it, in the order of their coming."""
+        """Every host that was ever on it, in order of arrival."""
         return tuple(dict.fromkeys(each.host for each in self.intervals))
 
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
-    """What a host has of an operator's state: partitions that it owns, of how many; its token, None without a ring; hosts
-    that keep copies of what it owns; and of how many partitions it keeps copies itself."""
+    """State of an operator on one host.
+
+    Attributes:
+        owned: Partitions that the host owns.
+        of: All partitions.
+        token: On the ring; None without a ring.
+        keepers: Hosts with standby replicas of what it owns.
+        keeps: Partitions of which it has standby replicas.
+    """
 
     operator: str
     host: str
@@ -62,68 +75,68 @@ class StateOf:
 
 
 def rings_over_time(recording: Recording) -> tuple[Bands, ...]:
-    """The ring of each operator that had one."""
+    """Return the ring of each operator that had one."""
     series, counts = recording.series, _partitions(recording)
-    changes = sorted({number for number, _ in (*series.rings, *series.held)})
-    if len(changes) > SPANS:
-        changes = [changes[number * len(changes) // SPANS] for number in range(SPANS)]
+    changes = sorted({number for number, _ in (*series.rings, *series.replicas)})
+    if len(changes) > MAX_SPANS:
+        changes = [changes[number * len(changes) // MAX_SPANS] for number in range(MAX_SPANS)]
     end = max([recording.end, *recording.times[-1:].tolist()], default=0.0)
-    found: dict[str, list[Interval]] = {}
+    intervals: dict[str, list[Interval]] = {}
     for number, following in pairwise([*changes, len(series.times)]):
         until = series.times[following] if following < len(series.times) else end
-        held = _last(series.held, number, {})
+        replicas = _last(series.replicas, number, {})
         for operator, tokens in _last(series.rings, number, {}).items():
             ring = Ring(tokens)
             for host in ring.nodes:
-                keepers = _keepers(held.get(operator, {}), _numbers(ring, host, counts.get(operator, 0)))
-                found.setdefault(operator, []).append(
+                keepers = _keepers(replicas.get(operator, {}), _numbers(ring, host, counts.get(operator, 0)))
+                intervals.setdefault(operator, []).append(
                     Interval(host, _parts(ring, host), series.times[number], until, keepers)
                 )
-    return tuple(Bands(operator, tuple(intervals)) for operator, intervals in found.items())
+    return tuple(Bands(operator, tuple(intervals)) for operator, intervals in intervals.items())
 
 
 def state_at_the_end(recording: Recording) -> tuple[StateOf, ...]:
-    """Who had what of each keyed operator's state when it was last seen; empty without rings and copies."""
+    """Return the final state of each keyed operator by host; empty without rings and replicas."""
     series = recording.series
-    if not (series.rings or series.held):
+    if not (series.rings or series.replicas):
         return ()
     last, counts = len(series.times), _partitions(recording)
-    rings, held = _last(series.rings, last, {}), _last(series.held, last, {})
+    rings, replicas = _last(series.rings, last, {}), _last(series.replicas, last, {})
     placed = next((each for each in reversed(series.placed) if each), {})
-    found = []
-    for operator in sorted({*rings, *held}):
+    states = []
+    for operator in sorted({*rings, *replicas}):
         row = recording.operators.index(operator) if operator in recording.operators else -1
         owned: dict[str, list[int]] = {}
         for (of, index), host in sorted(placed.items()):
             if of == row:
                 owned.setdefault(host, []).append(index)
-        tokens, copies = rings.get(operator, {}), held.get(operator, {})
+        tokens, copies = rings.get(operator, {}), replicas.get(operator, {})
         hosts = [*tokens, *(host for host in (*owned, *copies) if host not in tokens)]
-        found += [
+        states += [
             StateOf(
                 operator, host, len(owned.get(host, ())), counts.get(operator, 0), tokens.get(host),
                 _keepers(copies, owned.get(host, ())), len(copies.get(host, ())),
             )
             for host in dict.fromkeys(hosts)
         ]  # fmt: skip
-    return tuple(found)
+    return tuple(states)
 
 
 def _last(changes: Sequence[tuple[int, T]], number: int, before: T) -> T:
-    """What the last change by observation `number` says."""
+    """Return the value of the last change by observation `number`."""
     at = bisect_right([each for each, _ in changes], number)
     return changes[at - 1][1] if at else before
 
 
 def _partitions(recording: Recording) -> Mapping[str, int]:
-    """State partitions by operator: as many as were ever seen placed or copied."""
+    """Return the number of state partitions by operator, as ever observed."""
     series, names = recording.series, recording.operators
-    found: dict[str, int] = {}
-    seen = {id(placed): placed for placed in series.placed}
-    for placed in seen.values():
+    counts: dict[str, int] = {}
+    placements = {id(placed): placed for placed in series.placed}
+    for placed in placements.values():
         for of, index in placed:
-            found[names[of]] = max(found.get(names[of], 0), index + 1)
-    return found
+            counts[names[of]] = max(counts.get(names[of], 0), index + 1)
+    return counts
 
 
 def _numbers(ring: Ring, host: str, count: int) -> tuple[int, ...]:
@@ -135,18 +148,20 @@ def _parts(ring: Ring, host: str) -> tuple[tuple[float, float], ...]:
     return ((begin, end),) if begin < end else tuple(each for each in ((begin, 1.0), (0.0, end)) if each[0] < each[1])
 
 
-def _keepers(held: Held, partitions: Sequence[int]) -> tuple[str, ...]:
-    """Hosts that keep copies of any of these, that of most first."""
-    wanted = set(partitions)
-    counts = {host: len(wanted.intersection(numbers)) for host, numbers in held.items()}
+def _keepers(replicas: Replicas, partitions: Sequence[int]) -> tuple[str, ...]:
+    """Return hosts with standby replicas of any of the partitions, most replicas first."""
+    chosen = set(partitions)
+    counts = {host: len(chosen.intersection(numbers)) for host, numbers in replicas.items()}
     return tuple(sorted((host for host in counts if counts[host]), key=lambda host: (-counts[host], host)))
 
 
 def add_bands(
     data: list[Json], layout: Json, bands: Bands, colours: Mapping[str, str], number: int, low: float, high: float
 ) -> None:
-    """Draw the ring of an operator as panel `number`, between heights `low` and `high` of the figure: bands of the owners'
-    colours, and on each a bar of the colour of the host that keeps copies of it."""
+    """Draw an operator's ring as panel `number`, between heights `low` and `high` of the figure.
+
+    Bands have the owners' colours; a bar on each has the colour of the host with its standby replica.
+    """
     axis = axis_of("y", number)
     areas: dict[tuple[str, bool], tuple[list[int | None], list[float | None]]] = {}
     for each in bands.intervals:
@@ -154,7 +169,9 @@ def add_bands(
             _area(areas, (each.host, False), each, begin, end)
             if each.keepers:
                 height = end - begin
-                _area(areas, (each.keepers[0], True), each, begin + COPY[0] * height, begin + COPY[1] * height)
+                _area(
+                    areas, (each.keepers[0], True), each, begin + REPLICA_BAR[0] * height, begin + REPLICA_BAR[1] * height
+                )
     for (host, copy), (x, y) in sorted(areas.items(), key=lambda area: area[0][1]):
         data.append(
             {
@@ -169,7 +186,7 @@ def add_bands(
                 "type": "scatter", "mode": "markers", "name": host, "xaxis": "x", "yaxis": axis,
                 "x": [x_of(each.since) for each in mine],
                 "y": [_middle(each) for each in mine],
-                "text": [_said(each) for each in mine],
+                "text": [_hover_text(each) for each in mine],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {"size": 5, "color": colours[host], "line": {"width": 1, "color": "#ffffff"}},
             }
@@ -199,13 +216,13 @@ def _area(
     y += [round(at, 5) for at in (low, low, high, high, low)] + [None]
 
 
-def _said(each: Interval) -> str:
+def _hover_text(each: Interval) -> str:
     parts = " and ".join(f"{begin:.3g} to {end:.3g}" for begin, end in each.parts)
     copies = f", copies on {', '.join(each.keepers)}" if each.keepers else ""
     return html.escape(f"{clock(each.since)}: {each.host} owns {parts}{copies}")
 
 
 def _middle(each: Interval) -> float:
-    """Where the name of an interval's host is, in the larger of its parts."""
+    """Return where the name of an interval's host is drawn, in the larger of its parts."""
     begin, end = max(each.parts, key=lambda part: part[1] - part[0])
     return (begin + end) / 2

@@ -1,6 +1,6 @@
-"""Computes the figures of a whole run: records served, latency, and cost.
+"""Figures of a whole run: records served, latency, and cost.
 
-The recording is the only input, so that finished, killed and simulated runs are summarised in the same way.
+The recording is the only input, so that finished, killed and simulated runs are summarised alike.
 """
 
 import math
@@ -18,18 +18,33 @@ from elastream.report.tally import Totals, tally_of
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of a run; NaN where unknown.
+    """Figures of a run; NaN if unknown.
 
-    status: "finished", "stopped", "failed", or "died" if the recording has no end. seconds: length of the run. records:
-    taken from the sources and committed. latency_p50, latency_p99: seconds, over all records. records_within_target:
-    fraction of the records whose latency is known that were in time. within_target: fraction of the time with a known 99th
-    percentile in which it was within the target latency. longest_batch: seconds, of all queries. host_seconds, cost: of
-    all leases. static_hosts, static_cost: the provision that the run's peak would have filled, and its cost over the run's
-    length. static_rate, static_cores: that peak, records/s, and the cores of speed 1 that it works. leases, releases,
-    lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds: tasks moved (where
-    the plant counts them, also by rings and drains) and planning rounds. refused: proposals refused. latency_basis: what
-    latencies count from, by source. lacked: metrics that the policy lacked for rounds, each with the longest time for which
-    it did. costs: by query, where there are several; they add up to `cost`. currency: of all money.
+    Attributes:
+        status: "finished", "stopped", "failed", or "died" if the recording has no end.
+        seconds: Length of the run.
+        records: Taken from the sources and committed.
+        latency_p50: Seconds, over all records.
+        latency_p99: Seconds, over all records.
+        records_within_target: Share of records with known latency that were in time.
+        within_target: Share of the time with a known 99th percentile in which it was within the target.
+        longest_batch: Seconds, of all queries.
+        host_seconds: Of all leases.
+        static_hosts: Hosts that the run's peak would have filled.
+        static_cost: Their cost over the run's length.
+        static_rate: Peak load [records/s].
+        static_cores: Cores of speed 1 that the peak needs.
+        leases: Hosts requested.
+        releases: Hosts released.
+        lost: Hosts failed.
+        peak_hosts: Most hosts leased at once.
+        moves: Tasks moved; also by rings and drains if the plant counts them.
+        rounds: Planning rounds.
+        refused: Proposals refused.
+        latency_basis: Basis of latencies by source.
+        lacked: Metrics that the policy lacked, each with the longest time.
+        costs: By query if there are several; they add up to `cost`.
+        currency: Of all money.
     """
 
     status: str
@@ -61,7 +76,7 @@ class Summary:
 
     @property
     def cost_per_million(self) -> float:
-        """Money for a million records; NaN where nothing was processed."""
+        """Cost of a million records; NaN if none were processed."""
         return 1e6 * self.cost / self.records if self.records > 0 else math.nan
 
     @property
@@ -72,13 +87,11 @@ class Summary:
 def summarise(recording: Recording) -> Summary:
     """Summarise a run.
 
-    `records`, `batches`, `latency_p50`, `latency_p99` and the cost come from the facts of its ending, if the plant counted
-    them or a pool reported the amount owed; of a run that was resumed also from what micro-batches of all its drivers took.
-    Otherwise records are the throughput integrated over the monitoring periods,
-    the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). The
-    static provision is that of `policies.common.provision`, from the work that the run measured. Of what a long run
-    has forgotten,
-    its tally says what it came to.
+    `records`, `batches`, latencies and cost come from the facts of the ending if the plant or a pool reported them;
+    the records of
+    a resumed run also from its micro-batches. Otherwise records are throughput over time, cost is that of the leases, and
+    quantiles are those of the mixture of all periods (see `mixture_quantile`). Static provision follows
+    `policies.common.provision` from the measured work. Totals replace what a long run has dropped.
     """
     ending, end, tally = recording.ending, recording.end, tally_of(recording)
     facts = ending.facts if ending else {}
@@ -122,18 +135,18 @@ def summarise(recording: Recording) -> Summary:
     )
 
 
-def _records(told: float, tally: Totals, *, resumed: bool) -> float:
-    """Records of a run, of which its plant told `told`.
+def _records(reported: float, tally: Totals, *, resumed: bool) -> float:
+    """Return the records of a run whose plant reported `reported`.
 
-    What earlier drivers of a run read, the last one knows only of sources whose offsets count records: else micro-batches
-    say it.
+    A resumed driver knows the records of earlier ones only for sources whose offsets count records; micro-batches
+    count the rest.
     """
-    counted = tally.counted if (resumed or math.isnan(told)) and tally.counted > 0 else math.nan
-    most = float(np.fmax(told, counted))
+    counted = tally.counted if (resumed or math.isnan(reported)) and tally.counted > 0 else math.nan
+    most = float(np.fmax(reported, counted))
     return tally.served if math.isnan(most) else most
 
 
 def _by_query(costs: Mapping[str, float], cost: float) -> Mapping[str, float]:
-    """`costs` in the proportions that were seen, so that they add up to `cost`; empty for a single query."""
-    seen = math.fsum(costs.values())
-    return {query: each * cost / seen for query, each in costs.items()} if len(costs) > 1 and seen > 0 else {}
+    """Return `costs` scaled to add up to `cost`; empty for a single query."""
+    total = math.fsum(costs.values())
+    return {query: each * cost / total for query, each in costs.items()} if len(costs) > 1 and total > 0 else {}

@@ -1,39 +1,131 @@
-"""What a run has come to so far, of bounded size: so that the figures of months do not need the recording of months.
+"""Totals of a run so far, of bounded size, so that figures of months do not need the recording of months.
 
-Each part of a recording begins with the tally of all before it; the summary adds up that and what is there. Latencies are
-kept as a mixture of distributions whose quantiles are told apart by STEP; all other figures are exact.
+Each part of a recording begins with the totals of all before it; the summary adds what is there. Latencies are a mixture of
+distributions, grouped by quantiles of relative width STEP. All other figures are exact.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from elastream.core.action import MoveTask
 from elastream.core.decision import Unknown, longest_lacked
 from elastream.core.frames import Floats
-from elastream.core.latency import Basis, weakest
+from elastream.core.latency import Basis, share_within, weakest
 from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
+from elastream.core.wording import UNKNOWN, percent
 from elastream.policies.common.provision import Work, work_of
 from elastream.recording.costs import queries_of, records_from_sources, split
 from elastream.recording.form import without_nan
 from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
-from elastream.report.in_time import InTime, in_time
 
+Values: TypeAlias = Floats | float
+
+
+@dataclass
+class InTime:
+    """Records and time within a target so far. Without a target nothing is counted.
+
+    Attributes:
+        target: Seconds.
+        judged: Records with known latency.
+        within: Records of them in time.
+        seconds: Periods with a known 99th percentile.
+        kept: Those of them in which it was within the target.
+        by_batches: True if batches report latencies.
+    """
+
+    target: float | None
+    judged: float = 0.0
+    within: float = 0.0
+    seconds: float = 0.0
+    kept: float = 0.0
+    by_batches: bool = False
+
+    def batches(self, batches: Iterable[MicroBatch]) -> None:
+        """Add the records of `batches`, spread evenly between the latencies of the oldest and the newest one."""
+        if self.target is None:
+            return
+        for batch in batches:
+            if batch.records > 0 and not math.isnan(batch.oldest):
+                self.judged += batch.records
+                self.within += batch.records * share_within(self.target, batch.oldest, batch.newest)
+                self.by_batches = True
+
+    def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
+        """Add periods; numbers or arrays of one shape, NaN if unknown.
+
+        Records count here only if no batch reports latencies.
+
+        Args:
+            seconds: Lengths.
+            p99: 99th percentiles of latency.
+            compliance: Shares of records in time.
+            records: Their numbers.
+        """
+        if self.target is None:
+            return
+        measured = ~np.isnan(p99)
+        self.seconds += float(np.sum(np.where(measured, seconds, 0.0)))
+        self.kept += float(np.sum(np.where(measured & (np.asarray(p99) <= self.target), seconds, 0.0)))
+        if not self.by_batches:
+            judged = np.where(np.isnan(compliance), 0.0, records)
+            self.judged += float(np.sum(judged))
+            self.within += float(np.sum(judged * np.nan_to_num(compliance)))
+
+    @property
+    def records(self) -> float:
+        """Share of the records that were in time; NaN if none is known."""
+        return self.within / self.judged if self.judged > 0 else math.nan
+
+    @property
+    def time(self) -> float:
+        """Share of the time in which the 99th percentile was within the target; NaN if it was never known."""
+        return self.kept / self.seconds if self.seconds > 0 else math.nan
+
+    def __str__(self) -> str:
+        """Return `"99% of the records, 97% of the time"`, or one part if only one is known."""
+        records, time = percent(self.records), percent(self.time)
+        if records == UNKNOWN:
+            return UNKNOWN if time == UNKNOWN else f"{time} of the time"
+        return f"{records} of the records, {time} of the time"
+
+
+def count_in_time(recording: Recording, before: InTime | None = None, widths: Floats | None = None) -> InTime:
+    """Count what was in time in a recording, added to `before`. widths: seconds of each of its periods."""
+    count = InTime(recording.header.target_latency) if before is None else replace(before)
+    count.batches(recording.batches)
+    widths = np.diff(recording.times, prepend=0.0) if widths is None else widths
+    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
+    count.period(widths, recording.application(Metric.LATENCY_P99), recording.application(Metric.COMPLIANCE), served)
+    return count
+
+
+# Relative width within which latencies count as one: as fine as any figure is shown.
 STEP = 0.02
-"""Relative width within which latencies count as one: as fine as any figure is shown."""
 
 
 @dataclass(frozen=True)
 class Totals:
     """Figures of a run, or of a part of it and all that came before.
 
-    time: at which it ends, seconds. served: records, by what passed a second; counted: as micro-batches that read sources
-    say. weights, p50, p99: of periods, or of groups of them, the records and
-    their quantiles of latency, seconds. last: number of the newest round counted. costs: money by query; spent: in all.
+    Attributes:
+        kept: Records and time within the target.
+        work: Of the run.
+        time: End [s].
+        served: Records, from throughput over time.
+        counted: Records, from micro-batches that read sources.
+        weights: Records of periods or groups of them.
+        p50: Their median latencies [s].
+        p99: Their 99th percentiles [s].
+        last: Number of the newest round.
+        costs: By query.
+        spent: Cost in all.
     """
 
     kept: InTime
@@ -56,7 +148,7 @@ class Totals:
     spent: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it, its latencies grouped."""
+        """Return the totals as JSON, with grouped latencies."""
         rows = np.stack([self.weights, self.p50, self.p99])
         rows = rows[:, (self.weights > 0) & np.isfinite(self.p50) & np.isfinite(self.p99) & (self.p50 > 0)]
         steps = np.round(np.log(rows[1:]) / math.log1p(STEP)).astype(int)
@@ -64,7 +156,7 @@ class Totals:
         weights = np.bincount(of.reshape(-1), rows[0], cells.shape[1])
         means = [np.bincount(of.reshape(-1), rows[0] * each, cells.shape[1]) / weights for each in rows[1:]]
         plain = ("time", "served", "counted", "longest_batch", "peak_hosts", "moves", "rounds", "last", "refused")
-        found: dict[str, Any] = without_nan(
+        fields: dict[str, Any] = without_nan(
             {
                 **{name: getattr(self, name) for name in plain},
                 "latencies": [weights.tolist(), *(each.tolist() for each in means)],
@@ -76,11 +168,11 @@ class Totals:
                 "spent": self.spent,
             }
         )
-        return found
+        return fields
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any], target: float | None) -> "Totals":
-        """What a part of a recording says of all before it; an empty one where it begins a run."""
+        """Read the totals before a part of a recording; empty at the beginning of a run."""
         if not fields:
             return cls(InTime(target), Work(target))
         weights, p50, p99 = (np.array(each, dtype=float) for each in fields["latencies"])
@@ -107,7 +199,7 @@ class Totals:
 
 
 def tally_of(recording: Recording) -> Totals:
-    """What a recording, and all before it, came to."""
+    """Return the totals of a recording and all before it."""
     before = Totals.of_json(recording.header.before, recording.header.target_latency)
     widths = np.diff(recording.times, prepend=before.time)
     served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * _driven(recording, widths))
@@ -117,7 +209,7 @@ def tally_of(recording: Recording) -> Totals:
     return replace(
         before,
         time=float(recording.times[-1]) if len(recording.times) else before.time,
-        kept=in_time(recording, before.kept, widths),
+        kept=count_in_time(recording, before.kept, widths),
         work=work_of(recording, before.work),
         served=float(served.sum() + np.nan_to_num(before.served)) if len(served) else before.served,
         counted=before.counted + _counted(recording),
@@ -138,16 +230,16 @@ def tally_of(recording: Recording) -> Totals:
 
 
 def _driven(recording: Recording, widths: Floats) -> Floats:
-    """`widths` of periods, seconds, without what lay between two drivers of a run that was resumed."""
-    found = widths.copy()
+    """Return `widths` of periods [s] without the gaps between two drivers of a resumed run."""
+    driven = widths.copy()
     before = float(recording.header.before.get("time") or 0.0)
     for note in recording.header.resumed:
         if float(note["time"]) <= before:
             continue
         at = int(np.searchsorted(recording.times, float(note["time"])))
-        if at < len(found):
-            found[at] = max(0.0, found[at] - (float(note["time"]) - float(note["seen"])))
-    return found
+        if at < len(driven):
+            driven[at] = max(0.0, driven[at] - (float(note["time"]) - float(note["seen"])))
+    return driven
 
 
 def _counted(recording: Recording) -> float:
@@ -162,20 +254,20 @@ def _counted(recording: Recording) -> float:
 
 
 def _costs(recording: Recording, before: Totals) -> tuple[Mapping[str, float], float]:
-    """(money by query, money in all) up to the last observation whose cost is known."""
+    """Return (cost by query, cost in all) up to the last observation with a known cost."""
     cost, queries = recording.application(Metric.COST), queries_of(recording.header.stages)
-    known = ~np.isnan(cost)
-    if not known.any() or not queries:
+    billed = ~np.isnan(cost)
+    if not billed.any() or not queries:
         return before.costs, before.spent
     operators = [[recording.operator(name, Metric.BUSY_CORES) for name in each] for each in queries.values()]
-    busy = np.array([np.nansum(each, axis=0) for each in operators])[:, known]
-    parts = split(np.maximum(np.diff(cost[known], prepend=before.spent), 0.0), busy).tolist()
-    found = dict(before.costs)
+    busy = np.array([np.nansum(each, axis=0) for each in operators])[:, billed]
+    parts = split(np.maximum(np.diff(cost[billed], prepend=before.spent), 0.0), busy).tolist()
+    by_query = dict(before.costs)
     for query, part in zip(queries, parts, strict=True):
-        found[query] = found.get(query, 0.0) + part
-    return found, float(cost[known][-1])
+        by_query[query] = by_query.get(query, 0.0) + part
+    return by_query, float(cost[billed][-1])
 
 
-def kept_for(seconds: float) -> Keep:
-    """Keep the recording of a run for so many seconds, and what it came to for good."""
+def retention_of(seconds: float) -> Keep:
+    """Return a retention of so many seconds of detail, and of totals for good."""
     return Keep(seconds, lambda recording: tally_of(recording).to_json())

@@ -1,7 +1,8 @@
-"""Builds the timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
+"""Timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
 
-The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's style
-sheet sets text colours; line colours work on light and dark backgrounds.
+The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's
+style sheet
+sets text colours; line colours work on light and dark backgrounds.
 """
 
 import html
@@ -18,19 +19,18 @@ from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.wording import clock, quantities
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
+from elastream.report.drawing import PALETTE, Json, add_title, axis_of, thinned, x_of
 from elastream.report.rings import add_bands, rings_over_time
-from elastream.report.thinning import thinned
 
+# Pixels: height of a panel, space between two, height of the decision strip, margins.
 ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
-"""Pixels: height of a panel, space between two, height of the strip of decisions, margins."""
 
+# Most points of a curve: twice what a wide screen can show side by side.
 POINTS = 3_000
-"""Most points of a curve: twice what a wide screen can show side by side."""
+# Most marks in a lane of the decision strip; of more, every n-th is shown.
 MARKS = 1_000
-"""Most marks in a lane of the strip of decisions; of more, every n-th is shown."""
+# Most host decisions drawn as lines through all panels; more would hide the curves.
 MARKED_LINES = 80
-"""Most host decisions that are drawn as lines through all panels; more would hide the curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Panel:
 
 
 def timeline(recording: Recording) -> Json:
-    """Plotly figure `{"data": [...], "layout": {...}}`; x is milliseconds after `ORIGIN`, unknown is null."""
+    """Return the Plotly figure `{"data": [...], "layout": {...}}`; x is milliseconds after `ORIGIN`, unknown is null."""
     panels = [panel for panel in _panels(recording) if any(_any_known(line.values) for line in panel.lines)]
     rings = rings_over_time(recording)
     marks, shown = _marks(recording.decisions, recording.hosts), len(panels) + len(rings)
@@ -185,7 +185,14 @@ def _add_panel(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of a decision, or of a host lost: its time, round (0: of none), lane, symbol, colour and hover text."""
+    """A mark of a decision or a lost host.
+
+    Attributes:
+        time: Seconds.
+        round: Of planning; 0 for none.
+        lane: Of the strip.
+        text: Shown on hover.
+    """
 
     time: float
     round: int
@@ -196,8 +203,8 @@ class Mark:
 
 
 def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:
-    """One mark per decision and kind of action done, failed or refused, and one per host lost."""
-    found = [
+    """Return one mark per decision and kind of action done, failed or refused, and one per lost host."""
+    marks = [
         Mark(time, 0, *LOST, f"<b>{html.escape(lease.host)} was lost at {clock(time)}</b>")
         for lease in leases
         for time, state in lease.history
@@ -213,10 +220,10 @@ def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]
                 kinds.setdefault(REFUSED, []).append(text)
         for (lane, symbol, colour), texts in kinds.items():
             head = f"<b>round {decision.round} at {clock(decision.time)}</b>"
-            seen = f"<i>seen: {html.escape(quantities(decision.seen))}</i>" if decision.seen else ""
-            text = "<br>".join(filter(None, [head, *(html.escape(each) for each in texts), seen]))
-            found.append(Mark(decision.time, decision.round, lane, symbol, colour, text))
-    return sorted(found, key=lambda mark: mark.time)
+            observed = f"<i>seen: {html.escape(quantities(decision.seen))}</i>" if decision.seen else ""
+            text = "<br>".join(filter(None, [head, *(html.escape(each) for each in texts), observed]))
+            marks.append(Mark(decision.time, decision.round, lane, symbol, colour, text))
+    return sorted(marks, key=lambda mark: mark.time)
 
 
 LEASED = ("hosts", "triangle-up", PALETTE[2])
@@ -226,13 +233,13 @@ LOST = ("hosts", "x", PALETTE[4])
 PLACED = ("tasks", "diamond", PALETTE[0])
 SWITCHED = ("dataflow", "square", PALETTE[3])
 REFUSED = ("not done", "x-thin-open", PALETTE[4])
+# Lanes of the decision strip, from the top, with their legends.
 LANES = {
     "hosts": "▲ leased  ▼ given back  ✖ lost",
     "tasks": "◆ moved",
     "dataflow": "■ switched or scaled",
     "not done": "✕ not done",
 }
-"""Lanes of the decision strip, from the top, with their legends."""
 
 
 STYLES = {

@@ -31,7 +31,7 @@ from elastream.spark.jvm.standby import standby_registry
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import MigrationLimits, Placing
 from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -153,7 +153,7 @@ def attach(
     original = sum(lease.state in ACTIVE_STATES for lease in hosts.active.values())
     placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
     registry = standby_registry(spark) if settings.replicas else None
-    instruments = Instruments(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
+    instruments = QueryAccess(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, settings.min_hosts)
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)

@@ -41,11 +41,11 @@ from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.ring import Rings
-from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
-from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame, weights
+from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -103,7 +103,7 @@ class SparkPlant(Generic[Q]):
 
     def __init__(
         self,
-        instruments: Instruments,
+        instruments: QueryAccess,
         queries: Q,
         hosts: Hosts,
         limits: PlantLimits,
@@ -332,7 +332,7 @@ class SparkPlant(Generic[Q]):
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._build(now, wall, live, loads, batches)
         critical = is_critical(observation.application, self._limits.target_latency)
-        self._load = ObservedLoad(weights(observation.tasks), observation.capacities, critical)
+        self._load = ObservedLoad(busy_cores(observation.tasks), observation.capacities, critical)
         self._history = [*self._history[-HISTORY_LENGTH + 1 :], Sample(now, observation.operators)]
         return observation
 

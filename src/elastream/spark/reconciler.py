@@ -26,7 +26,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.ring import Rings
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
 
@@ -105,7 +105,7 @@ class Reconciler:
 
     def __init__(
         self,
-        instruments: Instruments,
+        instruments: QueryAccess,
         queries: "CompiledQueries | SessionQueries",
         hosts: Hosts,
         rings: Rings,

@@ -45,7 +45,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, RunClock, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
-from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import STEP_S
@@ -135,7 +135,7 @@ class _RunSession:
     spark: SparkSession
     provider: Provider
     hosts: Hosts
-    instruments: Instruments
+    instruments: QueryAccess
     clock: RunClock
     alarms: Alarms
     partitions: int
@@ -249,7 +249,7 @@ def _spark_settings(
     return {**merged, **_standby_settings(merged)} if settings.replicas else merged
 
 
-def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes) -> Instruments:
+def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes) -> QueryAccess:
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
     recovery: Recovery | None = None
@@ -262,7 +262,7 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
         recovery = Recovery(spark)
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
-    return Instruments(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
+    return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
 
 
 def _standby_settings(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import InputError
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
-from elastream.spark.queries.damage import refuse_damaged
+from elastream.spark.queries.damage import check_not_damaged
 from elastream.spark.worker.composition import CompositionRequest, write_request
 
 READ = 30
@@ -74,19 +74,19 @@ def test_a_retired_edge_resumes_even_with_its_first_batch_left(run, layout) -> N
     (edge,) = (run.root / "edges").iterdir()
     (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
     shutil.rmtree(edge / "batch=1")
-    refuse_damaged(layout, run)
+    check_not_damaged(layout, run)
     shutil.rmtree(edge / "batch=0")
-    refuse_damaged(layout, run)
+    check_not_damaged(layout, run)
 
 
 def test_a_driver_killed_before_a_commit_leaves_a_whole_folder(run, layout) -> None:
     first = layout.segments[0].name
     (run.root / "checkpoint" / first / "commits" / "3").unlink()
-    refuse_damaged(layout, run)
+    check_not_damaged(layout, run)
 
 
 def test_a_whole_folder_is_gone_on_from(run: RunDirectory, layout: Layout) -> None:
-    refuse_damaged(layout, run)
+    check_not_damaged(layout, run)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_damaged_is_named(run: RunDirectory, layout: Layout, damage, sai
     first, second = (segment.name for segment in layout.segments)
     damage(run.root, first, second)
     with pytest.raises(InputError, match=said.format(first=first, second=second)) as error:
-        refuse_damaged(layout, run)
+        check_not_damaged(layout, run)
     assert str(error.value).startswith(f"the run in {run.root} cannot go on: ")
     assert str(error.value).endswith("; restore it, or start the run anew")
 
@@ -178,12 +178,12 @@ def test_what_is_damaged_is_named(run: RunDirectory, layout: Layout, damage, sai
 def test_a_torn_note_of_what_is_wanted_is_named(run: RunDirectory, layout: Layout) -> None:
     cut(run.wanted)
     with pytest.raises(InputError, match=r"control/wanted\.json is damaged"):
-        refuse_damaged(layout, run)
+        check_not_damaged(layout, run)
 
 
 def test_a_query_whose_checkpoint_is_gone_begins_anew_and_that_is_said(run: RunDirectory, layout: Layout, caplog) -> None:
     second = layout.segments[1].name
     shutil.rmtree(run.root / "checkpoint" / second)
     run.recording.write_text("")
-    refuse_damaged(layout, run)
+    check_not_damaged(layout, run)
     assert [record.message for record in caplog.records] == [f"there is no checkpoint of {second!r}: it begins anew"]

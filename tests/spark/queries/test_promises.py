@@ -17,7 +17,7 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect
 from elastream.dataflow.stages import lay_out
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.telemetry.batches import Batch, Taken
+from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.meter import MeterRow
 from support.property_examples import examples
 
@@ -40,7 +40,7 @@ def told(number, start, seconds, before):
     """A batch that took what had come since the one before it was planned, and what the meter says of it."""
     since = before.start if before else start - 1.0
     rows = max(1, round(RATE * (start - since)))
-    taken = Taken({"page": [number]}, {"page": [number + 1]}, rows, waiting=since)
+    taken = SourceProgress({"page": [number]}, {"page": [number + 1]}, rows, waiting=since)
     batch = Batch("source", number, start, seconds, rows, before.end if before else start, (taken,))
     at = start + seconds / 2
     names = ("source", "split")
@@ -92,7 +92,7 @@ def test_from_the_second_batch_on_every_promised_metric_is_known(interval, lengt
 
 def look_at(made, layout, fresh, now, used, whole):
     """Observe at epoch second `now`; whole: with two batches committed, so that everything is to be known."""
-    made.took(fresh, now)
+    made.add_batches(fresh, now)
     operators = made.operators(now, {"count": 2.0, "sink": 2.0}, 2.0, used)
     application = made.application(now, cost=1.0)
     if whole:

@@ -47,7 +47,7 @@ def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     (tmp_path / "offsets").mkdir(exist_ok=True)
     running = a_running(layout.segments[0], tmp_path, keyed=("count",), reads=("source",))
     made = Telemetry(layout, [running], {"source": batches}, target)
-    made.took(batches, STARTED)
+    made.add_batches(batches, STARTED)
     return made
 
 
@@ -143,7 +143,7 @@ def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
     made = telemetry(tmp_path, batches)
     assert not made.exhausted("source", STARTED + 11.0)
     batches.append(a_batch(1, 10.2, 0.5, 900, 1000))
-    made.took(batches[1:], STARTED)
+    made.add_batches(batches[1:], STARTED)
     assert not made.exhausted("source", STARTED + 9.9)
     assert made.exhausted("source", STARTED + 11.0)
 
@@ -277,7 +277,7 @@ def behind_an_edge(tmp_path, *batches, written=()):
     taken = [a_batch(number, *each, edge="lines-read") for number, each in enumerate(batches)]
     seen = {first.name: [replace(a_batch(0, 0.0, 0.5, 0, 10), query=first.name)], second.name: taken}
     made = Telemetry(layout, running, seen, 1.0)
-    made.took([batch for each in seen.values() for batch in each], STARTED)
+    made.add_batches([batch for each in seen.values() for batch in each], STARTED)
     return made, checkpoint
 
 
@@ -319,7 +319,7 @@ def test_a_batch_behind_an_edge_waits_for_the_report_before_it(tmp_path):
     (first,) = made._running[0].reads
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
     late = replace(a_batch(1, 1.5, 1.0, 10, 15), query=first)
-    made.took([late], STARTED)
+    made.add_batches([late], STARTED)
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY) > 2.0
 
 
@@ -330,7 +330,7 @@ def test_a_missed_batchs_records_count_from_the_batch_before_it(tmp_path):
     offsets.mkdir(parents=True)
     (offsets / "0").touch()
     os.utime(offsets / "0", (STARTED - 6.0, STARTED - 6.0))
-    made.took([replace(a_batch(2, 3.5, 0.5, 15, 20), query=first)], STARTED)  # what came of batch 1 was not seen
+    made.add_batches([replace(a_batch(2, 3.5, 0.5, 15, 20), query=first)], STARTED)  # what came of batch 1 was not seen
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(10.0)
     assert made.latency_basis == {"lines": Basis.BOUND}
 
@@ -347,7 +347,7 @@ def test_sources_of_one_query_are_told_apart(tmp_path):
     (segment,) = layout.segments
     batch = read_batch(segment.name, line(0, 1.0, 1.0, *taken), None)
     made = Telemetry(layout, [a_running(segment, tmp_path, reads=("first", "second"))], {segment.name: [batch]}, 5.0)
-    made.took([batch], STARTED + 2.0)
+    made.add_batches([batch], STARTED + 2.0)
     made.metered([MeterRow(segment.name, 0, "first", 0, 40, 40, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
     seen = made.operators(STARTED + 2.0, {}, cores=1.0)
     for metric, both in {

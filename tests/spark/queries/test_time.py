@@ -19,7 +19,7 @@ from elastream.policies.by_load import ByLoad
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.query import Instruments, Query, stalled
+from elastream.spark.queries.query import Query, QueryAccess, stalled
 from elastream.spark.queries.watched import application_row, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import StageLoad
@@ -67,7 +67,7 @@ class Session:
         self.machine, self.target, self.planned = Machine(), target, []
         spark = without_jvm(execution=object())
         clocks = {"wall": self.machine.wall, "steady": lambda: self.machine.now}
-        self.query = Query(Instruments(spark, self.machine, Placing({}, lambda: 0.0, InMemoryPlan()), **clocks), "id", "q")
+        self.query = Query(QueryAccess(spark, self.machine, Placing({}, lambda: 0.0, InMemoryPlan()), **clocks), "id", "q")
         self.query.run("run")
         self.query.stages = {"q/count0": STAGE}
         self.memory, self.history = None, ()

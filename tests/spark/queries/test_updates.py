@@ -14,8 +14,8 @@ from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
-from elastream.spark.queries.updates import UpdateTracker
-from elastream.spark.telemetry.batches import Batch, Taken
+from elastream.spark.queries.switching import UpdateTracker
+from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.composition import newest_composition
 
 
@@ -57,7 +57,7 @@ class RingMemory:
             end - 1.0,
             1.0,
             rows,
-            sources=(Taken({"n": first}, {"n": self.taken[number], "version": version, "code": 0}, rows),),
+            sources=(SourceProgress({"n": first}, {"n": self.taken[number], "version": version, "code": 0}, rows),),
         )
         for edge in self.layout.segments[number].outputs:
             place = self.folders[edge] / f"batch={self.counts[number]}"
@@ -77,12 +77,12 @@ def watched(tmp_path: Path) -> RingMemory:
 
 
 def test_an_update_is_in_force_with_the_last_query_that_it_changes(watched):
-    watched.watch.took([watched.batch(0, 0, 5, 1.0)])
+    watched.watch.add_batches([watched.batch(0, 0, 5, 1.0)])
     watched.request(1.5, first="b", last="b")
-    watched.watch.took([watched.batch(0, 0, 5, 2.0), watched.batch(0, 1, 5, 3.0)])
+    watched.watch.add_batches([watched.batch(0, 0, 5, 2.0), watched.batch(0, 1, 5, 3.0)])
     (update,) = watched.updates
     assert (update.until, update.latency) == (2.0, pytest.approx(float("nan"), nan_ok=True))
-    watched.watch.took([watched.batch(1, 0, 10, 4.0), watched.batch(1, 1, 5, 5.0), watched.batch(2, 0, 10, 6.0)])
+    watched.watch.add_batches([watched.batch(1, 0, 10, 4.0), watched.batch(1, 1, 5, 5.0), watched.batch(2, 0, 10, 6.0)])
     (update,) = watched.updates
     assert (update.in_force, update.until, update.latency) == (5.0, 4.0, 2.5)
     assert watched.watch.updates(epoch=1.0)[0].in_force == 4.0
@@ -90,29 +90,29 @@ def test_an_update_is_in_force_with_the_last_query_that_it_changes(watched):
 
 
 def test_records_that_meet_the_old_then_the_new_version_are_mixed_once(watched):
-    watched.watch.took([watched.batch(0, 0, 6, 1.0)])
+    watched.watch.add_batches([watched.batch(0, 0, 6, 1.0)])
     watched.request(1.5, first="b", last="b", end="b")
-    watched.watch.took([watched.batch(0, 1, 4, 2.0)])
-    watched.watch.took([watched.batch(1, 1, 10, 3.0)])  # six of them entered under the old version
+    watched.watch.add_batches([watched.batch(0, 1, 4, 2.0)])
+    watched.watch.add_batches([watched.batch(1, 1, 10, 3.0)])  # six of them entered under the old version
     assert watched.updates[0].mixed == 6
-    watched.watch.took([watched.batch(2, 1, 10, 4.0)])
+    watched.watch.add_batches([watched.batch(2, 1, 10, 4.0)])
     assert watched.updates[0].mixed == 6
 
 
 def test_records_that_meet_the_new_version_first_are_mixed_too(watched):
     watched.request(0.0, first="b", end="b")
-    watched.watch.took([watched.batch(0, 1, 8, 1.0, out=4)])
-    watched.watch.took([watched.batch(1, 1, 4, 2.0, out=12)])  # its operator does not change
+    watched.watch.add_batches([watched.batch(0, 1, 8, 1.0, out=4)])
+    watched.watch.add_batches([watched.batch(1, 1, 4, 2.0, out=12)])  # its operator does not change
     assert watched.updates[0].mixed == 0
-    watched.watch.took([watched.batch(2, 0, 12, 3.0)])
+    watched.watch.add_batches([watched.batch(2, 0, 12, 3.0)])
     assert watched.updates[0].mixed == 12
 
 
 def test_one_changed_query_mixes_nothing_and_neither_does_a_wave(watched):
     watched.request(0.0, last="b")
-    watched.watch.took([watched.batch(0, 0, 5, 1.0), watched.batch(1, 1, 5, 2.0), watched.batch(2, 0, 5, 3.0)])
+    watched.watch.add_batches([watched.batch(0, 0, 5, 1.0), watched.batch(1, 1, 5, 2.0), watched.batch(2, 0, 5, 3.0)])
     watched.request(3.5, first="a", last="a")
-    watched.watch.took([watched.batch(0, 2, 5, 4.0), watched.batch(1, 2, 5, 5.0), watched.batch(2, 2, 5, 6.0)])
+    watched.watch.add_batches([watched.batch(0, 2, 5, 4.0), watched.batch(1, 2, 5, 5.0), watched.batch(2, 2, 5, 6.0)])
     assert [update.mixed for update in watched.updates] == [0, 0]
 
 
@@ -120,9 +120,9 @@ def test_what_a_query_reports_late_is_waited_for(watched):
     early = watched.batch(0, 0, 5, 1.0)
     watched.request(1.5, first="b", last="b")
     late = watched.batch(1, 1, 5, 2.0)
-    watched.watch.took([late])
+    watched.watch.add_batches([late])
     assert watched.updates[0].mixed == 0
-    watched.watch.took([early])
+    watched.watch.add_batches([early])
     assert watched.updates[0].mixed == 5
 
 

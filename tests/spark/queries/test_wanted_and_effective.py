@@ -23,7 +23,7 @@ from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries import switching
 from elastream.spark.queries.segments import RunningSegment, log_of, newest_version
 from elastream.spark.queries.switching import Switching
-from elastream.spark.telemetry.batches import Batch, Taken
+from elastream.spark.telemetry.batches import Batch, SourceProgress
 from elastream.spark.worker.composition import CompositionCodec, CompositionRequest, read_request, write_request
 from support.property_examples import examples
 
@@ -54,7 +54,7 @@ class Queries:
                 query=None,  # type: ignore[arg-type]
                 checkpoint=folder / segment.name,
                 inputs=folder / "control" / segment.name,
-                wanted=self.wanted,
+                composition_file=self.wanted,
                 own_source=own,
                 began=began,
                 keyed=(),
@@ -91,7 +91,8 @@ class Queries:
         (each.checkpoint / "commits").mkdir(parents=True, exist_ok=True)
         (each.checkpoint / "commits" / str(batch)).touch()
         end: Mapping[str, Any] = json.loads((each.checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
-        self.switching.took([Batch(each.segment.name, batch, 0.0, 1.0, 1, sources=(Taken(end=end, rows=1),))])
+        sources = (SourceProgress(end=end, rows=1),)
+        self.switching.add_batches([Batch(each.segment.name, batch, 0.0, 1.0, 1, sources=sources)])
 
     def alternates(self, number: int) -> tuple[str, str]:
         found = self.switching.effective[self.layout.segments[number].name]
@@ -179,7 +180,7 @@ def test_a_foreign_query_tells_by_its_log_what_a_batch_ran_under(tmp_path):
     found = []
     for batch in (first, second, third):
         each = queries.running[0]
-        queries.switching.took([Batch(each.segment.name, batch, 0.0, 1.0, 1, sources=(Taken(rows=1),))])
+        queries.switching.add_batches([Batch(each.segment.name, batch, 0.0, 1.0, 1, sources=(SourceProgress(rows=1),))])
         found.append(queries.alternates(0)[0])
     assert found == ["a", "a", "b"]  # two batches after the newest one planned
 

@@ -11,8 +11,8 @@ from elastream.core.task_id import TaskId
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.watched import RESTART, SessionQueries, application_row, layout_of, operator_frame
+from elastream.spark.queries.query import Query, QueryAccess
+from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 from support.batch_progress import START as EPOCH
@@ -57,7 +57,7 @@ def query(driver):
     execution = SimpleNamespace(lastExecution=lambda: None, lastProgress=lambda: None)
     spark = without_jvm(execution)
     placing = Placing({}, lambda: 0.0, InMemoryPlan())
-    found = Query(Instruments(spark, driver, placing), "an id", "q")
+    found = Query(QueryAccess(spark, driver, placing), "an id", "q")
     found.run("run 1")
     found.placing = placing
     yield found
@@ -235,11 +235,11 @@ def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):
             return []
 
     driver = Blind()
-    queries = SessionQueries(Instruments(query._with.spark, driver, query.placing))
+    queries = SessionQueries(QueryAccess(query._with.spark, driver, query.placing))
     with pytest.raises(ConnectionError):
         queries.look(20.0, 0.0)
     assert not queries.finished(20.0)
     driver.blind = False
     queries.look(21.0, 0.0)
     assert not queries.finished(21.0)
-    assert queries.finished(21.0 + RESTART + 0.1)
+    assert queries.finished(21.0 + RESTART_WAIT_S + 0.1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.telemetry.batches import Doing, planned_offsets, read_batch, read_doing
+from elastream.spark.telemetry.batches import QueryStatus, planned_offsets, read_batch, read_status
 from support.batch_progress import START, batches, line, source
 
 
@@ -127,9 +127,9 @@ def test_earlier_records_count_from_the_first_look_at_the_query():
 
 
 def test_what_a_query_does_is_read_with_its_trigger():
-    assert read_doing(["ProcessingTimeTrigger(500)", "Processing new data", "7"]) == Doing(0.5, True, 7)
-    assert read_doing(["ProcessingTimeTrigger(0)", "Waiting for data to arrive", "-1"]) == Doing(0.01, False)
-    assert math.isnan(read_doing(["AvailableNowTrigger", "Processing new data", "0"]).poll)
+    assert read_status(["ProcessingTimeTrigger(500)", "Processing new data", "7"]) == QueryStatus(0.5, True, 7)
+    assert read_status(["ProcessingTimeTrigger(0)", "Waiting for data to arrive", "-1"]) == QueryStatus(0.01, False)
+    assert math.isnan(read_status(["AvailableNowTrigger", "Processing new data", "0"]).poll)
 
 
 def test_progress_after_the_form_that_is_documented_for_kafka_is_read():

@@ -13,7 +13,7 @@ from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
-from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame, weights
+from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -89,7 +89,7 @@ def test_a_query_has_work_waiting_for_its_backlog_at_the_rate_of_now(graph, back
 
 def test_the_weight_of_a_task_is_what_it_keeps_busy_where_that_is_known(graph, leases):
     frame = task_frame(graph, tuple(leases), HELD, {"count": loads([math.nan, 0.2, 0.3])})
-    assert weights(frame) == {TaskId("count", 1): 0.2}
+    assert busy_cores(frame) == {TaskId("count", 1): 0.2}
 
 
 def test_what_was_not_measured_yet_is_unknown_and_has_no_age(graph, leases):

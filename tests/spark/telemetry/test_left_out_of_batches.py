@@ -10,7 +10,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import JournalProblem
-from elastream.recording.places import names_in, place_of
+from elastream.recording.paths import names_in, path_of
 from elastream.spark.telemetry import left_out as left_out_of_batches
 from elastream.spark.telemetry.left_out import LeftOutCounts, forget_uncommitted
 from elastream.spark.worker.left_out import LeftOut
@@ -71,13 +71,13 @@ def test_elsewhere_the_tasks_files_stay_until_the_log_is_copied(tmp_path, monkey
     """Another machine goes on from a copy of this log, which is seconds old."""
     now = [1000.0]
     monkeypatch.setattr(left_out_of_batches, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    there = RunDirectory(tmp_path, place_of(f"memory://bucket/{tmp_path.name}"))
+    there = RunDirectory(tmp_path, path_of(f"memory://bucket/{tmp_path.name}"))
     watch = LeftOutCounts(flow(), there)
     left_out(there, 0, [1, 2])
     for _ in range(2):
         watch.committed({"source": 0})
         assert names_in(there.left_out("source")) == ["0"]
-    now[0] += left_out_of_batches.STAYS
+    now[0] += left_out_of_batches.FILES_STAY_S
     watch.committed({"source": 0})
     assert not there.left_out("source").exists() or names_in(there.left_out("source")) == []
     assert (kept(there), watch.counts) == ([(0, 1), (0, 2)], {"f": 2})

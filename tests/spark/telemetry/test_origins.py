@@ -7,8 +7,7 @@ import os
 import pytest
 
 from elastream.core.latency import Basis
-from elastream.spark.telemetry.file_log import FileLog, files_in
-from elastream.spark.telemetry.origins import Origin, condensed
+from elastream.spark.telemetry.origins import FileLog, Origin, condensed, files_in
 from support.batch_progress import START, batches, line, source
 
 QUANTILES = [START + 0.9 + point / 100 for point in range(34)]
@@ -25,7 +24,7 @@ def begun(checkpoint, at=0.0):
 def taken_by(origin, *lines):
     """What `origin` says of the last of some batches: seconds and weights."""
     for batch in batches("q", *lines):
-        moments = origin.took(batch)
+        moments = origin.add_batch(batch)
     return [(round(at - START, 3), weight) for at, weight in moments]
 
 
@@ -136,7 +135,7 @@ def test_a_source_is_not_quiet_between_two_polls(tmp_path):
     origin = Origin(0, begun(tmp_path))
     # A batch every 12 s, as for a target latency of 30 s: between them nothing is asked for, and nothing is known to come.
     for batch in batches("q", *(line(n, 12.0 * n, 1.0, source(n, n + 1, 1200)) for n in range(3))):
-        origin.took(batch)
+        origin.add_batch(batch)
         for second in (2.0, 6.0, 11.9):
             origin.look(batch.start + second, under_way=False, interval=12.0)
     assert origin.arrivals == pytest.approx(100.0)
@@ -157,7 +156,7 @@ def test_the_log_is_read_through_what_compacts_it(tmp_path):
     logged(tmp_path, 10, ("/in/10", 10.0))
     log = FileLog(tmp_path / "sources" / "0")
     log.refresh()
-    assert [file.modified - START for file in log.taken(8, 10)] == [9.0, 10.0]
+    assert [file.modified - START for file in log.files(8, 10)] == [9.0, 10.0]
     assert log.waiting() is None
 
 

@@ -13,7 +13,7 @@ from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.spark.telemetry.frames import HostCpuUsage
-from elastream.spark.telemetry.speeds import READINGS, STALE, SpeedProbes
+from elastream.spark.telemetry.speeds import READINGS, STALE_S, SpeedProbes
 from elastream.spark.worker.probe import SpeedReading, file_of
 
 MILLISECOND = 1e-3
@@ -91,9 +91,9 @@ def test_a_single_slow_reading_changes_no_speed(tmp_path):
 def test_an_old_reading_is_unknown_and_a_new_one_is_not(tmp_path):
     readings = Readings(tmp_path, h1=(1.0, 1.0))
     readings.told(h1=0.4)
-    assert readings.told(now=STALE)["h1"].age == STALE
-    assert readings.told(now=STALE + 1) == {}
-    assert readings.told(now=STALE + 2, h1=0.4)["h1"].age == 0.0
+    assert readings.told(now=STALE_S)["h1"].age == STALE_S
+    assert readings.told(now=STALE_S + 1) == {}
+    assert readings.told(now=STALE_S + 2, h1=0.4)["h1"].age == 0.0
 
 
 def test_idle_and_unread_hosts_have_no_speed(tmp_path):

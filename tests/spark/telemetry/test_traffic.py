@@ -120,4 +120,4 @@ def test_a_link_between_hosts_that_send_nothing_has_no_traffic():
 def test_a_query_that_was_forgotten_sends_nothing_any_more():
     found = traffic()
     found.forget("words")
-    assert not found.known
+    assert not found.measured

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from elastream.errors import InputError
-from elastream.recording.places import FolderEntry, Place, names_in, readable, remove_tree, scanned, write_whole
+from elastream.recording.paths import AnyPath, FolderEntry, names_in, readable, remove_tree, scanned, write_whole
 
 BATCH = re.compile(r"batch=(\d+)$")
 # Folder of merged files, each at least twice as large as the next. Spark's readers skip it.
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 class _Run(NamedTuple):
     first: int
     last: int
-    file: Place
+    file: AnyPath
 
 
-def write_changes(frame: DataFrame, path: Place, batch: int, key: Sequence[str], retention: float) -> None:
+def write_changes(frame: DataFrame, path: AnyPath, batch: int, key: Sequence[str], retention: float) -> None:
     """Write the changes of one batch, through the driver, to one small file.
 
     Args:
@@ -56,7 +56,7 @@ def write_changes(frame: DataFrame, path: Place, batch: int, key: Sequence[str],
 
 
 def tidy(
-    path: Place,
+    path: AnyPath,
     batch: int,
     key: Sequence[str],
     before: float,
@@ -81,7 +81,7 @@ def tidy(
     _put_together([each for each in folders if each[0] <= upto], key, before, merge_batches, max_past_batches)
 
 
-def newest_rows(path: Place, key: Sequence[str]) -> pd.DataFrame | None:
+def newest_rows(path: AnyPath, key: Sequence[str]) -> pd.DataFrame | None:
     """Return the newest row of each key, keys in order of first appearance; None for an empty log. Raises InputError."""
     while True:
         runs = _runs(path)
@@ -117,17 +117,17 @@ def _dated(table: pa.Table, batch: int) -> pa.Table:
     return table.append_column(FIRST_COLUMN, pa.array(range(batch << 32, (batch << 32) + table.num_rows), pa.int64()))
 
 
-def _batches(path: Place) -> list[tuple[int, Place]]:
+def _batches(path: AnyPath) -> list[tuple[int, AnyPath]]:
     names = names_in(path) if path.is_dir() else ()
     return [(number, path / f"batch={number}") for number in sorted(int(m[1]) for m in map(BATCH.match, names) if m)]
 
 
-def _read(folders: Iterable[tuple[int, Place]]) -> list[tuple[int, pa.Table]]:
+def _read(folders: Iterable[tuple[int, AnyPath]]) -> list[tuple[int, pa.Table]]:
     files = ((number, folder / each.name) for number, folder in folders for each in _files(folder))
     return [(number, pq.ParquetFile(readable(file)).read()) for number, file in files]
 
 
-def _runs(path: Place) -> list[_Run]:
+def _runs(path: AnyPath) -> list[_Run]:
     """Return the merged files, oldest first, without those that a larger one covers."""
     files = []
     for file in path.joinpath(MERGED).glob("[0-9]*-*.parquet"):
@@ -140,33 +140,33 @@ def _runs(path: Place) -> list[_Run]:
     return runs
 
 
-def _merged(run: _Run, table: pa.Table, path: Place) -> _Run:
+def _merged(run: _Run, table: pa.Table, path: AnyPath) -> _Run:
     return run._replace(file=_write(table, path / MERGED / f"{run.first:012d}-{run.last:012d}.parquet"))
 
 
-def _write(table: pa.Table, file: Place) -> Place:
+def _write(table: pa.Table, file: AnyPath) -> AnyPath:
     out = pa.BufferOutputStream()
     pq.write_table(table, out)
     write_whole(file, out.getvalue().to_pybytes())
     return file
 
 
-def _bytes(file: Place) -> int:
+def _bytes(file: AnyPath) -> int:
     return file.stat().st_size if isinstance(file, Path) else file.entry().bytes
 
 
-def _written(folder: Place) -> float:
+def _written(folder: AnyPath) -> float:
     if isinstance(folder, Path):
         return folder.stat().st_mtime
     return max((entry.modified for entry in scanned(folder)), default=0.0)
 
 
-def _files(folder: Place) -> list[FolderEntry]:
+def _files(folder: AnyPath) -> list[FolderEntry]:
     return sorted(each for each in scanned(folder) if each.name.endswith(".parquet") and each.name[0] != ".")
 
 
 def _put_together(
-    folders: Sequence[tuple[int, Place]], key: Sequence[str], before: float, merge_batches: int, max_past_batches: int
+    folders: Sequence[tuple[int, AnyPath]], key: Sequence[str], before: float, merge_batches: int, max_past_batches: int
 ) -> None:
     """Compact the batches written before epoch second `before` into the youngest of them."""
     # The first may be an earlier compaction. It is rewritten only once the batches after it are as large.

@@ -22,7 +22,7 @@ from elastream.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_id
 from elastream.recording.parts import RETENTION
-from elastream.recording.places import Place, is_address, place_of
+from elastream.recording.paths import AnyPath, is_address, path_of
 from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import kafka_admin, sink_options, source_options
@@ -140,7 +140,7 @@ def query_writer(
         if isinstance(target, Operator):
             _begin(sink, key, run_id(directory), fresh)
         if isinstance(target, Edge) and isinstance(sink, ParquetSink):
-            parts.append(_edge_part(group, place_of(sink.path), composition_of if versions else lambda _: None))
+            parts.append(_edge_part(group, path_of(sink.path), composition_of if versions else lambda _: None))
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
@@ -166,7 +166,7 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
 def _begin(sink: SinkSpec, key: tuple[str, ...], run: str, fresh: bool) -> None:
     match sink:
         case ParquetSink(path) if not is_address(path) or key:
-            begin_results(place_of(path), key, run=run, fresh=fresh)
+            begin_results(path_of(path), key, run=run, fresh=fresh)
         case Collected(name) if fresh:
             forget_collected(name)
 
@@ -195,7 +195,9 @@ class _Part:
     rest: Callable[[int], None] = lambda _: None
 
 
-def _edge_part(flows: Sequence[Outflow], records: Place, composition_of: Callable[[int], BatchComposition | None]) -> _Part:
+def _edge_part(
+    flows: Sequence[Outflow], records: AnyPath, composition_of: Callable[[int], BatchComposition | None]
+) -> _Part:
     # Readers find batches by number, so empty ones are written, too.
     return _Part(
         tuple(flows),
@@ -208,8 +210,8 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
     match sink:
         case ParquetSink(path):
             if key:
-                return lambda frame, batch: write_changes(frame, place_of(path), batch, key, retention)
-            return lambda frame, batch: write_batch(frame, place_of(path), batch)
+                return lambda frame, batch: write_changes(frame, path_of(path), batch, key, retention)
+            return lambda frame, batch: write_batch(frame, path_of(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)
         case KafkaTopic():

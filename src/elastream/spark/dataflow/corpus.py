@@ -23,7 +23,7 @@ import pyarrow.parquet
 
 from elastream.dataflow.endpoints import Files, Records, TextFiles
 from elastream.errors import EnvironmentProblem, InputError, first_line
-from elastream.recording.places import Place, stamp_of
+from elastream.recording.paths import AnyPath, stamp_of
 
 # Spark's default.
 MAX_BATCH_ROWS = 10_000
@@ -125,7 +125,7 @@ def store_corpus(spec: TextFiles | Files | Records, schema: pa.Schema, file: Pat
         raise EnvironmentProblem(f"cannot write {file}: {error.strerror or error}") from None
 
 
-def open_corpus(file: Place) -> pa.Table:
+def open_corpus(file: AnyPath) -> pa.Table:
     """Open the stored records once a process, memory-mapped if the file is local."""
     return _mapped(file, stamp_of(file))
 
@@ -146,7 +146,7 @@ def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=4)
-def _mapped(file: Place, _stamp: tuple[int, int]) -> pa.Table:
+def _mapped(file: AnyPath, _stamp: tuple[int, int]) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(file)) if isinstance(file, Path) else file.read_bytes()).read_all()
 
 

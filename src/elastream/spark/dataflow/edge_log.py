@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.places import Place, names_in, readable, remove_tree, there_as_a_whole, write_whole, written_at
+from elastream.recording.paths import AnyPath, names_in, readable, remove_tree, there_as_a_whole, write_whole, written_at
 from elastream.spark.worker.composition import BatchComposition
 
 # File in a batch's folder, which Spark's readers skip: the composition of the batch.
@@ -26,12 +26,12 @@ REMOVED_BATCHES = 100
 class FilePiece:
     """Records `first` to `first + rows` (exclusive) of the file at `path`."""
 
-    path: Place
+    path: AnyPath
     first: int
     rows: int
 
 
-def note_composition(folder: Place, composition: BatchComposition) -> None:
+def note_composition(folder: AnyPath, composition: BatchComposition) -> None:
     """Store a batch's composition in its folder, before the folder is renamed."""
     write_whole(folder / COMPOSITION_FILE, json.dumps(composition).encode())
 
@@ -45,10 +45,10 @@ class EdgeLog:
         versions: True to read the composition of each batch.
     """
 
-    def __init__(self, folder: Place, *, versions: bool = False) -> None:
+    def __init__(self, folder: AnyPath, *, versions: bool = False) -> None:
         self._folder, self._versions = folder, versions
         self._batches = 0
-        self._files: list[Place] = []
+        self._files: list[AnyPath] = []
         self._ends: list[int] = []
         self._written: list[float] = []
         self._batch: list[int] = []
@@ -173,7 +173,7 @@ class EdgeLog:
         return tuple(pieces)
 
 
-def _noted(folder: Place) -> BatchComposition | None:
+def _noted(folder: AnyPath) -> BatchComposition | None:
     try:
         return BatchComposition(*json.loads((folder / COMPOSITION_FILE).read_text()))
     except FileNotFoundError:

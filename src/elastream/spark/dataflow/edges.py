@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from elastream.dataflow.operators import Edge
-from elastream.recording.places import Place, place_of, readable
+from elastream.recording.paths import AnyPath, path_of, readable
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.readers import RangeReader, Steering, shares
 from elastream.spark.jvm.arrow_schemas import arrow_schema
@@ -46,10 +46,10 @@ def open_edge(
     schema: StructType,
     steering: Steering,
     *,
-    records: Place,
+    records: AnyPath,
     rows_each: int,
     batch_seconds: float,
-    checkpoint: Place,
+    checkpoint: AnyPath,
 ) -> DataFrame:
     """Open the stream of the records in a folder.
 
@@ -88,11 +88,11 @@ class EdgeSource(DataSource):
         options = self.options
         return EdgeReader(
             Steering.of(options["steering"]),
-            place_of(options["records"]),
+            path_of(options["records"]),
             int(options["rows_each"]),
             float(options["batch_seconds"]),
             arrow_schema(schema),
-            place_of(options["commits"]),
+            path_of(options["commits"]),
         )
 
 
@@ -102,11 +102,11 @@ class EdgeReader(RangeReader):
     def __init__(
         self,
         steering: Steering,
-        records: Place,
+        records: AnyPath,
         rows_each: int,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Place | None,
+        commits: AnyPath | None,
     ) -> None:
         self._log = EdgeLog(records, versions=steering.wave)
         super().__init__(steering, batch_seconds, schema, commits, self._log)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from elastream.policies.common.governor import Governor
-from elastream.recording.places import Place, place_of, scanned, write_whole
+from elastream.recording.paths import AnyPath, path_of, scanned, write_whole
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.worker.composition import (
     BatchComposition,
@@ -54,8 +54,8 @@ class Steering:
     request: Path
     partitions: int = 1
     wave: bool = False
-    checkpoint: Place | None = None
-    edges: Mapping[str, Place] = field(default_factory=dict)
+    checkpoint: AnyPath | None = None
+    edges: Mapping[str, AnyPath] = field(default_factory=dict)
     before: BatchComposition = BEGINNING
 
     def option(self) -> str:
@@ -81,8 +81,8 @@ class Steering:
             Path(request),
             partitions,
             wave,
-            None if checkpoint is None else place_of(checkpoint),
-            {each: place_of(path) for each, path in edges.items()},
+            None if checkpoint is None else path_of(checkpoint),
+            {each: path_of(path) for each, path in edges.items()},
             BatchComposition(*before),
         )
 
@@ -139,7 +139,7 @@ class NextBatchPlan:
 class Pacing:
     """A governor that takes each batch's duration from the query's commit log."""
 
-    def __init__(self, batch_seconds: float, commits: Place | None) -> None:
+    def __init__(self, batch_seconds: float, commits: AnyPath | None) -> None:
         self._governor = Governor(batch_seconds)
         self._commits = commits
         self._under_way: tuple[int, float] | None = None
@@ -182,7 +182,7 @@ class RangeReader(DataSourceStreamReader):
         steering: Steering,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Place | None = None,
+        commits: AnyPath | None = None,
         log: EdgeLog | None = None,
     ) -> None:
         self._schema = schema
@@ -232,7 +232,7 @@ class RangeReader(DataSourceStreamReader):
         }
 
 
-def committed(commits: Place | None, since: float, now: float) -> float:
+def committed(commits: AnyPath | None, since: float, now: float) -> float:
     """Return the commit time of the batch planned at `since` (epoch seconds), by default `now`."""
     try:
         entries = [entry.modified for entry in scanned(commits) if entry.name.isdecimal()] if commits else []

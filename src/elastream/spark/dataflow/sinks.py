@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from elastream.dataflow.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.places import (
-    Place,
+from elastream.recording.paths import (
+    AnyPath,
     RemotePath,
     is_address,
     mark_whole,
     names_in,
-    place_of,
+    path_of,
     remove_tree,
     there_as_a_whole,
     write_whole,
@@ -53,7 +53,7 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
         case ParquetSink(path) if path and is_address(path):
             if changes:  # appended rows are written by Spark alone
                 try:
-                    _refuse_occupied(place_of(path), changes, run)
+                    _refuse_occupied(path_of(path), changes, run)
                 except OSError as error:
                     raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
         case ParquetSink(path) if path:
@@ -70,7 +70,7 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
                 raise InputError(f"the Kafka topic {topic.topic!r} is written: only what is read has offsets for a group")
 
 
-def _refuse_occupied(path: Place, changes: bool, run: str | None) -> None:
+def _refuse_occupied(path: AnyPath, changes: bool, run: str | None) -> None:
     """Raise EnvironmentProblem if `path` holds other files or another run's results."""
     # Both runs number batches from 0: Spark would skip new batches as written, and readers would mix old with new.
     entries = sorted(names_in(path)) if path.is_dir() else []
@@ -85,7 +85,7 @@ def _refuse_occupied(path: Place, changes: bool, run: str | None) -> None:
         )
 
 
-def _about(path: Place) -> dict[str, Any]:
+def _about(path: AnyPath) -> dict[str, Any]:
     try:
         return unmarked(dict(json.loads((path / KEY_FILE).read_text())), path / KEY_FILE)
     except (FileNotFoundError, ValueError, TypeError):
@@ -94,7 +94,7 @@ def _about(path: Place) -> dict[str, Any]:
 
 def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
     """Remove results of earlier runs from the folders of `sinks`. Raises EnvironmentProblem."""
-    for path in {place_of(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
+    for path in {path_of(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
         try:
             for name in names_in(path) if path.is_dir() else ():
                 if _in_change_log(name) or name == "_spark_metadata" or _PART.match(name):
@@ -103,7 +103,7 @@ def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
             raise EnvironmentProblem(f"the results in {path} cannot be replaced: {error.strerror or error}") from None
 
 
-def begin_results(path: Place, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
+def begin_results(path: AnyPath, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
     """Prepare `path` for the results of `run`; with `key` as a change log. Raises EnvironmentProblem.
 
     Args:
@@ -122,7 +122,7 @@ def _in_change_log(name: str) -> bool:
     return bool(BATCH.match(name)) or name in (KEY_FILE, MERGED) or name.startswith((".batch=", f".{KEY_FILE}"))
 
 
-def write_batch(frame: DataFrame, path: Place, batch: int, composition: BatchComposition | None = None) -> None:
+def write_batch(frame: DataFrame, path: AnyPath, batch: int, composition: BatchComposition | None = None) -> None:
     """Write one batch to `path/batch=N` on the workers, atomically. An existing batch stays."""
     # Keep a batch from before a crash: the downstream query may have read it.
     folder, written = _batch_folder(path, batch)
@@ -131,7 +131,7 @@ def write_batch(frame: DataFrame, path: Place, batch: int, composition: BatchCom
         _appear(written, folder, composition)
 
 
-def skip_batch(path: Place, batch: int, composition: BatchComposition | None = None) -> None:
+def skip_batch(path: AnyPath, batch: int, composition: BatchComposition | None = None) -> None:
     """Write a batch without rows."""
     folder, written = _batch_folder(path, batch)
     if not there_as_a_whole(folder):
@@ -139,12 +139,12 @@ def skip_batch(path: Place, batch: int, composition: BatchComposition | None = N
         _appear(written, folder, composition)
 
 
-def _batch_folder(path: Place, batch: int) -> tuple[Place, Place]:
+def _batch_folder(path: AnyPath, batch: int) -> tuple[AnyPath, AnyPath]:
     folder = path / f"batch={batch}"
     return folder, folder if isinstance(path, RemotePath) and not path.renames else path / f".batch={batch}"
 
 
-def _appear(written: Place, folder: Place, composition: BatchComposition | None) -> None:
+def _appear(written: AnyPath, folder: AnyPath, composition: BatchComposition | None) -> None:
     if composition is not None:
         note_composition(written, composition)
     mark_whole(written, folder)
@@ -158,7 +158,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     Args:
         key: Key columns, by default those of the log.
     """
-    root = place_of(path)
+    root = path_of(path)
     if not (root / KEY_FILE).exists() and not any(BATCH.match(each.name) for each in root.glob("batch=*")):
         raise InputError(f"{root} holds no change log: it has no folder batch=0")
     columns = _key_columns(root, key)
@@ -169,7 +169,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     return pd.DataFrame(columns=columns) if rows is None else rows
 
 
-def _key_columns(root: Place, key: str | Sequence[str] | None) -> list[str]:
+def _key_columns(root: AnyPath, key: str | Sequence[str] | None) -> list[str]:
     if key is not None:
         return [key] if isinstance(key, str) else list(key)
     if not (columns := _about(root).get("key")):

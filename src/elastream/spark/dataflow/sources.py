@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
 from elastream.dataflow.operators import Operator
 from elastream.errors import InputError, first_line
-from elastream.recording.places import Place, is_address, place_of, write_whole
+from elastream.recording.paths import AnyPath, is_address, path_of, write_whole
 from elastream.spark.dataflow.corpus import check_files, check_text, input_files, open_corpus, slices, store_corpus
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.readers import RangeReader, Steering, shares
@@ -52,8 +52,8 @@ def open_source(
     control: Path,
     steering: Steering,
     batch_seconds: float,
-    checkpoint: Place | None = None,
-    inputs: Place | None = None,
+    checkpoint: AnyPath | None = None,
+    inputs: AnyPath | None = None,
 ) -> DataFrame:
     """Open the stream of a source: Elastream's data source with a load, else Spark's reader. Raises InputError.
 
@@ -126,7 +126,7 @@ def timestamp_of(reads: SourceSpec | None) -> str | None:
     return "timestamp" if isinstance(reads, KafkaTopic) else getattr(reads, "timestamp", None)
 
 
-def files_read(operator: Operator, inputs: Place) -> str | None:
+def files_read(operator: Operator, inputs: AnyPath) -> str | None:
     """Return the local path that Spark's file source reads, if it reads one."""
     match operator.reads:
         case TextFiles(path, None) | Files(path, load=None) if not is_address(path):
@@ -172,8 +172,8 @@ class ShapedSource(DataSource):
             Steering.of(options["steering"]),
             float(options["batch_seconds"]),
             arrow_schema(schema),
-            place_of(options["commits"]) if "commits" in options else None,
-            place_of(options["corpus"]) if "corpus" in options else None,
+            path_of(options["commits"]) if "commits" in options else None,
+            path_of(options["corpus"]) if "corpus" in options else None,
         )
 
 
@@ -189,8 +189,8 @@ class ShapedReader(RangeReader):
         steering: Steering,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Place | None = None,
-        corpus: Place | None = None,
+        commits: AnyPath | None = None,
+        corpus: AnyPath | None = None,
     ) -> None:
         super().__init__(steering, batch_seconds, schema, commits)
         self._control, self._corpus = control, corpus or control / CORPUS
@@ -279,7 +279,7 @@ def _arrow(schema: StructType | str) -> pa.Schema:
     return arrow_schema(cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema)
 
 
-def _as_parquet(corpus: Path, folder: Place) -> None:
+def _as_parquet(corpus: Path, folder: AnyPath) -> None:
     target = folder / "records.parquet"
     if not target.exists():
         out = pa.BufferOutputStream()

@@ -1,1 +1,1 @@
-"""Running streaming queries: those that a dataflow compiled to, and those of the user's own that are watched."""
+"""The queries that a plant controls: compiled from a dataflow, or the user's own."""

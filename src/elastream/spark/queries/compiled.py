@@ -1,8 +1,8 @@
-"""The queries of a dataflow of ours, for a plant: they know when records were due, switch their composition, and drain."""
+"""The queries of a dataflow that this package compiled: their telemetry, switches of composition, and drains."""
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from elastream.core.action import (
@@ -20,38 +20,85 @@ from elastream.core.frames import Frame
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch
-from elastream.dataflow.signals import Signals
+from elastream.dataflow.endpoints import DomainSignal
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.signals import SignalReading, Signals
 from elastream.dataflow.stages import Layout
 from elastream.dataflow.windows import WindowKind
 from elastream.errors import ElastreamError
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.query import Instruments, Query, stalled
+from elastream.spark.queries.query import Query, QueryAccess, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
-from elastream.spark.queries.switching import Switching, TablesInUse
-from elastream.spark.queries.updates import UpdateTracker
+from elastream.spark.queries.switching import Switching, TablesInUse, UpdateTracker
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.left_out import LeftOutCounts
-from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 from elastream.spark.worker.runner import explain_failure
+from elastream.spark.worker.signals import Part, SignalRow, folded
+
+
+class DomainSignals:
+    """Signals from the diagnostic branches of `graph`, one value a batch, readable after its commit.
+
+    Tasks report parts. A part counts once for each batch and task: a task that ran again, or a replayed batch,
+    replaces it. A batch
+    without records for a signal keeps its last value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._folds = {o.writes.name: o.writes.fold for o in graph.sinks if isinstance(o.writes, DomainSignal)}
+        self._parts: dict[tuple[str, int], dict[str, dict[int, Part]]] = defaultdict(lambda: defaultdict(dict))
+        self._newest: dict[str, SignalReading] = {}
+
+    def add_parts(self, rows: Iterable[SignalRow]) -> None:
+        """Add the parts that tasks have reported, of batches committed or not."""
+        for segment, batch, signal, partition, count, value in rows:
+            self._parts[segment, batch][signal][partition] = (count, value)
+
+    def committed(self, batches: Iterable[Batch], epoch: float) -> None:
+        """Publish the values of committed `batches`, oldest first of each query. epoch: start of the run."""
+        for batch in batches:
+            done = sorted(number for segment, number in self._parts if segment == batch.query and number <= batch.id)
+            for number in done:
+                # One before it whose commit nobody saw was committed before it began.
+                at = (batch.end if number == batch.id else batch.start) - epoch
+                for signal, by_task in self._parts.pop((batch.query, number)).items():
+                    if (value := folded(self._folds[signal], by_task.values())) is not None:
+                        self._newest[signal] = SignalReading(value, at)
+
+    @property
+    def newest(self) -> Signals:
+        """The newest reading of each signal, as of the commit of its batch; signals without one are missing."""
+        readings: Mapping[str, SignalReading] = dict(self._newest)
+        return readings
+
 
 NAN = float("nan")
 
 
 class CompiledQueries:
-    """One query a segment of `layout`, as `running` gives them.
+    """One query for each segment of `layout`, as listed in `running`.
 
-    partitions: of the state of each keyed operator. consistency: the one that they were started with. tables: brings key
-    tables into use. left_out: what tasks leave out; None where they may not. telemetry: what they have reported, for
-    tests and benchmarks.
+    Args:
+        access: Access to the session's queries.
+        layout: Of the dataflow.
+        running: Its segments and their queries.
+        partitions: State partitions of each keyed operator.
+        target_latency: Seconds.
+        consistency: As at the start of the queries.
+        tables: Activates key tables.
+        left_out: Counts of left-out records; None if operators may not leave out any.
+
+    Attributes:
+        telemetry: Reports of the queries, for tests and benchmarks.
     """
 
     real_time: tuple[str, ...] = ()
 
     def __init__(
         self,
-        instruments: Instruments,
+        access: QueryAccess,
         layout: Layout,
         running: Sequence[RunningSegment],
         *,
@@ -62,96 +109,96 @@ class CompiledQueries:
         left_out: LeftOutCounts | None = None,
     ) -> None:
         self.layout, self.running = layout, tuple(running)
-        self._speeds = instruments.speeds
+        self._speeds = access.speeds
         self._partitions = partitions
         self.scalable = scalable_operators(layout)
-        self.live = tuple(_followed(instruments, each) for each in running)
+        self.live = tuple(_followed(access, each) for each in running)
         self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
         self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
-        self._watch = UpdateTracker(layout, running, self.telemetry.queues, self._switching.ran)
+        self._updates = UpdateTracker(layout, running, self.telemetry.queues, self._switching.ran)
         self._signals = DomainSignals(layout.graph)
         self._left_out = left_out
         self._epoch = time.time()
 
     @property
     def composition(self) -> Composition:
-        """The one wanted."""
+        """The requested composition."""
         return self._switching.composition
 
     @property
     def effective(self) -> Mapping[str, Composition]:
-        """By segment, that of its last committed batch."""
+        """Composition of the last committed batch, by segment."""
         return self._switching.effective
 
     @property
     def signals(self) -> Signals:
-        """The newest value of each domain signal, on the clock of the run."""
+        """The newest value of each domain signal, on the run's clock."""
         return self._signals.newest
 
     @property
     def updates(self) -> tuple[Update, ...]:
-        """How changes of the composition went, on the clock of the run."""
-        return self._watch.updates(self._epoch)
+        """Progress of composition changes, on the run's clock."""
+        return self._updates.updates(self._epoch)
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
-        """Fetch what is new of each."""
+        """Fetch the new batches of all queries."""
         fresh = [batch for query in self.live for batch in query.look()]
         if step := max((query.stepped for query in self.live), key=abs, default=0.0):
             self.telemetry.stepped(step, wall)
-        self.telemetry.took(fresh, wall)
-        self._switching.took(fresh)
-        self._watch.took(fresh)
+        self.telemetry.add_batches(fresh, wall)
+        self._switching.add_batches(fresh)
+        self._updates.add_batches(fresh)
         if self._left_out is not None:
             self._left_out.committed({batch.query: batch.id for batch in fresh})
         self._epoch = wall - now
         meters = {id(each.meter): each.meter for each in self.running}.values()
         self.telemetry.metered([row for meter in meters for row in meter.drain()])
-        self._signals.told(row for meter in meters for row in meter.drain_signals())
+        self._signals.add_parts(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
         return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """A row per operator."""
+        """Return a row per operator."""
         further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
         further[Metric.LEFT_OUT] = self._left_out_so_far
         return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
-        """A row per alternate that has run."""
+        """Return a row per alternate that has run."""
         return self.telemetry.alternates(wall, self._stretch)
 
     def application(self, wall: float, cost: float) -> Frame:
-        """The dataflow."""
+        """Return the row of the dataflow."""
         counts = self._left_out_so_far
         left_out = {Metric.LEFT_OUT: sum(counts.values())} if counts else {}
-        return self.telemetry.application(wall, cost, {**self._watch.measured(), **left_out})
+        return self.telemetry.application(wall, cost, {**self._updates.measured(), **left_out})
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """What latency is measured from, by source."""
+        """Return the basis of latencies by source."""
         return self.telemetry.latency_basis
 
     def stalled(self, wall: float) -> Mapping[str, float]:
-        """Seconds by query for which a batch has been under way that takes unusually long."""
+        """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition, and answer each; raises where none could be written."""
+        """Apply all possible switches as one new composition; return an outcome for each. Raises if none can be written."""
         return self._switching.apply(switches)
 
     def settle(self) -> bool:
-        """Take a change further that waits until records are drained; whether one still does."""
+        """Advance a change that waits for a drain; return True while one waits."""
         return self._switching.settle()
 
     def handle(self, table: ActionTable) -> None:
-        """Add the handlers of all that concerns queries to `table`."""
+        """Add the handlers of actions on queries to `table`."""
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)
 
     def _scale(self, action: SetParallelism) -> tuple[Status, str]:
-        """Let one of the next batches have that parallelism."""
+        """Set the parallelism of one of the next batches."""
         operator = action.operator
         if operator not in self.layout.graph.by_name:
             return Status.REFUSED, f"there is no operator {operator!r}"
@@ -163,7 +210,7 @@ class CompiledQueries:
         return Status.DONE, ""
 
     def finished(self, now: float) -> bool:
-        """Whether every shaped load has ended and been processed; raises ElastreamError where a query has failed."""
+        """Return True once every shaped load has ended and been processed. Raises ElastreamError if a query failed."""
         self._run_ids |= {each.query.runId for each in self.running}
         for each in self.running:
             if not each.query.isActive:
@@ -182,29 +229,29 @@ class CompiledQueries:
         return self.telemetry.drained()
 
     def _ends_by_time(self, each: RunningSegment) -> bool:
-        """Whether windows or states of a query end by the time of records, in a batch that may have none."""
+        """Return True if event time closes windows or states of a query, in a batch that may have no records."""
         operators = [self.layout.graph.operator(name) for name in each.keyed]
         windows = [o for o in operators if o.window is not None and o.window.kind is WindowKind.TIME]
         return bool(windows) or any(o.timeout is not None and o.timeout.by for o in operators)
 
     def lost(self) -> None:
-        """The session was ours."""
+        """Raise ElastreamError: the session was ours."""
         raise ElastreamError("the Spark session was stopped under the run")
 
     def facts(self) -> Mapping[str, float | str]:
-        """Figures of the whole run."""
-        seen = self.telemetry
+        """Return figures of the whole run."""
+        telemetry = self.telemetry
         return {
-            "batches": seen.batches,
-            "records": seen.rows,
-            "longest batch": seen.longest,
+            "batches": telemetry.batches,
+            "records": telemetry.rows,
+            "longest batch": telemetry.longest,
             "query runs": len(self._run_ids),
             **update_figures(self.updates),
             **({"left out": sum(counts.values())} if (counts := self._left_out_so_far) else {}),
         }
 
-    def taken(self) -> Mapping[str, tuple[Path, int]]:
-        """Per shaped source, its control folder and the records of it that were committed."""
+    def committed_records(self) -> Mapping[str, tuple[Path, int]]:
+        """Return the control folder and the number of committed records of each shaped source."""
         return {
             source: (control, int(count))
             for each in self.running
@@ -218,7 +265,7 @@ class CompiledQueries:
 
     @property
     def _stretch(self) -> float:
-        """Seconds for which a core is taken for a second of CPU."""
+        """Seconds of a core per second of CPU time."""
         return 1.0 if self._speeds is None else self._speeds.stretch
 
     def _described(self, batch: Batch, epoch: float) -> MicroBatch:
@@ -227,19 +274,19 @@ class CompiledQueries:
         return self.telemetry.described(batch, epoch)._replace(number=float(batch.id), version=version)
 
     def _requested(self, before: Composition, after: Composition) -> None:
-        self._watch.requested(time.time(), before, after)
+        self._updates.requested(time.time(), before, after)
 
     def _parallelism(self) -> dict[str, float]:
-        """Tasks of the stage that each operator runs in, as far as they are set."""
+        """Return the number of tasks of each operator's stage, if set."""
         widths: dict[str, float] = {}
         for stage in self.layout.stages:
-            wanted = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0])
-            if wanted is not None:
-                widths |= dict.fromkeys(stage.operators, float(wanted))
+            width = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0])
+            if width is not None:
+                widths |= dict.fromkeys(stage.operators, float(width))
         return widths
 
 
-def _followed(instruments: Instruments, each: RunningSegment) -> Query:
-    query = Query(instruments, each.query.id, each.segment.name, lambda stages: each.keyed)
+def _followed(access: QueryAccess, each: RunningSegment) -> Query:
+    query = Query(access, each.query.id, each.segment.name, lambda stages: each.keyed)
     query.run(each.query.runId)
     return query

@@ -1,29 +1,34 @@
-"""Turns what Spark reports of its micro-batches into the frames of an observation.
+"""Frames of an observation from the micro-batches of compiled queries.
 
-Two sources, each cheap enough for every second: the progress of each query (one gateway call a look), and the meter of the
-fused stages. The latency of a record is the commit of its batch less the moment from which it counts (see `latencies`).
+Two sources, each cheap enough for every second: the progress of each query (one gateway call a look), and the meter in the
+fused stages. The latency of a record is its batch's commit time less the moment from which it counts. Over durable
+edges that
+moment leads back to the sources: records written by a batch of the previous query count from where that batch's
+records did.
+Queries report in any order, so a batch waits until its predecessors are known.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from elastream.core.frames import Frame, application_frame
-from elastream.core.latency import Basis, figures
+from elastream.core.frames import Floats, Frame, application_frame
+from elastream.core.latency import DURATIONS, Basis, figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.dataflow.endpoints import DomainSignal, Nothing
 from elastream.dataflow.operators import Edge, Form, Kind, emits_as_many
 from elastream.dataflow.stages import Layout
+from elastream.recording.paths import modified_at
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.queries.latencies import Latencies
+from elastream.spark.dataflow.sources import timestamp_of
 from elastream.spark.queries.segments import RunningSegment, committed_offsets
-from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
     Batch,
@@ -32,18 +37,237 @@ from elastream.spark.telemetry.batches import (
     rate_of,
     span_of,
 )
-from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
+from elastream.spark.telemetry.origins import Moments, Origin, condensed
 from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.meter import MeterRow
+
+# Newest batches of each query with known moments: batches behind a durable edge may be that far behind.
+REMEMBERED_BATCHES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMoments:
+    """A batch, and the moments of its records by source or edge; None while predecessors are unknown."""
+
+    batch: Batch
+    parts: tuple[Moments | None, ...]
+
+    @property
+    def whole(self) -> bool:
+        """True if all moments are known."""
+        return None not in self.parts
+
+    @property
+    def moments(self) -> Moments:
+        """Moments from which its records count."""
+        return [moment for part in self.parts if part is not None for moment in part]
+
+
+class Latencies:
+    """Latencies of the records of `running` queries, with one origin for each source. queues: logs of edges."""
+
+    def __init__(self, layout: Layout, running: Sequence[RunningSegment], queues: Mapping[Edge, EdgeLog]) -> None:
+        self._running = {each.segment.name: each for each in running}
+        self._queues = queues
+        self._segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
+        self._batches: dict[str, dict[int, BatchMoments]] = {name: {} for name in self._running}
+        self.origins: dict[str, Origin] = {}
+        self._stamped: dict[Edge, Origin] = {}
+        for each in running:
+            for number, inlet in enumerate(each.reads):
+                if isinstance(inlet, Edge):
+                    if inlet not in queues:
+                        self._stamped[inlet] = Origin(number, each.checkpoint, stamped=edge_name(inlet))
+                    continue
+                source = layout.graph.operator(inlet)
+                stamped = inlet if timestamp_of(source.reads) else None
+                self.origins[inlet] = Origin(number, each.checkpoint, source.load, stamped, each.places.get(inlet))
+
+    @property
+    def basis(self) -> dict[str, Basis]:
+        """Basis of recent latencies by source; sources without a batch are missing."""
+        return {name: origin.basis for name, origin in self.origins.items() if origin.basis is not None}
+
+    def add_batches(self, fresh: Sequence[Batch]) -> None:
+        """Add committed batches, those of each query in order."""
+        for batch in fresh:
+            running, batches = self._running[batch.query], self._batches[batch.query]
+            parts = [None if isinstance(inlet, Edge) else self.origins[inlet].add_batch(batch) for inlet in running.reads]
+            batches[batch.id] = BatchMoments(batch, () if batch.stepped else tuple(parts))
+            batches.pop(batch.id - REMEMBERED_BATCHES, None)
+        for name, running in self._running.items():
+            for number, each in self._batches[name].items():
+                if not each.whole:
+                    self._batches[name][number] = self._completed(running, each)
+
+    def stepped(self) -> None:
+        """Forget what was dated before the clock was set."""
+        for batches in self._batches.values():
+            for number, each in batches.items():
+                batches[number] = BatchMoments(each.batch, ())
+        for origin in self.origins.values():
+            origin.stepped()
+
+    def of(self, batch: Batch) -> BatchMoments | None:
+        """Return the moments of a batch; None while incomplete."""
+        record = self._batches[batch.query].get(batch.id)
+        return record if record is not None and record.parts and record.whole else None
+
+    def ends(self, batch: Batch) -> tuple[float, float]:
+        """Return the moments of a batch's oldest and newest record; NaN if there are none or they are unknown."""
+        record = self.of(batch)
+        reads = self._running[batch.query].reads
+        moments = record.moments if record else []
+        if len(reads) == 1 and isinstance(reads[0], str):
+            return self.origins[reads[0]].ends(batch, moments)
+        times = [at for at, _ in moments] or [float("nan")]
+        return min(times), max(times)
+
+    def _completed(self, running: RunningSegment, each: BatchMoments) -> BatchMoments:
+        parts = [
+            self._along(inlet, number, each.batch) if part is None and isinstance(inlet, Edge) else part
+            for number, (inlet, part) in enumerate(zip(running.reads, each.parts, strict=True))
+        ]
+        return BatchMoments(each.batch, tuple(parts))
+
+    def _along(self, edge: Edge, number: int, batch: Batch) -> Moments | None:
+        """Return the moments of records that a batch took from a durable edge; None while unknown."""
+        before = self._batches[self._segment_of[edge.source]]
+        last = max(before, default=-1)
+        if (queue := self._queues.get(edge)) is not None:
+            queue.refresh()
+            written = [(before.get(by), by, at, float(n)) for by, at, n in queue.wrote(*batch.source(number).numbers)]
+        else:
+            newest = max((each.batch.end for each in before.values()), default=0.0)
+            moments = self._stamped[edge].add_batch(batch)
+            # What was written after the newest commit known was written by a batch whose progress is not known yet.
+            written = [(_during(before, at), last + (at > newest), at, weight) for at, weight in moments]
+        moments_taken: Moments = []
+        for wrote, by, at, weight in written:
+            if wrote is not None and not wrote.parts:
+                continue  # the clock was set while it ran, or since
+            if wrote is not None and wrote.whole and (moments := wrote.moments):
+                records = sum(each for _, each in moments)
+                moments_taken += [(moment, weight * each / records) for moment, each in moments]
+            elif (wrote is None and by > last) or (wrote is not None and not wrote.whole):
+                return None  # its progress comes with one of the next looks
+            else:
+                moments_taken.append((self._before(edge, by, at), weight))
+        return condensed(moments_taken)
+
+    def _before(self, edge: Edge, by: int, at: float) -> float:
+        """Return an upper bound for records written at second `at` by batch `by`, whose progress was missed.
+
+        They arrived after the batch before it was planned, as the checkpoint dates it.
+        """
+        running = self._running[self._segment_of[edge.source]]
+        for inlet in running.reads:
+            if isinstance(inlet, str):
+                self.origins[inlet].basis = Basis.BOUND
+        for number in (by - 1, by):
+            try:
+                return min(at, modified_at(running.checkpoint / "offsets" / str(number)))
+            except OSError:  # cleaned up
+                continue
+        return at
+
+
+def _during(batches: Mapping[int, BatchMoments], at: float) -> BatchMoments | None:
+    """Return the batch that ran at epoch second `at`."""
+    return next((each for each in batches.values() if each.batch.start <= at <= each.batch.end), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Measured cost of an alternate.
+
+    Attributes:
+        service_time: Meter seconds per record.
+        selectivity: Records out per record in.
+        at: Epoch second of the measurement.
+    """
+
+    service_time: float
+    selectivity: float
+    at: float
+
+
+class AlternateCosts:
+    """Cost and selectivity of each alternate, from the last batches in which it ran.
+
+    A batch runs under one composition, or with a key table under several alternates; the meter counts each
+    separately. Costs of
+    different alternates are never averaged.
+    """
+
+    def __init__(self) -> None:
+        self._costs: dict[tuple[str, str], _Cost] = {}
+
+    def add_rows(self, rows: Iterable[tuple[float, MeterRow]]) -> None:
+        """Add meter rows of recent batches, each with its batch's end [epoch s]."""
+        sums: Mapping[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        for end, row in rows:
+            if row.alternate:
+                records = sums[row.operator, row.alternate]
+                records[0] += row.rows_in
+                records[1] += row.rows_out
+                records[2] += row.busy
+                records[3] = max(records[3], end)
+        for name, (rows_in, emitted, busy, at) in sums.items():
+            if rows_in:
+                self._costs[name] = _Cost(busy / rows_in, emitted / rows_in, at)
+
+    def frame(self, now: float, core_seconds: Callable[[str], float] = lambda _: 1.0) -> Frame:
+        """Return a row per alternate that has run, at epoch second `now`.
+
+        core_seconds: core seconds per meter second of an operator.
+        """
+        costs = dict(sorted(self._costs.items()))
+        ages = [max(0.0, now - cost.at) for cost in costs.values()]
+        return Frame(
+            tuple(f"{operator}.{alternate}" for operator, alternate in costs),
+            {
+                Metric.SERVICE_TIME: [cost.service_time * core_seconds(operator) for (operator, _), cost in costs.items()],
+                Metric.SELECTIVITY: [cost.selectivity for cost in costs.values()],
+                Metric.AGE: ages,
+            },
+        )
+
+
+# (seconds that records took, number of records).
+Span: TypeAlias = tuple[float, float]
+
+
+def spans_of(moments: Moments, until: float) -> list[Span]:
+    """Return the seconds from `moments` until epoch second `until`."""
+    return [(max(0.0, until - at), weight) for at, weight in moments]
+
+
+def columns_of(spans: Sequence[Span]) -> tuple[Floats, Floats]:
+    """Return seconds and weights of `spans` as columns."""
+    table = np.array(spans, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def describe_durations(columns: dict[Metric, dict[str, float]], name: str, spans: Sequence[Span]) -> None:
+    """Set mean and quantiles of the time that records spent at operator `name`, unless `spans` is empty."""
+    if spans:
+        latencies = figures(*columns_of(spans))
+        for metric, of in DURATIONS.items():
+            columns[metric][name] = latencies[of]
+
 
 NAN = float("nan")
 
 
 class Telemetry:
-    """What the running queries have reported so far, as frames.
+    """Reports of the running queries, as frames. `add_batches` and `metered` add what is new; the rest is arithmetic.
 
-    batches: the last ones of each segment, oldest first, by its name; they grow as they are read. `took` and `metered` tell
-    of what is new; the rest is arithmetic on it.
+    Args:
+        layout: Of the dataflow.
+        running: Its segments and their queries.
+        batches: Last batches of each segment, oldest first; they grow as they are read.
+        target_latency: Seconds.
     """
 
     def __init__(
@@ -79,19 +303,19 @@ class Telemetry:
         self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
 
-    def took(self, fresh: Sequence[Batch], now: float) -> None:
-        """Take note of batches that have just been read, and look what waits at epoch second `now`."""
+    def add_batches(self, fresh: Sequence[Batch], now: float) -> None:
+        """Add new batches, and measure backlogs at epoch second `now`."""
         self.batches += len(fresh)
         for each, number in self._sources.values():
             self.rows += sum(batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
         self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
-        self._latencies.took(fresh)
+        self._latencies.add_batches(fresh)
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
                 self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)), each.interval)
 
     def stepped(self, seconds: float, now: float) -> None:
-        """Take note that the clock was set by `seconds` some time before epoch second `now`: what is dated is so anew."""
+        """Note that the clock was set by `seconds` shortly before epoch second `now`; shift what is dated."""
         self._stepped = now
         self._latencies.stepped()
         for queue in self.queues.values():
@@ -99,11 +323,11 @@ class Telemetry:
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
-        """What latencies were measured from lately, by source."""
+        """Basis of recent latencies, by source."""
         return self._latencies.basis
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
-        """Take what the meter has drained: all of the batches that it tells of."""
+        """Add drained meter rows; a batch's rows arrive together."""
         fresh: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         for row in rows:
             fresh[row.segment, row.batch].append(row)
@@ -113,61 +337,61 @@ class Telemetry:
                 del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
-        """The newest committed batch of a segment."""
+        """Return the newest committed batch of a segment."""
         return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
-        """The last batches of a segment, oldest first."""
+        """Return the last batches of a segment, oldest first."""
         return self._batches_of.get(segment, ())
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:
-        """A batch as an observation tells of it, on a clock that began at `epoch`."""
+        """Return a batch as an observation shows it, on a clock that began at `epoch`."""
         # What only passes a durable edge has reached nobody yet: the batch that brings it to a sink tells its latency.
         reached = batch.query in self._ends
         waited = [batch.end - moment if reached else NAN for moment in self._latencies.ends(batch)]
         return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:
-        """Records of a shaped source due by epoch second `at`; NaN where the load is not known or has not begun."""
+        """Return the records of a shaped source due by epoch second `at`; NaN if its load is unknown or has not begun."""
         pattern, started = self._patterns.get(source), self.load_started(source)
         return NAN if pattern is None or started is None else float(pattern.count(max(0.0, at - started)))
 
-    def taken(self, source: str) -> float:
-        """Records that the newest planned batch of a shaped source has taken, committed or under way."""
+    def planned(self, source: str) -> float:
+        """Return the records of a shaped source in planned batches, committed or not."""
         each, number = self._sources[source]
         offsets = self._planned(each)
         return float(offsets[number].get("n", NAN)) if number < len(offsets) else NAN
 
     def committed(self, source: str) -> float:
-        """Records of a shaped source that committed batches have taken; NaN before the first."""
+        """Return the records of a shaped source in committed batches; NaN before the first."""
         return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
-        """Records due, or there, and not taken by any batch that was planned by `at`, an epoch second.
+        """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then.
 
-        An observation takes a moment after that, in which a batch may be planned: its records waited at `at`.
+        An observation takes a moment, in which a batch may be planned; its records still waited at `at`.
         """
         if source in self._patterns:
             planned_since = self._planned_at(self._sources[source][0]) > at  # not where none is under way
-            taken = self.committed(source) if planned_since else self.taken(source)
-            return max(self.due(source, at) - taken, 0.0)  # in this order, NaN stays NaN
+            read = self.committed(source) if planned_since else self.planned(source)
+            return max(self.due(source, at) - read, 0.0)  # in this order, NaN stays NaN
         return self._latencies.origins[source].backlog
 
     def exhausted(self, source: str, at: float) -> bool:
-        """Whether the load of a source has ended and a committed batch has taken the last of it."""
+        """Return True if the load of a source has ended and a committed batch has its last record."""
         pattern, started = self._patterns.get(source), self.load_started(source)
         if pattern is None or started is None or not at - started >= pattern.seconds:
             return False
         return self.committed(source) >= pattern.count(pattern.seconds)
 
     def drained(self) -> bool:
-        """Whether all that was written to durable edges of files has been taken by committed batches."""
+        """Return True if committed batches have read all records of durable edges of files."""
         for each in self._running:
             last = self.last(each.segment.name)
             before = {offset["edge"]: int(offset["n"]) for offset in self._before[each.segment.name] if "edge" in offset}
             for edge in each.edges:
-                taken = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
-                if self.queues[edge].refresh() > taken:
+                read = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
+                if self.queues[edge].refresh() > read:
                     return False
         return True
 
@@ -180,12 +404,19 @@ class Telemetry:
         further: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
         stretch: float = 1.0,
     ) -> Frame:
-        """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
+        """Return a row per operator.
 
-        parallelism, further (other metrics): by operator. stretch: seconds that a core is taken for a meter's CPU second.
+        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the
+        keyed operators, or
+        to the sources without any. So the operators' busy cores add up to the hosts'.
 
-        What hosts use and no meter accounts for - the way into Python and back, shuffles, native aggregation - is charged
-        to the keyed operators, or to the sources where there are none: the operators' busy cores add up to the hosts'.
+        Args:
+            now: Epoch seconds.
+            parallelism: By operator.
+            cores: Cores of all usable hosts.
+            used: Busy cores of them.
+            further: Other metrics, by operator.
+            stretch: Seconds of a core per CPU second of the meter.
         """
         graph = self._layout.graph
         columns: dict[Metric, dict[str, float]] = defaultdict(dict)
@@ -204,18 +435,20 @@ class Telemetry:
         )
 
     def alternates(self, now: float, stretch: float = 1.0) -> Frame:
-        """A row per alternate that has run: its own cost and selectivity, of cores that are taken as they are now."""
+        """Return a row per alternate that has run: its own cost and selectivity."""
         window = [batch for batches in self._window(now).values() for batch in batches]
-        self._alternates.took((batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ()))
-        return self._alternates.frame(now, lambda operator: self._taken(operator, stretch))
+        self._alternates.add_rows(
+            (batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ())
+        )
+        return self._alternates.frame(now, lambda operator: self._core_seconds(operator, stretch))
 
-    def _taken(self, operator: str, stretch: float) -> float:
-        """Seconds for which a core is taken for a second of the meter's: those of threads that wait are none of CPU."""
+    def _core_seconds(self, operator: str, stretch: float) -> float:
+        """Return core seconds per meter second; threads that wait use no CPU."""
         return 1.0 if self._layout.graph.operator(operator).waits else stretch
 
     def _widths(self, now: float) -> dict[str, float]:
-        """Tasks of the newest batch that took records, by operator, where no composition sets their number."""
-        found: dict[str, float] = {}
+        """Return the tasks of the newest batch with records, for operators whose width no composition sets."""
+        widths: dict[str, float] = {}
         for stage in self._layout.stages:
             rows = [
                 row.tasks
@@ -224,18 +457,18 @@ class Telemetry:
                 if row.operator in stage.operators
             ]
             if rows and not stage.keyed:
-                found |= dict.fromkeys(stage.operators, float(rows[-1]))
-        return found
+                widths |= dict.fromkeys(stage.operators, float(rows[-1]))
+        return widths
 
     def application(self, now: float, cost: float, further: Mapping[Metric, float] = MappingProxyType({})) -> Frame:
-        """One row: the dataflow as its users see it. further: metrics known elsewhere."""
+        """Return the row of the whole dataflow. further: metrics from elsewhere."""
         window = self._window(now)
         spans = [
             span
             for segment in self._ends
             for batch in window.get(segment, ())
-            if (known := self._latencies.of(batch)) is not None
-            for span in spans_of(known.moments, batch.end)
+            if (moments_of := self._latencies.of(batch)) is not None
+            for span in spans_of(moments_of.moments, batch.end)
         ]
         latencies = figures(*columns_of(spans), self._target)
         durations = [batch.seconds for batches in window.values() for batch in batches]
@@ -268,8 +501,8 @@ class Telemetry:
             spans = [
                 span
                 for batch in batches
-                if (known := self._latencies.of(batch)) is not None
-                for span in spans_of(known.parts[number] or [], batch.start)
+                if (moments_of := self._latencies.of(batch)) is not None
+                for span in spans_of(moments_of.parts[number] or [], batch.start)
             ]
             describe_durations(columns, source, spans)
 
@@ -285,24 +518,24 @@ class Telemetry:
             wall = span_of([batches[key] for key in covered])
             # Where the operator is a function, the row of the stage that it leads has the way into Python and back only.
             own = [row for row in rows if row.alternate] or rows
-            taken, emitted = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
-            each = self._taken(name, stretch)
+            records_in, emitted = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
+            each = self._core_seconds(name, stretch)
             busy = each * sum(row.busy for row in rows)
             columns[Metric.BUSY_CORES][name] = busy / wall
             columns[Metric.UTILISATION][name] = busy / wall / cores if cores > 0 else NAN
-            if taken:
-                columns[Metric.SERVICE_TIME][name] = busy / taken
+            if records_in:
+                columns[Metric.SERVICE_TIME][name] = busy / records_in
             # The row of a source counts what enters the Python stage, whichever source it is from and whatever precedes it.
             if self._layout.graph.operator(name).kind is not Kind.SOURCE:
-                columns[Metric.PROCESSED_RATE][name] = taken / wall
+                columns[Metric.PROCESSED_RATE][name] = records_in / wall
                 columns[Metric.EMITTED_RATE][name] = emitted / wall
-                columns[Metric.ARRIVAL_RATE].setdefault(name, taken / wall)
+                columns[Metric.ARRIVAL_RATE].setdefault(name, records_in / wall)
                 # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
                 passed = [(each * row.busy / row.tasks, float(row.rows_in)) for row in own if row.tasks and row.rows_in > 0]
                 describe_durations(columns, name, passed)
 
     def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Column expressions run in the JVM, which no meter sees; each record gives one, unless it is exploded."""
+        """Describe column expressions, which run in the JVM unmetered. Each record yields one, unless it is exploded."""
         graph, window = self._layout.graph, self._window(now)
         for name in graph.order:
             operator = graph.operator(name)
@@ -315,7 +548,7 @@ class Telemetry:
     def _arriving(
         self, name: str, columns: Mapping[Metric, Mapping[str, float]], window: Mapping[str, Sequence[Batch]]
     ) -> float:
-        """Records/s that an operator got: what those before it emitted, or its query took from durable edges."""
+        """Return the input rate [records/s]: the predecessors' output, or what the query read from durable edges."""
         graph, segment = self._layout.graph, self._layout.stage_of[name].segment
         return sum(
             rate_of(window.get(segment, ()), self._numbers[edge])
@@ -325,7 +558,7 @@ class Telemetry:
         )
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
+        """Describe keyed operators: a record arrives when the previous stage ends and leaves when the batch commits."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -342,7 +575,7 @@ class Telemetry:
                 describe_durations(columns, name, spans)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
+        """Describe the queue behind each durable edge: a record waits from its write until its commit."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -363,9 +596,9 @@ class Telemetry:
                 describe_durations(columns, target, spent[target])
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
-        """Records on a durable edge of files that no batch has taken."""
-        taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
-        return float(max(0, self.queues[edge].refresh() - max(taken, default=0)))
+        """Return the records on a durable edge of files that no batch has taken."""
+        offsets = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
+        return float(max(0, self.queues[edge].refresh() - max(offsets, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
         last = self.last(running.segment.name)
@@ -397,29 +630,29 @@ class Telemetry:
         return planned if not planned < self._stepped else NAN
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
-        """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""
-        found = {}
+        """Return recently committed batches by segment, or the newest one, so that an old value shows its age."""
+        batches = {}
         for segment, recent in self._batches_of.items():
             lately = [batch for batch in recent if batch.end >= now - WINDOW and batch.rows]
-            found[segment] = lately or list(recent)[-1:]
-        return found
+            batches[segment] = lately or list(recent)[-1:]
+        return batches
 
     def _age(self, now: float) -> float:
         newest = [recent[-1].end for recent in self._batches_of.values() if recent]
         return max(0.0, now - max(newest)) if newest else 0.0
 
     def load_started(self, source: str) -> float | None:
-        """Epoch second at which the load of a shaped source began; None before its first batch."""
+        """Return the epoch second at which the load of a shaped source began; None before its first batch."""
         return float(self._end_of(source).get("started", 0.0)) or None
 
     def _end_of(self, source: str) -> Mapping[str, Any]:
-        """The offset up to which committed batches have taken a source, also those of an earlier driver; else nothing."""
+        """Return the offset up to which committed batches have read a source; empty before the first."""
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return self._start_of(source) if last is None else last.source(number).end
 
     def _start_of(self, source: str) -> Mapping[str, Any]:
-        """The same, as it was when this driver began."""
+        """Return the committed offset of a source when this driver began."""
         each, number = self._sources[source]
         before = self._before[each.segment.name]
         return before[number] if number < len(before) else {}

@@ -1,8 +1,8 @@
-"""Turns a dataflow into running Structured Streaming queries, one a segment.
+"""Compiler from a dataflow to running Structured Streaming queries, one per segment.
 
-A segment becomes: sources, one fused walk, at most one keyed operator, one fused walk behind it, sinks. What a walk holds
-is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant; their composition
-is switched in `switching`.
+A segment becomes sources, one fused walk, at most one keyed operator with another fused walk behind it, and sinks.
+`regions`
+wires a walk and `fused` runs it. The plant decides where the queries run; `switching` changes their composition.
 """
 
 import time
@@ -27,7 +27,7 @@ from elastream.dataflow.stages import Layout, Segment
 from elastream.errors import DataflowError, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.parts import RETENTION
-from elastream.recording.places import Place
+from elastream.recording.paths import AnyPath
 from elastream.spark.dataflow.chaining import awake, build_walk, inlet_frame, union_inlets
 from elastream.spark.dataflow.channels import Outflow, query_writer, read_edge
 from elastream.spark.dataflow.edges import edge_name, open_edge
@@ -56,12 +56,12 @@ from elastream.spark.worker.composition import (
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.walk import WorkerPaths, stage_function
 
+# Default seconds between the starts of two batches: an idle query polls its source that often.
 SHORTEST_INTERVAL = 0.1
-"""Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
+# Lets every input of a join have its own watermark, the slowest of which counts. By default Spark demands a common one, for
+# queries with several stateful operators; ours have one.
 EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
-"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all,
-for queries with several operators with state, and ours have one."""
 
 
 def start_queries(
@@ -76,13 +76,22 @@ def start_queries(
     consistency: Consistency = Consistency.BATCH,
     retention: float = RETENTION,
 ) -> tuple[RunningSegment, ...]:
-    """Start one query a segment under `composition`, upstream ones first. Its version goes on from that of earlier runs.
+    """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
-    state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
-    should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
-    state partition's task, however few its records. consistency: what records meet that are under way while the composition
-    changes. retention: seconds for which the changes of updated results are kept as they came. Raises DataflowError for
-    what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left running then.
+    Args:
+        spark: The session.
+        layout: Of the dataflow.
+        directory: Of the run.
+        composition: To start under.
+        state_partitions: Of keyed operators; fixed for the life of a checkpoint.
+        batch_seconds: Longest batch of our own sources.
+        interval: Least time between the starts of two batches [s]. Each batch costs every state partition a task.
+        consistency: Treatment of records in transit while the composition changes.
+        retention: Seconds for which changes of updated results are kept.
+
+    Raises:
+        DataflowError: For what cannot be compiled; no query is left running.
+        EnvironmentProblem: For what cannot be written; no query is left running.
     """
     plans = plan_queries(layout)
     check_consistency(layout, consistency)
@@ -91,7 +100,7 @@ def start_queries(
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
     if not fresh:  # versions only grow along an edge
         composition = replace(composition, version=max(composition.version, newest_version(layout, directory) + 1))
-    common = _Common(
+    common = _RunContext(
         spark,
         layout.graph,
         directory,
@@ -106,10 +115,10 @@ def start_queries(
     )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
-    wanted = {"spark.sql.shuffle.partitions": str(state_partitions), **EACH_INPUT}
-    before = {name: str(spark.conf.get(name)) for name in wanted}
+    settings = {"spark.sql.shuffle.partitions": str(state_partitions), **EACH_INPUT}
+    before = {name: str(spark.conf.get(name)) for name in settings}
     # A query takes these from the session at its start, and keeps them.
-    _set(spark, wanted)
+    _set(spark, settings)
     try:
         write_request(
             directory.wanted,
@@ -139,21 +148,24 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _await_sources(each: RunningSegment) -> None:
-    """Return when the sources of a query that has just started are there, or it has failed.
+    """Wait until the sources of a query have started, or it has failed.
 
-    Each source of ours is planned in a Python process of its own, to which Spark gives 10 s to say hello: those of several
-    queries starting all at once on a busy machine take longer than that, and one alone does not.
+    Spark gives each Python source 10 s to connect. Several queries that start together on a busy machine need longer;
+    one alone
+    does not.
     """
     while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
         time.sleep(SHORTEST_INTERVAL)
 
 
 @dataclass(frozen=True, slots=True)
-class _Common:
-    """What all segments of a run have in common.
+class _RunContext:
+    """Context that all segments of a run share.
 
-    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task. retention:
-    seconds.
+    Attributes:
+        fresh: True if no earlier run left files in the folder.
+        single: Names of stages that run in one task.
+        retention: Seconds.
     """
 
     spark: SparkSession
@@ -170,9 +182,9 @@ class _Common:
 
 
 class _Compiler:
-    """Compiles one segment. `start` is all that others call."""
+    """Compiles one segment; `start` is the entry."""
 
-    def __init__(self, common: _Common, segment: Segment) -> None:
+    def __init__(self, common: _RunContext, segment: Segment) -> None:
         self.common, self.segment = common, segment
         self.spark, self.graph, self.codec, self.meter = common.spark, common.graph, common.codec, common.meter
         self.composition, self.wave = common.composition, common.consistency is Consistency.WAVE
@@ -187,7 +199,7 @@ class _Compiler:
         self.own = bool(self.shaped or self.edges)
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
-        """Start the query of `plan`; `edges` are the columns of durable edges, added to as they are compiled."""
+        """Start the query of `plan`. edges: schemas of durable edges, added to as they are compiled."""
         forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
         frames, part = self._inlet_frames(edges), plan.before
@@ -229,7 +241,7 @@ class _Compiler:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
-        """Hold the loads, and say which composition the first batch runs under where no source of ours does."""
+        """Hold the loads, and log the first batch's composition if no source of ours carries it."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
@@ -238,21 +250,21 @@ class _Compiler:
             log_of(self.inputs).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
-        """The control folder of a source: the segment's, or one of its own where there are several."""
+        """Return the control folder of a source: the segment's, or its own if there are several sources."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
-    def _inputs_of(self, source: Operator) -> Place:
-        """What tasks read of a source, likewise."""
+    def _inputs_of(self, source: Operator) -> AnyPath:
+        """Return the folder that tasks read of a source, in the same way."""
         return self.inputs if len(self.sources) == 1 else self.inputs / source.name
 
-    def _records(self, edge: Edge) -> Place:
+    def _records(self, edge: Edge) -> AnyPath:
         return self.common.directory.edge(edge.source, edge.target)
 
     def _steering(self, name: str) -> Steering:
-        """How the reader of the source or edge called `name` learns what is wanted; `start_queries` has said it for all."""
-        wanted = self.common.directory.wanted
+        """Return how the reader of source or edge `name` learns the requested composition."""
+        requested = self.common.directory.wanted
         if not self.wave:
-            return Steering(name, wanted)
+            return Steering(name, requested)
         # An edge that nothing was written to: of a new run, it is as all began; of one that goes on, it may hold anything.
         before = (
             BatchComposition(self.composition.version, self.codec.encode(self.composition))
@@ -260,12 +272,12 @@ class _Compiler:
             else BatchComposition(-1)
         )
         edges = {edge_name(edge): self._records(edge) for edge in self.edges}
-        return Steering(name, wanted, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
+        return Steering(name, requested, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
     def _carrier(self) -> WorkerPaths:
-        """How the code reaches a stage: by the offset log, else by the log of the batches; a task reads it once.
+        """Return how the composition reaches a stage: by the offset log, else by the batch log; a task reads it once.
 
-        No record carries it: a column more costs a stage of cheap functions a tenth or two of its CPU time.
+        No record carries it: one more column costs a stage of cheap functions 10 to 20 % of its CPU time.
         """
         lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
         carrier = WorkerPaths(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
@@ -316,7 +328,7 @@ class _Compiler:
         return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
     def _walked(self, part: Chain, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
-        """The flows out of a region whose inlets are `frames`."""
+        """Return the flows out of a region with inlets `frames`."""
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
         frames = [inlet_frame(*each) for each in zip(frames, part.inlets, lanes, strict=True)]
@@ -338,14 +350,14 @@ class _Compiler:
         ]
 
     def _arrow(self, schema: StructType) -> pa.Schema:
-        """`schema` as Spark gives it to Python: times are in the session's time zone."""
+        """Return `schema` as Spark passes it to Python, with times in the session's time zone."""
         return arrow_schema(schema, self.spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
     def _declared(self, ddl: str) -> pa.Schema:
         return self._arrow(schema_from(ddl, "what an operator returns"))
 
     def _lane(self, inlet: Inlet) -> str | None:
-        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle that cannot be set."""
+        """Return the single-task stage that an inlet's records enter; None for others and behind a shuffle."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
             return None
         entered = inlet.origin if inlet.edge is None else inlet.edge.target

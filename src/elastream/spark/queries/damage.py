@@ -1,7 +1,8 @@
-"""Refuses to go on with a run whose folder has lost, or torn, what it goes on from: before any host is started.
+"""Checks of a run's folder before it is resumed, and before any host starts.
 
-Spark would fail later, with a traceback; and a reader of a durable edge whose files are gone would take what is written
-anew for what it has read already.
+Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records
+for those
+it has already read.
 """
 
 import json
@@ -16,52 +17,58 @@ from elastream.core.wording import counted
 from elastream.dataflow.stages import Layout
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.places import Place, names_in
+from elastream.recording.paths import AnyPath, names_in
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.segments import committed_offsets
 from elastream.spark.worker.composition import latest_batch, read_request
 
+# File in a checkpoint that names its query.
 METADATA = "metadata"
-"""File in a checkpoint: which query it is of."""
 log = logging.getLogger(__name__)
 
 
-class Came(NamedTuple):
-    """How far a query came. committed: its last batch; newest: or planned; -1 before the first. taken: records that it has
-    committed of each durable edge, by name."""
+class QueryProgress(NamedTuple):
+    """Progress of a query.
+
+    Attributes:
+        committed: Its last committed batch; -1 before the first.
+        newest: Its last planned batch; -1 before the first.
+        read_of_edge: Committed records of each durable edge, by name.
+    """
 
     committed: int = -1
     newest: int = -1
-    taken: Mapping[str, int] = MappingProxyType({})
+    read_of_edge: Mapping[str, int] = MappingProxyType({})
 
 
-NOWHERE = Came()
+NOWHERE = QueryProgress()
 
 
-def refuse_damaged(layout: Layout, directory: RunDirectory) -> None:
-    """Raise InputError, with the file, where the run of `layout` in `directory` cannot go on from what is there.
+def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
+    """Raise InputError, with the file, if the run of `layout` cannot continue from its folder.
 
-    A query without a checkpoint begins anew, with a warning where others have begun; not where a durable edge has, which
-    would take what is written and read anew for what was before.
+    A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has
+    begun: it would
+    take rewritten records for earlier ones.
     """
     read_request(directory.wanted)
-    came = {each.name: _came(directory, each.name) for each in layout.segments}
-    for query, at in came.items():
-        if at == NOWHERE and any(each.committed >= 0 for each in came.values()):
+    progress = {each.name: _progress_of(directory, each.name) for each in layout.segments}
+    for query, at in progress.items():
+        if at == NOWHERE and any(each.committed >= 0 for each in progress.values()):
             log.warning("there is no checkpoint of %r: it begins anew", query)
     for segment in layout.segments:
         for edge in segment.inputs:
             if edge.durable == "parquet":
                 writer = next(each.name for each in layout.segments if edge.source in each.operators)
                 folder = directory.edge(edge.source, edge.target)
-                read = came[segment.name].taken.get(edge_name(edge), 0)
-                if wrong := _lost(folder, read, segment.name, writer, came[writer]):
+                read = progress[segment.name].read_of_edge.get(edge_name(edge), 0)
+                if wrong := _lost(folder, read, segment.name, writer, progress[writer]):
                     raise _damaged(directory, f"{folder} {wrong}")
 
 
-def _lost(folder: Place, read: int, reader: str, writer: str, wrote: Came) -> str:
-    """What an edge lacks, or has too much, for its reader and its writer; empty where it fits both."""
+def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProgress) -> str:
+    """Return why an edge fits neither its reader nor its writer; empty if it fits both."""
     edge_log = EdgeLog(folder)
     try:
         edge_log.refresh()
@@ -80,8 +87,8 @@ def _lost(folder: Place, read: int, reader: str, writer: str, wrote: Came) -> st
     return ""
 
 
-def _came(directory: RunDirectory, query: str) -> Came:
-    """How far `query` came; the files of its checkpoint that it goes on from are looked at."""
+def _progress_of(directory: RunDirectory, query: str) -> QueryProgress:
+    """Return the progress of `query`, after a check of its checkpoint's files."""
     checkpoint = directory.checkpoint(query)
     committed, planned = latest_batch(checkpoint, "commits"), latest_batch(checkpoint)
     if max(committed, planned) < 0:
@@ -94,19 +101,22 @@ def _came(directory: RunDirectory, query: str) -> Came:
         if (wrong := _torn(file, lines)) is not None:
             raise _damaged(directory, f"{file} is {wrong}")
     try:
-        taken = {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
+        read_of_edge = {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(directory, f"the offsets of {checkpoint} cannot be read ({in_one_line(error)})") from None
-    return Came(committed, max(committed, planned), taken)
+    return QueryProgress(committed, max(committed, planned), read_of_edge)
 
 
-def _torn(file: Place, lines: int) -> str | None:
-    """What is wrong with a file of a checkpoint: with a version and so many lines at least, or, of 0, all one value."""
+def _torn(file: AnyPath, lines: int) -> str | None:
+    """Return what is wrong with a checkpoint file; None if nothing.
+
+    lines: least number of lines besides a version; 0 if the file is one value.
+    """
     try:
-        found = file.read_text().splitlines()
-        if lines and not (len(found) >= lines and found[0].startswith("v")):
+        content = file.read_text().splitlines()
+        if lines and not (len(content) >= lines and content[0].startswith("v")):
             return "cut off"
-        for line in found[1:] if lines else ["\n".join(found)]:
+        for line in content[1:] if lines else ["\n".join(content)]:
             if not lines or line.startswith(("{", "[")):  # offsets of others may be anything
                 json.loads(line)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""One streaming query observed from outside, compiled or the user's: its batches, stages with state, loads of partitions.
+"""One streaming query observed from outside, compiled or the user's: batches, stateful stages, loads of partitions.
 
-Two calls to the driver a look, whatever the query does in between; three where traffic is measured. A query is known by its
-id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
+A look costs two calls to the driver, and a third if traffic is measured. A query is identified by its id, which survives a
+restart from its checkpoint; each run starts with nothing known. Missed batches are unknown.
 """
 
 import logging
@@ -22,37 +22,43 @@ from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
-from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
+from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
 from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
 NAN = float("nan")
-RATED = 10.0
-"""Seconds of batches, but at least two batches, that rates are taken over: records come in lumps."""
-RECENT = 7
-"""Batches that a latency is taken over."""
-STEPPED = 0.5
-"""Seconds by which two clocks must disagree about one look to the next for one to have been set: clocks that are slewed
-differ by a thousandth of that."""
-STALLED, UNUSUAL = 10.0, 3.0
-"""A batch under way is unusually long after so many seconds, and so many times the longest of the last ones."""
-HELD = 60.0
-"""Seconds after a batch that hung for which policies may look at what was measured meanwhile: their usual window."""
+# Seconds of batches over which rates are taken, but at least two batches: records come in lumps.
+RATE_WINDOW_S = 10.0
+# Batches over which a latency is taken.
+LATENCY_BATCHES = 7
+# Least difference of two clocks between looks [s] that means one was set: slewed clocks differ by a thousandth of that.
+CLOCK_STEP_S = 0.5
+# A running batch is unusually long after STALLED seconds and UNUSUAL times the longest of the last ones.
+STALLED_S, UNUSUAL = 10.0, 3.0
+# Seconds after a stalled batch for which policies may see figures measured meanwhile: their usual window.
+STALL_DOUBT_S = 60.0
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Instruments:
-    """What queries of one session are seen through; `placing` takes where their tasks are.
+class QueryAccess:
+    """Access to the queries of one session.
 
-    task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
-    bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
-    speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
-    does. copies: where executors report copies of state that they keep; None where they keep none. wall, steady: the clock
-    that batches are dated by, and one that nobody sets.
+    Attributes:
+        spark: The session.
+        driver: Its driver.
+        placing: Receives where tasks run.
+        task_loads: None if this Spark does not report single tasks.
+        traffic: Receives bytes by sender and receiver; None if not measured.
+        caught_up: Most batches of a query whose tasks one observation reads.
+        speeds: Speed of hosts; None if no process of ours runs on them.
+        recovery: Acts on lost executors; None if Spark does.
+        copies: Receives executors' reports of standby replicas; None without any.
+        wall: Clock that dates batches.
+        steady: Clock that nobody sets.
     """
 
     spark: SparkSession
@@ -69,13 +75,17 @@ class Instruments:
 
 
 class StatefulTasks:
-    """The tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
+    """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    The driver's status store has it all, web interface or not; one call of the gateway brings what the newest batches cost,
-    however many tasks that are. That task p of a stage holds state partition p is how Spark schedules stateful stages.
+    The driver's status store has it with or without web interface; one gateway call fetches the newest batches,
+    however many
+    tasks they have. Spark schedules task p of a stateful stage on state partition p.
 
-    execution: Spark's StreamExecution of the query. stages: what it keeps state in, all of it. senders: tell also of the
-    stages that feed those (they have no `ranks`), as `Exchanged` needs them.
+    Args:
+        loads: Source of task loads.
+        execution: Spark's StreamExecution of the query.
+        stages: All of its stateful stages.
+        senders: Report the feeding stages too (they have no `ranks`), as `Exchanged` needs them.
     """
 
     def __init__(
@@ -83,39 +93,43 @@ class StatefulTasks:
     ) -> None:
         self._loads, self._execution, self._senders = loads, execution, senders
         self._kinds = ranked_kinds(stages)
-        self._told = -1
+        self._newest = -1
 
     def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
-        """Loads of the newest `batches` batches that ended since the last call, oldest first.
+        """Return loads of the newest `batches` batches that ended since the last call, oldest first.
 
-        Those before are left out: a look must not cost more because it came late. Raises Py4JError as any call does.
+        Earlier ones are skipped: a late look must not cost more. Raises Py4JError.
         """
         if not self._kinds:
             return ()
         lines = self._loads.ask(
-            "loads", self._loads.context, self._execution, self._kinds, self._told, batches, self._senders
+            "loads", self._loads.context, self._execution, self._kinds, self._newest, batches, self._senders
         )
-        found = read_loads(lines)
-        self._told = max((load.batch for load in found), default=self._told)
-        return found
+        loads = read_loads(lines)
+        self._newest = max((load.batch for load in loads), default=self._newest)
+        return loads
 
 
 class Query:
-    """One query through all its runs. Its stages with state are attached to the placing of `instruments`.
+    """One query through all its runs. It attaches its stateful stages to the placing of `access`.
 
-    called: what the tasks of its stages have as their operator, upstream first, by default `"name/stage"`; of a stage
-    without such a name nothing is known and nothing is moved.
+    Args:
+        access: Access to the session.
+        query_id: Survives restarts.
+        name: Of the query.
+        called: Returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without a
+            name is neither observed nor moved.
     """
 
     def __init__(
         self,
-        instruments: Instruments,
+        access: QueryAccess,
         query_id: str,
         name: str,
         called: Callable[[Sequence[StatefulStage]], Sequence[str]] | None = None,
     ) -> None:
         self.id, self.name = query_id, name
-        self._with = instruments
+        self._with = access
         self._called = called or (lambda stages: [f"{name}/{stage.name}" for stage in stages])
         self.run_id: str | None = None
         self.runs = 0
@@ -125,7 +139,7 @@ class Query:
         self._execution: Java = None
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
-        self.doing = Doing()
+        self.status = QueryStatus()
         self._looked = 0.0
         self._offset = math.nan
         self.stepped = 0.0
@@ -139,23 +153,23 @@ class Query:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The stages with state by the names that their tasks have, upstream first."""
+        """Operator names of the stateful stages, upstream first."""
         return tuple(self.stages or ())
 
     @property
     def newest(self) -> int:
-        """Number of the newest batch seen, -1 before the first."""
+        """Number of the newest batch; -1 before the first."""
         return self.batches[-1].id if self.batches else -1
 
     def run(self, run_id: str) -> None:
-        """The query runs as `run_id`: forget an earlier run."""
+        """Note that the query runs as `run_id`, and forget an earlier run."""
         if run_id != self.run_id:
             self.end()
             self.run_id = run_id
             self.runs += 1
 
     def end(self) -> None:
-        """The run is over; the query may come back."""
+        """Note that the run ended; the query may restart."""
         for operator in self.operators:
             self._with.placing.detach(operator)
         if self._with.traffic is not None:
@@ -164,7 +178,7 @@ class Query:
         self._forget()
 
     def look(self) -> tuple[Batch, ...]:
-        """Fetch what is new; the batches that ended since the last look."""
+        """Fetch what is new; return the batches that ended since the last look."""
         if self._execution is None:
             id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
             self._execution = java_queries(self._with.spark).get(id)
@@ -172,14 +186,25 @@ class Query:
                 return ()
         if self.stages is None:
             self._find_stages()
-        before, now = self.doing, self._with.wall()
+        before, now = self.status, self._with.wall()
         self._notice_step(now)
         self._unsure = bool(self.stepped) or self._across
-        *rows, doing = self._with.driver.ask("batches", self._execution, self.newest)
-        self.doing = read_doing(doing)
+        *rows, status = self._with.driver.ask("batches", self._execution, self.newest)
+        self.status = read_status(status)
+        self._read_batches(rows, now)
+        self._across = self._across or bool(self.stepped)  # one under way may have begun by the clock of before
+        self._date_running_batch(before, reported=bool(rows), now=now)
+        self._looked = now
+        if so_far := self._unusual(now):
+            self._stall = now, so_far
+        self._read_loads()
+        return tuple(self.batches)[-len(rows) :] if rows else ()
+
+    def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
+        """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
             last = self.batches[-1] if self.batches else None
-            batch = read_batch(self.name, row, last, self.doing.poll)
+            batch = read_batch(self.name, row, last, self.status.poll)
             if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
             self.batches.append(batch)
@@ -187,36 +212,37 @@ class Query:
             self._across = False
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
-        self._across = self._across or bool(self.stepped)  # one under way may have begun by the clock of before
-        if not self.doing.processing:
+
+    def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
+        """Date the earliest arrival of the running batch's records. reported: new batches have ended."""
+        same = self.status.planned == before.planned and before.processing
+        if not self.status.processing:
             self._since = None
-        elif rows and self.doing.planned == before.planned and before.processing:
-            pass  # what is reported late says nothing of the one under way
-        elif rows or not before.processing or self.doing.planned != before.planned:
-            # It began since the last look: what it takes came after the start of the batch before, or after the last poll;
-            # of the first batch, what was there before the query was first seen counts from then on.
+        elif not same:
+            # It began since the last look: its records came after the start of the batch before, or after the last poll.
+            # The first batch may take what was there before the query was first seen; that counts from now on.
             last = self.batches[-1] if self.batches else None
-            self._since = now if last is None else last.start if rows else max(last.start, self._looked - self.doing.poll)
-        self._looked = now
-        if so_far := self._unusual(now):
-            self._stall = now, so_far
-        if self._tasks is not None:
-            loads = self._tasks.poll(self._with.caught_up)
-            for load in loads:
-                if load.ranks and load.ranks[0] in self._names:
-                    self._take(self._names[load.ranks[0]], load)
-            if self._with.traffic is not None:
-                self._with.traffic.take(self.name, self._names, loads)
-        return tuple(self.batches)[-len(rows) :] if rows else ()
+            start = 0.0 if last is None else last.start
+            self._since = now if last is None else start if reported else max(start, self._looked - self.status.poll)
+
+    def _read_loads(self) -> None:
+        if self._tasks is None:
+            return
+        loads = self._tasks.poll(self._with.caught_up)
+        for load in loads:
+            if load.ranks and load.ranks[0] in self._names:
+                self._take(self._names[load.ranks[0]], load)
+        if self._with.traffic is not None:
+            self._with.traffic.take(self.name, self._names, loads)
 
     def _notice_step(self, now: float) -> None:
-        """See whether the wall's clock was set since the last look: what was dated before is then dated as it would be now.
+        """Detect a change of the wall clock since the last look, and shift earlier dates.
 
-        What was measured across the step is forgotten: loads of partitions are unknown until two more batches have ended.
+        Figures measured across the step are dropped: loads of partitions are unknown until two more batches have ended.
         """
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
-        self.stepped = step if abs(step) > STEPPED else 0.0  # NaN is no step
+        self.stepped = step if abs(step) > CLOCK_STEP_S else 0.0  # NaN is no step
         if not self.stepped:
             return
         log.warning("the machine's clock was set by %+.1f s; %s knows less until batches have ended", step, self.name)
@@ -228,49 +254,53 @@ class Query:
         self._stall = self._stall[0] + step, self._stall[1]
 
     def stalled(self, now: float) -> float:
-        """Seconds for which a batch has been under way, if that is longer than is usual; else 0.
+        """Return the running time of a batch [s] if it is unusually long; else 0.
 
-        So long nothing is known of what the query's tasks take, which report when they end; nor, from what was measured
-        meanwhile, for as long after it, HELD at most.
+        Meanwhile the load of the query's tasks is unknown, as they report when they end. It stays in doubt for as
+        long after it, STALL_DOUBT_S
+        at most.
         """
-        seen, so_far = self._stall
-        return self._unusual(now) or (so_far if now - seen < min(so_far, HELD) else 0.0)
+        at, so_far = self._stall
+        return self._unusual(now) or (so_far if now - at < min(so_far, STALL_DOUBT_S) else 0.0)
 
     def _unusual(self, now: float) -> float:
         if self._since is None:
             return 0.0
-        usual = max((batch.seconds for batch in list(self.batches)[-RECENT:]), default=0.0)
+        usual = max((batch.seconds for batch in list(self.batches)[-LATENCY_BATCHES:]), default=0.0)
         under_way = now - self._since
-        return under_way if under_way > max(STALLED, UNUSUAL * usual) else 0.0
+        return under_way if under_way > max(STALLED_S, UNUSUAL * usual) else 0.0
 
     def interval(self, now: float) -> float:
-        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, where that is no time, or
-        where batches have ended that were not reported."""
+        """Return the seconds between batches at epoch second `now`.
+
+        NaN before two batches, or if ended batches are unreported.
+        """
         recent = self._rated()
-        if len(recent) < 2 or self.doing.planned > self.newest + 1:  # one behind the next: it has ended
+        if len(recent) < 2 or self.status.planned > self.newest + 1:  # one behind the next: it has ended
             return NAN
         mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
         return max(mean, now - recent[-1].end) if mean > 0 else NAN
 
     def rate(self, now: float) -> float:
-        """Records/s taken, by the batches of the last RATED seconds."""
+        """Return the throughput [records/s] over the last RATE_WINDOW_S seconds."""
         rows = [batch.rows for batch in self._rated()]
         return float(np.mean(rows[1:])) / self.interval(now) if len(rows) > 1 else NAN
 
     def arriving(self, now: float) -> float:
-        """Records/s that came: those taken, and what the sources hold more; those taken if they do not say."""
-        taken, recent = self.rate(now), self._rated()
+        """Return the arrival rate [records/s]: throughput plus growth of the backlog, if sources report one."""
+        rate, recent = self.rate(now), self._rated()
         if len(recent) < 2 or math.isnan(more := recent[-1].behind - recent[0].behind):
-            return taken
-        return max(taken + more / (len(recent) - 1) / self.interval(now), 0.0)  # in this order, NaN stays NaN
+            return rate
+        return max(rate + more / (len(recent) - 1) / self.interval(now), 0.0)  # in this order, NaN stays NaN
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
-        """Seconds that the records of each recent batch took at most by epoch second `now`, and how many these are.
+        """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.
 
-        None of them can have come before the last poll of the source that did not take it. The batch under way counts as
-        one more of the usual size, whose records have waited until now: so it shows where no batch ends, be it the first.
+        No record can have arrived before the last poll that did not return it. The running batch counts as one more
+        of usual size, so
+        that a stall shows, even in the first batch.
         """
-        recent = [batch for batch in list(self.batches)[-RECENT:] if batch.rows and batch.waiting == batch.waiting]
+        recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
         rows = [float(batch.rows) for batch in recent]
         if self._since is not None and self._since < now:
@@ -279,26 +309,26 @@ class Query:
 
     @property
     def timed(self) -> bool:
-        """Whether anything is known of its latency: a batch of this run had records, or its first one is under way."""
+        """True if latencies are known: a batch had records, or the first one runs."""
         return len(self.latencies(math.inf)[0]) > 0
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
-        """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""
-        nothing, found = LoadWindow(), {}
+        """Return the load of each partition of each stage at epoch second `now`, by operator name."""
+        nothing, loads = LoadWindow(), {}
         for name, stage in (self.stages or {}).items():
-            found[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
+            loads[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
             if (sizes := self._sizes.get(name)) is not None:
-                found[name] = found[name]._replace(state=sizes.megabytes, delta=sizes.delta)
-        return found
+                loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
+        return loads
 
     def newest_load(self, name: str) -> StageLoad | None:
-        """What the newest batch cost of the stage whose tasks are called so, task by task; None where none was seen."""
+        """Return the newest batch's cost of the stage `name`, task by task; None before the first."""
         window = self._windows.get(name)
         return None if window is None else window.newest
 
     def _rated(self) -> Sequence[Batch]:
-        """The batches that began in the last RATED seconds, and the one before them; since it is known when they ran."""
-        within = sum(batch.start > self.batches[-1].start - RATED for batch in self.batches)
+        """Return the batches of the last RATE_WINDOW_S seconds and the one before, as far as their times are certain."""
+        within = sum(batch.start > self.batches[-1].start - RATE_WINDOW_S for batch in self.batches)
         recent = list(self.batches)[-within - 1 :]
         return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]
 
@@ -328,6 +358,6 @@ class Query:
 
 
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:
-    """Of those whose batch under way takes unusually long, for how many seconds by epoch second `now`."""
-    found = {query.name: query.stalled(now) for query in queries}
-    return {name: seconds for name, seconds in found.items() if seconds}
+    """Return the running time [s] of unusually long batches, by query."""
+    seconds_of = {query.name: query.stalled(now) for query in queries}
+    return {name: seconds for name, seconds in seconds_of.items() if seconds}

@@ -1,4 +1,4 @@
-"""A segment and the query that runs it, and what of its width can be set while it runs."""
+"""Segments and the queries that run them, and the widths that can change while they run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from elastream.dataflow.operators import Edge
 from elastream.dataflow.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
-from elastream.recording.places import Place
+from elastream.recording.paths import AnyPath
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.worker.composition import (
     BatchComposition,
@@ -28,70 +28,78 @@ from elastream.spark.worker.composition import (
 )
 from elastream.spark.worker.meter import Meter
 
+# Most tasks that read a durable edge before a shuffle, and records that justify one: a task costs about 16 ms.
 SHUFFLERS, SHUFFLED_EACH = 4, 1000
-"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
-task costs about 16 ms."""
 
 
 @dataclass(frozen=True)
 class RunningSegment:
     """A segment and the query that runs it.
 
-    checkpoint, inputs: its folders, of what Spark keeps and of what tasks read. wanted: file of what is wanted of all
-    segments, which sources and edges of ours read. own_source: whether it reads any, so that its offsets carry the
-    composition, else `log` does. began: the composition that all segments started under. keyed: its keyed operators, by
-    name. meter: counts of all segments together. sources: control folders of its sources of ours, by name. edges: folders
-    of the durable edges of files that it reads. reads: sources, by name, and durable edges, in the order in which the query
-    reads them. places: what sources without a load read, if local files. interval: seconds from one batch to the next, at
-    least.
+    Attributes:
+        segment: Of the layout.
+        query: Runs it.
+        checkpoint: Spark's folder.
+        inputs: Folder that tasks read.
+        composition_file: File with the composition requested of all segments; our own sources and edges read it.
+        own_source: True if the segment has such a source or edge: its offsets carry the composition. Else `log` does.
+        began: Composition under which all segments started.
+        keyed: Its keyed operators, by name.
+        meter: Counts of all segments.
+        codec: Encodes compositions.
+        sources: Control folders of our own sources, by name.
+        edges: Folders of the durable edges of files that it reads.
+        reads: Sources, by name, and durable edges, in the order in which the query reads them.
+        places: Local files that sources without a load read.
+        interval: Least time between two batches [s].
     """
 
     segment: Segment
     query: StreamingQuery
-    checkpoint: Place
-    inputs: Place
-    wanted: Path
+    checkpoint: AnyPath
+    inputs: AnyPath
+    composition_file: Path
     own_source: bool
     began: Composition
     keyed: tuple[str, ...]
     meter: Meter
     codec: CompositionCodec
     sources: Mapping[str, Path]
-    edges: Mapping[Edge, Place]
+    edges: Mapping[Edge, AnyPath]
     reads: tuple[str | Edge, ...]
     places: Mapping[str, str]
     interval: float
 
     @property
     def log(self) -> CompositionLog:
-        """The composition by batch, where no source of ours carries it."""
+        """Composition by batch, if no source of ours carries it."""
         return log_of(self.inputs)
 
     def ran(self, batch: int) -> BatchComposition | None:
-        """What a batch ran under; None where Spark has deleted its offsets."""
+        """Return the composition of a batch; None if Spark has deleted its offsets."""
         try:
             return ran_under(self.checkpoint, self.inputs, self.own_source, batch)
         except FileNotFoundError:
             return None
 
 
-def committed_offsets(checkpoint: Place) -> Sequence[Mapping[str, Any]]:
-    """The offsets up to which a query has committed, one a source in the order in which it reads them; none before that."""
+def committed_offsets(checkpoint: AnyPath) -> Sequence[Mapping[str, Any]]:
+    """Return the committed offsets of a query, one per source in reading order; none before the first commit."""
     committed = latest_batch(checkpoint, "commits")
     return offsets_of(checkpoint, committed) if committed >= 0 else ()
 
 
 def composition_left(layout: Layout, directory: RunDirectory, new: Composition) -> Composition:
-    """The composition that an earlier driver wanted last; `new` where it had none yet. Its version goes on from there."""
-    wanted = read_request(directory.wanted)
-    if not wanted.partitions:
+    """Return the last composition requested by an earlier driver, or `new` if there was none. Its version increases."""
+    requested = read_request(directory.wanted)
+    if not requested.partitions:
         return new
-    widths = {name: width for name, width in wanted.partitions.items() if name in layout.graph.by_name}
+    widths = {name: width for name, width in requested.partitions.items() if name in layout.graph.by_name}
     for segment in layout.segments:
         for edge in segment.inputs:
-            if not (stage := stage_behind(segment, edge)).keyed and edge_name(edge) in wanted.partitions:
-                widths[stage.operators[0]] = wanted.partitions[edge_name(edge)]
-    left = CompositionCodec(layout.graph).decode(wanted.code, wanted.version + 1, {**new.parallelism, **widths})
+            if not (stage := stage_behind(segment, edge)).keyed and edge_name(edge) in requested.partitions:
+                widths[stage.operators[0]] = requested.partitions[edge_name(edge)]
+    left = CompositionCodec(layout.graph).decode(requested.code, requested.version + 1, {**new.parallelism, **widths})
     if not left.tables:
         return left
     newest = KeyTableLog(directory, selections_of(layout.graph)).newest()
@@ -100,21 +108,21 @@ def composition_left(layout: Layout, directory: RunDirectory, new: Composition) 
 
 
 def newest_version(layout: Layout, directory: RunDirectory) -> int:
-    """The newest version of the composition that was wanted, or that a batch was planned under.
+    """Return the newest composition version that was requested or planned.
 
-    Where a run goes on from a copy of its driver's files, batches may have been planned under a later one than that says.
+    If a run resumes from a copy of its driver's files, batches may have been planned under a later one than the copy holds.
     """
-    found = [read_request(directory.wanted).version]
+    versions = [read_request(directory.wanted).version]
     for segment in layout.segments:
         checkpoint, inputs = directory.checkpoint(segment.name), directory.inputs(segment.name)
         if (planned := latest_batch(checkpoint)) >= 0:
-            found.append((newest_composition(offsets_of(checkpoint, planned)) or BatchComposition()).version)
-        found.append(log_of(inputs).newest().version)
-    return max(found)
+            versions.append((newest_composition(offsets_of(checkpoint, planned)) or BatchComposition()).version)
+        versions.append(log_of(inputs).newest().version)
+    return max(versions)
 
 
 def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
-    """Tasks of a batch, at most, by the name of a source or a durable edge."""
+    """Return the most tasks of a batch, by source or durable edge."""
     widths = {source.name: composition.parallelism.get(source.name, 1) for source in layout.graph.sources}
     for segment in layout.segments:
         widths |= {edge_name(edge): edge_width(segment, edge, composition) for edge in segment.inputs}
@@ -122,15 +130,17 @@ def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
 
 
 def scalable_operators(layout: Layout) -> frozenset[str]:
-    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait; but none of a stage that runs in one task."""
+    """Return operators whose parallelism can change at run time.
+
+    These are sources with a load, `led_by_edges`, and operators that wait, except those of single-task stages.
+    """
     graph = layout.graph
-    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
-    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
+    names = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
+    return frozenset(name for name in names if layout.stage_of[name].name not in layout.single)
 
 
 def led_by_edges(layout: Layout) -> tuple[str, ...]:
-    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
+    """Return operators leading a stage that reads durable edges of files and no source; their width sets that stage's."""
     inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
     heads = {operator.name for operator in layout.graph.sources}
     return tuple(
@@ -141,7 +151,7 @@ def led_by_edges(layout: Layout) -> tuple[str, ...]:
 
 
 def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
-    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
+    """Return the most tasks that read a batch of `edge`: the parallelism of the stage behind it."""
     stage = stage_behind(segment, edge)
     return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
 
@@ -151,11 +161,11 @@ def stage_behind(segment: Segment, edge: Edge) -> Stage:
     return stage
 
 
-def log_of(inputs: Place) -> CompositionLog:
-    """The composition by batch of a segment whose tasks read that folder, where no source of ours carries it."""
+def log_of(inputs: AnyPath) -> CompositionLog:
+    """Return the log of compositions by batch in the folder `inputs`."""
     return CompositionLog(inputs / "composition")
 
 
-def ran_under(checkpoint: Place, inputs: Place, own: bool, batch: int) -> BatchComposition:
-    """What a batch of a segment runs under, by its folders. own: whether it has a source or an edge of ours."""
+def ran_under(checkpoint: AnyPath, inputs: AnyPath, own: bool, batch: int) -> BatchComposition:
+    """Return the composition of a batch, from the segment's folders. own: True if it has a source or an edge of ours."""
     return (composition_in_offsets(checkpoint, batch) if own else log_of(inputs).at(batch)) or BatchComposition()

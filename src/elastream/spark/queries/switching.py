@@ -1,6 +1,6 @@
-"""Which composition is wanted and which is effective, for the queries of a dataflow that run on.
+"""Switches of the composition of running queries: requested, in force, and measured.
 
-All switches of a plan are one version, written at once for all queries; no query is restarted. Per dynamic element:
+All switches of a plan are one version, written at once for all queries; no query restarts. Per dynamic element:
 
     state       event                                                       next
     effective   a plan switches it                                          wanted, the action is ACCEPTED
@@ -12,7 +12,7 @@ All switches of a plan are one version, written at once for all queries; no quer
     effective   the switch cannot be written                                effective, the action is FAILED
 
 `batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.readers`).
-`drain` puts two states between wanted and in flight; the composition waits meanwhile, and so do the sources:
+`drain` puts two states between wanted and in flight; composition and sources wait meanwhile:
 
     state       event                                                       next
     (none)      a plan switches something                                   holding: sources are requested to take no more
@@ -20,19 +20,28 @@ All switches of a plan are one version, written at once for all queries; no quer
     draining    every query has committed all that its durable edges hold   (none): it is written, and the sources go on
     any         a plan switches something more                              the same; it comes with the one that waits
 
-Parallelism is part of a composition and of its version, and changes the meaning of no record: it is written at once.
+Parallelism is part of a composition and its version. It changes the meaning of no record, so it is written at once.
+
+`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's
+offsets hold
+its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed by
+shares: the output of a batch met versions in the same proportions as its input.
 """
 
 import contextlib
 import logging
+import math
 import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from elastream.core.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
-from elastream.core.composition import Consistency, switched
+from elastream.core.composition import Consistency, Update, changed_operators, switched
+from elastream.core.metrics import Metric
 from elastream.core.observation import Composition
+from elastream.dataflow.operators import Edge
 from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -51,33 +60,54 @@ from elastream.spark.worker.composition import (
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 1000
-"""Newest compositions that are known by their version; batches are committed far sooner than that many switches later."""
+# Newest compositions that are remembered by version: batches commit long before that many further switches.
+REMEMBERED_VERSIONS = 1000
 
+# Activates a version of an operator's key table, given the compositions of possible batches. Returns why it cannot, or an
+# empty string.
 TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition]], str]
-"""Brings a version of an operator's key table into use, given the compositions that batches may still run under; says why
-that is not possible, or nothing."""
 
 
-def switch(layout: Layout, running: Sequence[RunningSegment], composition: Composition, *, held: bool = False) -> None:
-    """Let `composition` hold from one of the next batches on, in every segment; nothing is restarted.
+def switch(
+    layout: Layout, running: Sequence[RunningSegment], composition: Composition, *, hold_sources: bool = False
+) -> None:
+    """Put `composition` in force from one of the next batches on, in every segment, without a restart.
 
-    Segments with a source of ours or an edge of files take it with their next batch; others two batches after the newest
-    one planned. held: whether sources take no more records. Raises EnvironmentProblem or OSError where that fails.
+    Segments with our own source or an edge of files take it with their next batch; others two batches after the
+    newest planned
+    one. Raises EnvironmentProblem or OSError.
+
+    Args:
+        layout: Of the dataflow.
+        running: Its queries.
+        composition: To put in force.
+        hold_sources: True if sources take no more records.
     """
     code = running[0].codec.encode(composition)
-    write_request(running[0].wanted, CompositionRequest(composition.version, code, widths_of(layout, composition), held))
+    write_request(
+        running[0].composition_file,
+        CompositionRequest(composition.version, code, widths_of(layout, composition), hold_sources),
+    )
     for each in running:
         if not each.own_source and each.codec.size > 1 and each.log.newest().version != composition.version:
             each.log.switch(each.checkpoint, composition.version, code)
 
 
 class Switching:
-    """Composes for the queries `running`, and knows what they run under.
+    """Writes compositions for the queries `running`, and tracks what they run under.
 
-    composition: the one wanted. effective: by segment, that of its last committed batch; left out before the first. tables:
-    None where there are no key tables. changed: told of each change that is requested. `apply` and `settle` may be called
-    from two threads.
+    `apply` and `settle` may be called from two threads.
+
+    Args:
+        layout: Of the dataflow.
+        running: Its queries.
+        consistency: Treatment of records in transit.
+        tables: Activates key tables; None without any.
+        changed: Called for each requested change.
+
+    Attributes:
+        composition: The requested one.
+        effective: That of the last committed batch, by segment; missing before the first.
     """
 
     def __init__(
@@ -99,17 +129,17 @@ class Switching:
         self._lock = threading.RLock()
 
     def apply(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition, and answer each; raises as `switch` does."""
+        """Apply all possible switches as one new composition; return an outcome for each. Raises as `switch` does."""
         with self._lock:
             refused = [each.refusal(self._layout.graph) or self._unusable(each) for each in switches]
             self._compose(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
             return tuple(
-                Outcome(each, Status.REFUSED, no) if no else Outcome(each, *self._standing(each))
+                Outcome(each, Status.REFUSED, no) if no else Outcome(each, *self._status_of(each))
                 for each, no in zip(switches, refused, strict=True)
             )
 
     def widen(self, action: SetParallelism) -> bool:
-        """Set a parallelism; whether that changes anything. Raises as `switch` does."""
+        """Set a parallelism; return True if that changes it. Raises as `switch` does."""
         with self._lock:
             now = self.composition
             if now.parallelism.get(action.operator) == action.instances:
@@ -122,27 +152,27 @@ class Switching:
                 self._write(replace(now, version=now.version + 1, parallelism=widths))
             return True
 
-    def took(self, fresh: Sequence[Batch]) -> None:
-        """Take note of committed batches, those of each query in order."""
-        found = {}
+    def add_batches(self, fresh: Sequence[Batch]) -> None:
+        """Add committed batches, those of each query in order."""
+        compositions = {}
         for batch in fresh:
             ran = self.ran(batch)
             if ran is not None:
-                found[batch.query] = self.under(ran)
-        self.effective = {**self.effective, **found}
+                compositions[batch.query] = self.under(ran)
+        self.effective = {**self.effective, **compositions}
 
     def ran(self, batch: Batch) -> BatchComposition | None:
-        """What a committed batch ran under; None where that is not known any more."""
+        """Return what a committed batch ran under; None if no longer known."""
         return newest_composition([each.end for each in batch.sources]) or self._segment[batch.query].ran(batch.id)
 
     def under(self, ran: BatchComposition) -> Composition:
-        """The composition of that version; of an earlier controller's, what its code says."""
+        """Return the composition of a version, decoded if an earlier controller wrote it."""
         with self._lock:
-            known = self._versions.get(ran.version)
-        return known or self._running[0].codec.decode(ran.code, ran.version)
+            composition = self._versions.get(ran.version)
+        return composition or self._running[0].codec.decode(ran.code, ran.version)
 
     def settle(self) -> bool:
-        """Take a drain further; whether one is under way. Raises as `switch` does."""
+        """Advance a drain; return True while one runs. Raises as `switch` does."""
         with self._lock:
             if self._draining is None:
                 return False
@@ -151,8 +181,8 @@ class Switching:
                 self._draining = None
             return self._draining is not None
 
-    def _standing(self, switch: Switch) -> tuple[Status, str]:
-        """DONE where the newest committed batch of the query with the element ran so, and all since; else ACCEPTED."""
+    def _status_of(self, switch: Switch) -> tuple[Status, str]:
+        """Return DONE if the newest committed batch of the element's query and all later versions have the switch."""
         effective = self.effective.get(switch.segment(self._layout))
         if effective is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
@@ -161,7 +191,7 @@ class Switching:
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
 
     def _unusable(self, switch: Switch) -> str:
-        """Why a key table cannot be used; empty where it can, or `switch` names none."""
+        """Return why a key table cannot be used; empty if it can, or `switch` names none."""
         if not isinstance(switch, SetKeyTable) or switch.table == 0:
             return ""
         if self._tables is None:
@@ -177,13 +207,13 @@ class Switching:
         if self.consistency is not Consistency.DRAIN or len(self._running) == 1:
             self._write(changed)
         elif self._draining is None:
-            switch(self._layout, self._running, self._written, held=True)
+            switch(self._layout, self._running, self._written, hold_sources=True)
             self._draining = Drain(self._running, self._written.version)
         self._remember(changed)
         self._changed(before, changed)
 
     def _write(self, changed: Composition) -> None:
-        """Write `changed` for all queries; where that fails, what was written before is written again."""
+        """Write `changed` for all queries; restore the previous composition on failure."""
         try:
             switch(self._layout, self._running, changed)
         except (ElastreamError, OSError):
@@ -198,15 +228,16 @@ class Switching:
 
     def _remember(self, changed: Composition) -> None:
         self.composition = self._versions[changed.version] = changed
-        for version in list(self._versions)[:-REMEMBERED]:
+        for version in list(self._versions)[:-REMEMBERED_VERSIONS]:
             del self._versions[version]
 
 
 class Drain:
-    """Tells when nothing is under way in `running`, whose sources are held at `version`.
+    """Detects that no records are in transit in `running`, whose sources are held at `version`.
 
-    A source that says that it takes no more has nothing under way (`ShapedReader`); then a query that has committed all
-    that its durable edges hold writes nothing more to those that follow it. So queries come to rest upstream first.
+    A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its
+    durable edges
+    writes nothing more. So queries come to rest upstream first.
     """
 
     def __init__(self, running: Sequence[RunningSegment], version: int) -> None:
@@ -214,7 +245,7 @@ class Drain:
         self._edges = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
 
     def over(self) -> bool:
-        """Whether all is drained."""
+        """Return True once all is drained."""
         return all(map(self._held, self._running)) and all(map(self._rests, self._running))
 
     def _held(self, each: RunningSegment) -> bool:
@@ -228,10 +259,149 @@ class Drain:
         if latest_batch(each.checkpoint) != committed:
             return False
         offsets = offsets_of(each.checkpoint, committed) if committed >= 0 else []
-        taken = {offset["edge"]: int(offset["n"]) for offset in offsets if "edge" in offset}
+        positions = {offset["edge"]: int(offset["n"]) for offset in offsets if "edge" in offset}
         for edge in each.edges:
-            at = taken.get(edge_name(edge), 0)
+            at = positions.get(edge_name(edge), 0)
             if self._edges[edge].refresh() > at:
                 return False
             self._edges[edge].forget(at)
         return True
+
+
+# Newest batches of each query, and newest updates, that are remembered.
+REMEMBERED_BATCHES = 1000
+
+# Versions by query that records met on their way, and the updates of which they met both sides.
+Route: TypeAlias = tuple[tuple[tuple[str, int], ...], frozenset[int]]
+# Numbers of records by way.
+Routes: TypeAlias = Mapping[Route, float]
+
+
+@dataclass
+class _PendingUpdate:
+    """An update and the queries with a changed element. waiting: queries without a commit under it."""
+
+    update: Update
+    queries: frozenset[str]
+    waiting: set[str] = field(default_factory=set)
+
+
+class UpdateTracker:
+    """Progress of updates of `running`, in epoch seconds. queues: logs of durable edges. ran: composition of a batch."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        running: Sequence[RunningSegment],
+        queues: Mapping[Edge, EdgeLog],
+        ran: Callable[[Batch], BatchComposition | None],
+    ) -> None:
+        self._layout, self._queues, self._ran = layout, queues, ran
+        self._running = {each.segment.name: each for each in running}
+        self._updates: dict[int, _PendingUpdate] = {}
+        self._mixed_before = 0.0
+        self._routes: dict[str, dict[int, Routes]] = {name: {} for name in self._running}
+        self._waiting: dict[str, deque[Batch]] = {name: deque() for name in self._running}
+        self._last = dict.fromkeys(self._running, -1)
+
+    def requested(self, at: float, before: Composition, after: Composition) -> None:
+        """Begin an update, unless it changes parallelism alone."""
+        changed = changed_operators(self._layout.graph, before, after)
+        if changed:
+            queries = frozenset(self._layout.stage_of[name].segment for name in changed)
+            self._updates[after.version] = _PendingUpdate(Update(after.version, at), queries, set(queries))
+            for version in list(self._updates)[:-REMEMBERED_BATCHES]:
+                self._mixed_before += self._updates.pop(version).update.mixed
+
+    def add_batches(self, fresh: Iterable[Batch]) -> None:
+        """Add committed batches, those of each query in order."""
+        for batch in fresh:
+            self._date(batch)
+            if len(self._running) > 1:
+                self._waiting[batch.query].append(batch)
+        for name in self._running:  # upstream first
+            waiting = self._waiting[name]
+            while waiting and self._inputs_known(waiting[0]):
+                self._follow(waiting.popleft())
+
+    def updates(self, epoch: float = 0.0) -> tuple[Update, ...]:
+        """Return the newest updates, oldest first, on a clock that began at `epoch`."""
+        return tuple(
+            replace(u, requested=u.requested - epoch, in_force=u.in_force - epoch, until=u.until - epoch)
+            for u in (each.update for each in self._updates.values())
+        )
+
+    def measured(self) -> Mapping[Metric, float]:
+        """Return figures over all updates; empty before the first."""
+        updates = [each.update for each in self._updates.values()]
+        if not updates:
+            return {}
+        latency = next((u.latency for u in reversed(updates) if not math.isnan(u.latency)), math.nan)
+        mixed = self._mixed_before + sum(update.mixed for update in updates)
+        return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: mixed}
+
+    def _date(self, batch: Batch) -> None:
+        """Note when updates came into force, and which batches still ran without them."""
+        if not any(each.waiting for each in self._updates.values()) or (ran := self._ran(batch)) is None:
+            return
+        for each in self._updates.values():
+            if batch.query not in each.waiting:
+                continue
+            if ran.version < each.update.version:
+                if batch.rows and batch.end > each.update.requested:
+                    each.update = replace(each.update, until=_later(each.update.until, batch.end))
+                continue
+            each.waiting.discard(batch.query)
+            if not each.waiting:
+                each.update = replace(each.update, in_force=batch.end)
+
+    def _inputs_known(self, batch: Batch) -> bool:
+        """Return True if the ways of all input records of a batch are known, as far as they ever will be."""
+        return all(by <= self._last[self._upstream(edge)] for edge, by, _ in self._inputs(batch))
+
+    def _follow(self, batch: Batch) -> None:
+        """Set the ways of a batch's records, this batch included."""
+        records: dict[Route, float] = defaultdict(float)
+        version = ran.version if (ran := self._ran(batch)) is not None else -1
+        fed = list(self._inputs(batch))
+        fresh = float(batch.rows) - sum(rows for _, _, rows in fed)
+        if fresh > 0:
+            records[((batch.query, version),), frozenset()] += fresh
+        for edge, by, rows in fed:
+            before = self._routes[self._upstream(edge)].get(by) or {((), frozenset()): 1.0}
+            total = sum(before.values())
+            for (met, mixed), part in before.items():
+                records[self._meet(met, mixed, batch.query, version, rows * part / total)] += rows * part / total
+        routes = self._routes[batch.query]
+        routes[batch.id] = dict(records)
+        routes.pop(batch.id - REMEMBERED_BATCHES, None)
+        self._last[batch.query] = batch.id
+
+    def _meet(
+        self, met: tuple[tuple[str, int], ...], mixed: frozenset[int], query: str, version: int, rows: float
+    ) -> Route:
+        """Return the way after one more query. Records that now met both sides of an update count as mixed, once."""
+        versions = [version, *(each for _, each in met)]
+        for number in range(min(versions) + 1, max(versions) + 1):
+            each = self._updates.get(number)
+            if each is None or number in mixed or query not in each.queries:
+                continue
+            if any(before in each.queries and (by >= number) != (version >= number) for before, by in met):
+                mixed = mixed | {number}
+                each.update = replace(each.update, mixed=each.update.mixed + rows)
+        return (*met, (query, version)), mixed
+
+    def _inputs(self, batch: Batch) -> Iterable[tuple[Edge, int, float]]:
+        """Yield (edge, batch that wrote it, records) for a batch's input from durable edges."""
+        for number, inlet in enumerate(self._running[batch.query].reads):
+            if isinstance(inlet, Edge) and (queue := self._queues.get(inlet)) is not None:
+                queue.refresh()
+                for by, _, rows in queue.wrote(*batch.source(number).numbers):
+                    yield inlet, by, float(rows)
+
+    def _upstream(self, edge: Edge) -> str:
+        return self._layout.stage_of[edge.source].segment
+
+
+def _later(one: float, other: float) -> float:
+    return other if math.isnan(one) else max(one, other)

@@ -1,11 +1,10 @@
 """The user's streaming queries, for a plant: they run unchanged and end by themselves.
 
-Due times of records and the loads of operators inside a stage are unknown. The stages form a chain, because their true
-edges make no difference to where their partitions are.
+Due times of records and loads of operators inside a stage are unknown. The stages form a chain, because their real edges do
+not matter to the placement of their partitions.
 
-A query in Spark's real-time mode is left alone: its tasks go on for minutes, so that between two of its batches nothing can
-be moved in time, and what it reports comes as late. Its executors must not be given back meanwhile; which they are nobody
-tells.
+A query in Spark's real-time mode is left alone. Its tasks run for minutes, so nothing can move between batches in time, and
+reports come as late. No executor may be released meanwhile, as Spark does not report which of them it uses.
 """
 
 import logging
@@ -35,14 +34,14 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Signals
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
-from elastream.spark.queries.query import Instruments, Query, stalled
+from elastream.spark.queries.query import Query, QueryAccess, stalled
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 WRITTEN = "a query that someone else wrote runs as it was written"
-RESTART = 15.0
-"""Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""
+# Seconds to wait for a restart of an ended query from its checkpoint.
+RESTART_WAIT_S = 15.0
 NAN = float("nan")
 _AS_WRITTEN = (Alternate("as written"),)
 
@@ -50,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class SessionQueries:
-    """The chosen queries of a session, through all their runs. chosen: their ids, None for every one that runs."""
+    """The chosen queries of a session, through all their runs. chosen: their ids, None for every running one."""
 
     scalable: frozenset[str] = frozenset()
     composition = Composition()
@@ -59,11 +58,11 @@ class SessionQueries:
 
     def __init__(
         self,
-        instruments: Instruments,
+        access: QueryAccess,
         chosen: Callable[[], frozenset[str] | None] = lambda: None,
         target_latency: float | None = None,
     ) -> None:
-        self._with, self._chosen, self._target = instruments, chosen, target_latency
+        self._with, self._chosen, self._target = access, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
         self._since: float | None = None  # when it was first seen which run
@@ -77,21 +76,21 @@ class SessionQueries:
 
     @property
     def live(self) -> tuple[Query, ...]:
-        """Those that ran when they were last looked for."""
+        """Queries that ran at the last look."""
         return tuple(query for query in self.all if query.run_id is not None)
 
     @property
     def real_time(self) -> tuple[str, ...]:
-        """Queries of the application that run in real-time mode, chosen or not."""
+        """Queries of the application in real-time mode, chosen or not."""
         return tuple(self._real_time.values())
 
     @property
     def layout(self) -> Layout:
-        """Those that run: a source, the stages with state, and a sink each."""
+        """Layout of the running queries: a source, the stateful stages, and a sink each."""
         return layout_of(tuple((query.name, query.operators) for query in self.live))
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
-        """See which run, and fetch what is new of each."""
+        """Detect running queries, and fetch their new batches."""
         self._find(now)
         fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)
@@ -100,64 +99,64 @@ class SessionQueries:
         return [_described(batch, now - wall) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """A row per operator."""
+        """Return a row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
 
     def alternates(self, wall: float) -> Frame:
-        """Nothing: what it costs is not told by alternate."""
+        """Return an empty frame: costs of alternates are unknown."""
         return Frame()
 
     def application(self, wall: float, cost: float) -> Frame:
-        """All queries as one application."""
+        """Return one row for all queries."""
         return application_row(self.layout.graph, self.live, wall, cost, self._target)
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """What latency is measured from, by query."""
+        """Return the basis of latencies by query."""
         return {query.name: Basis.BOUND for query in self.live if query.timed}
 
     def stalled(self, wall: float) -> Mapping[str, float]:
-        """Seconds by query for which a batch has been under way that takes unusually long."""
+        """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
     def handle(self, table: ActionTable) -> None:
-        """Let `table` refuse what concerns queries."""
+        """Make `table` refuse actions on queries."""
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism):
             table.refuse(kind, WRITTEN)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Refuse them."""
+        """Refuse all switches."""
         return tuple(Outcome(each, Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
-        """Nothing of it waits."""
+        """Return False: no switch ever waits."""
         return False
 
     def finished(self, now: float) -> bool:
-        """Whether none has run for RESTART seconds, as far as it could be seen."""
+        """Return True if no query has run for RESTART_WAIT_S seconds."""
         if self._since is None or self.live:
             return False
-        return now - max(self._gone_since.values(), default=self._since) > RESTART
+        return now - max(self._gone_since.values(), default=self._since) > RESTART_WAIT_S
 
     def lost(self) -> None:
-        """Whose session it was may stop it."""
+        """Do nothing: the session's owner may stop it."""
 
     def facts(self) -> Mapping[str, float | str]:
-        """Figures of the whole run."""
+        """Return figures of the whole run."""
         runs = sum(query.runs for query in self.all)
         return {"batches": self._batches, "records": self._rows, "longest batch": self._longest, "query runs": runs}
 
     def _find(self, now: float) -> None:
-        """See which run at second `now`."""
+        """Detect the running queries at second `now`."""
         chosen = self._chosen()
         running = set()
-        found = running_queries(self._with.driver, self._with.spark)
+        running_now = running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
-        before, self._real_time = self._real_time, {each.id: each.label for each in found if each.real_time}
+        before, self._real_time = self._real_time, {each.id: each.label for each in running_now if each.real_time}
         for query_id, name in self._real_time.items():
             if query_id not in before:
                 log.warning("query %r runs in real-time mode: it is left alone, and no executor is drained or given back"
                             " while it runs", name)  # fmt: skip
-        for each in found:
+        for each in running_now:
             if each.id not in self._real_time and (chosen is None or each.id in chosen):
                 running.add(each.id)
                 if each.id not in self._queries:
@@ -170,20 +169,20 @@ class SessionQueries:
                 self._gone_since[query.id] = now
 
     def _free_name(self, name: str) -> str:
-        """A name that no other query has."""
+        """Return a name that no other query has."""
         names = {query.name for query in self.all}
         return next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
 
 
 def _described(batch: Batch, offset: float) -> MicroBatch:
-    """A batch as an observation tells of it: all of its records may have waited since the poll before it."""
+    """Return a batch as an observation shows it: all of its records may have waited since the poll before it."""
     waited = batch.end - batch.waiting
     return MicroBatch(batch.query, batch.start + offset, batch.seconds, float(batch.rows), waited, waited)
 
 
 @lru_cache(maxsize=8)
 def layout_of(queries: tuple[tuple[str, tuple[str, ...]], ...]) -> Layout:
-    """Queries as a dataflow, empty where there is none: a source, the stages with state in a row, and a sink each."""
+    """Return queries as a dataflow: for each a source, its stateful stages in a row, and a sink."""
     operators: list[Operator] = []
     edges: list[Edge] = []
     for name, stages in queries:
@@ -200,7 +199,7 @@ def layout_of(queries: tuple[tuple[str, tuple[str, ...]], ...]) -> Layout:
 def operator_frame(
     graph: Graph, live: Sequence[Query], loads: Mapping[str, PartitionLoads], wall: float, used: float
 ) -> Frame:
-    """A row per operator. What of the busy cores `used` no stage with state is charged with is the sources'."""
+    """Return a row per operator. Busy cores `used` that no stateful stage accounts for are charged to the sources."""
     names = tuple(graph.by_name)
     columns: dict[Metric, dict[str, float]] = {
         metric: {} for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BACKLOG, Metric.BUSY_CORES)
@@ -220,7 +219,7 @@ def operator_frame(
 
 
 def application_row(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
-    """All queries as one application: the latency and the batch of the slowest, the rates of all."""
+    """Return one row for all queries: latency and batch of the slowest, rates of all."""
     batches = [query.batches[-1].seconds for query in live if query.batches]
     rates, arriving = [query.rate(wall) for query in live], [query.arriving(wall) for query in live]
     samples = [sample for query in live if len((sample := query.latencies(wall))[0])]

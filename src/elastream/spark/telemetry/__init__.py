@@ -1,1 +1,1 @@
-"""What Spark and the machine tell of batches, tasks, traffic and hosts."""
+"""Telemetry of Spark and the machine: batches, tasks, traffic and hosts."""

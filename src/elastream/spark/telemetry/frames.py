@@ -1,4 +1,4 @@
-"""Frames of an observation: what hosts do and hold, and what each state partition (task) takes, as measured."""
+"""Frames of an observation: CPU use and memory of hosts, and the load of each state partition (task)."""
 
 import math
 from collections import Counter, deque
@@ -16,19 +16,20 @@ from elastream.dataflow.graph import Graph
 from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
-KEPT = CPU_WINDOW + 2 * LONGEST
-"""Seconds for which CPU times are kept: what `whole_batches` may ask for."""
+# Seconds of CPU times in memory: what `whole_batches` may ask for.
+REMEMBERED_S = CPU_WINDOW + 2 * LONGEST
+# Most cores that a host can use, as a multiple of its own: a counter that grew faster is wrong.
 MOST_USED = 1000.0
-"""Times its cores that a host can use at most, where nothing holds it to them: a counter that grew faster is wrong."""
 NAN = float("nan")
 UNMEASURED = HostUsage()
 
 
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
-    """Cores that the `working` hosts, of which `hosts` tells, spend on the load; NaN if the use of one is unknown.
+    """Return the cores that the `working` hosts spend on the load; NaN if one host's use is unknown.
 
-    Those that are `compiling` have come lately and may use more than they have: what exceeds the use of the others is the
-    price of their start, which the policy must not take for work that more hosts are needed for.
+    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others
+    is the
+    cost of its start, and must not look like work that needs more hosts.
     """
     used = {name: hosts.value(name, Metric.CPU) * lease.type.cores for name, lease in working.items()}
     others = [name for name in working if name not in compiling]
@@ -46,7 +47,7 @@ class HostCpuUsage:
     def frame(
         self,
         leases: Mapping[str, Lease],
-        held: Mapping[TaskId, str],
+        placement: Mapping[TaskId, str],
         links: Frame,
         use: Callable[[str], float],
         measured: Mapping[str, HostUsage],
@@ -55,27 +56,31 @@ class HostCpuUsage:
         copies: Mapping[str, float] = MappingProxyType({}),
         span: tuple[float, float] = (CPU_WINDOW, 0.0),
     ) -> Frame:
-        """A row per lease. A host that is not up yet has no use of CPU that says anything.
+        """Return a row per lease. CPU use is unknown until a host is up.
 
-        held: host of each task. measured: what providers know; use: fraction of a host's slots that its tasks took, for
-        hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
-        with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its
-        cores the use counts more, since it is full when it uses what it gets. copies: megabytes that copies of
-        others' state take. span: from how many seconds ago, and until how many, CPU use is told, where it is
-        known for so long; else over the last CPU_WINDOW.
+        Args:
+            leases: Leases by host.
+            placement: Host of each task.
+            links: A row per ordered pair of hosts; a host's traffic is the sum over its links.
+            use: Fraction of a host's slots that its tasks occupied, for hosts without a known CPU time.
+            measured: Measurements by provider.
+            now: Seconds.
+            speeds: Speeds from probes. CPU use is relative to the share of its cores that a host gets.
+            copies: Megabytes of standby replicas by host.
+            span: CPU use covers from span[0] to span[1] seconds ago if known for so long, else the last CPU_WINDOW.
         """
-        count = Counter(held.values())
-        known = {name: measured.get(name, UNMEASURED) for name in leases}
+        count = Counter(placement.values())
+        measurements = {name: measured.get(name, UNMEASURED) for name in leases}
         oldest = max((each.age for each in speeds.values()), default=0.0)
         return Frame(
             tuple(leases),
             {
                 Metric.CPU: [
-                    self._cpu_of(lease, known[name], use, now, span, speeds[name].share if name in speeds else 1.0)
+                    self._cpu_of(lease, measurements[name], use, now, span, speeds[name].share if name in speeds else 1.0)
                     for name, lease in leases.items()
                 ],
                 Metric.MEMORY: [
-                    NAN if (used := known[name].memory) is None or math.isinf(used) else used for name in leases
+                    NAN if (used := measurements[name].memory) is None or math.isinf(used) else used for name in leases
                 ],
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
@@ -88,25 +93,25 @@ class HostCpuUsage:
     def _cpu_of(
         self,
         lease: Lease,
-        known: HostUsage,
+        measurement: HostUsage,
         use: Callable[[str], float],
         now: float,
         span: tuple[float, float],
         share: float,
     ) -> float:
-        """Utilisation of a host: of the `share` of its cores that it gets, over `span` or CPU_WINDOW, or of its slots."""
+        """Return the utilisation of the `share` of cores that a host gets, over `span` or CPU_WINDOW, else of its slots."""
         if lease.state in (HostState.REQUESTED, HostState.STARTING):
             return NAN
-        if known.cpu_seconds is None:
+        if measurement.cpu_seconds is None:
             return use(lease.host)
         samples = self._cpu.setdefault(lease.host, deque())
-        if not self._possible(samples, now, known.cpu_seconds, lease.type.cores):
+        if not self._possible(samples, now, measurement.cpu_seconds, lease.type.cores):
             samples.clear()
-        if 0 <= known.cpu_seconds < math.inf:
-            samples.append((now, known.cpu_seconds))
+        if 0 <= measurement.cpu_seconds < math.inf:
+            samples.append((now, measurement.cpu_seconds))
         if not samples:
             return NAN
-        while len(samples) > 2 and samples[1][0] <= now - KEPT:
+        while len(samples) > 2 and samples[1][0] <= now - REMEMBERED_S:
             samples.popleft()
         if samples[0][0] <= now - span[0] < now - span[1] <= samples[-1][0]:
             then, until = now - span[0], now - span[1]
@@ -114,12 +119,12 @@ class HostCpuUsage:
             before, after = np.interp([then, until], times, used).tolist()
         else:
             then, before = next((each for each in reversed(samples) if each[0] <= now - CPU_WINDOW), samples[0])
-            until, after = now, known.cpu_seconds
+            until, after = now, measurement.cpu_seconds
         return float((after - before) / (until - then) / lease.type.cores / share) if until > then else NAN
 
     @staticmethod
     def _possible(samples: deque[tuple[float, float]], now: float, seconds: float, cores: float) -> bool:
-        """Whether a counter of CPU time can have come to `seconds`: it never falls, and no host has so many cores."""
+        """Return True if a counter of CPU time can have reached `seconds`: it never falls or outruns the cores."""
         if not samples:
             return True
         then, before = samples[-1]
@@ -131,7 +136,7 @@ def _finite(value: float | None) -> float:
 
 
 def _exchanged(host: str, links: Frame) -> float:
-    """Bytes/s over the links of a host, both directions; unknown where it has none."""
+    """Return bytes/s over the links of a host, both directions; NaN without links."""
     traffic = links.column(Metric.TRAFFIC)
     own = [float(traffic[row]) for row, pair in enumerate(links) if host in pair.split(">")]
     return sum(own) if own else NAN
@@ -140,19 +145,24 @@ def _exchanged(host: str, links: Frame) -> float:
 def task_frame(
     graph: Graph,
     hosts: Sequence[str],
-    held: Mapping[TaskId, str],
+    placement: Mapping[TaskId, str],
     loads: Mapping[str, PartitionLoads],
     lags: Mapping[TaskId, float] = MappingProxyType({}),
     waiting: Mapping[str, float] = MappingProxyType({}),
 ) -> TaskFrame:
-    """A row per task that is on one of `hosts`, with what it takes a second by `loads` of its operator.
+    """Return a row per task on one of `hosts`, with its load per second.
 
-    lags: of the copy of its state that is furthest ahead. waiting: by operator, see `seconds_waiting`: a task's backlog is
-    what it would take in so many seconds, its part of the records that wait for its query.
+    Args:
+        graph: The dataflow.
+        hosts: Names, in row order.
+        placement: Host of each task.
+        loads: By operator.
+        lags: Lag of the most recent standby replica of each task.
+        waiting: Seconds of waiting work by operator, from `seconds_waiting`. A task's backlog is its rate times this.
     """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}
-    placed = [(task, host) for task, host in sorted(held.items()) if host in rows and task.operator in loads]
+    placed = [(task, host) for task, host in sorted(placement.items()) if host in rows and task.operator in loads]
 
     def column(name: str) -> Floats:
         return np.array([getattr(loads[task.operator], name)[task.index] for task, _ in placed], dtype=np.float64)
@@ -178,9 +188,9 @@ def task_frame(
 
 
 def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
-    """By operator, for how many seconds its query has work waiting, at the rate of now; NaN where that is unknown.
+    """Return for each operator how many seconds of work wait for its query at the current rate; NaN if unknown.
 
-    What waits is at the entries of a query: its sources, and operators that durable edges lead to.
+    Work waits at the entries of a query: its sources, and operators behind durable edges.
     """
     entries: dict[str, frozenset[str]] = {}
 
@@ -192,24 +202,24 @@ def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
             entries[name] = frozenset([name]) if durable or not before else frozenset().union(*above)
         return entries[name]
 
-    found = {}
+    seconds = {}
     for name in graph.by_name:
         into = sorted(entries_of(name))
         backlog = sum(operators.value(each, Metric.BACKLOG) for each in into)
         rate = sum(operators.value(each, Metric.PROCESSED_RATE) for each in into)
-        found[name] = 0.0 if backlog == 0 else backlog / rate if rate > 0 else NAN
-    return found
+        seconds[name] = 0.0 if backlog == 0 else backlog / rate if rate > 0 else NAN
+    return seconds
 
 
-def weights(frame: TaskFrame) -> Mapping[TaskId, float]:
-    """Busy cores by task, of those for which they are known."""
+def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
+    """Return the busy cores by task, where known."""
     return {
         task: busy for task, busy in zip(frame.tasks, frame.column(Metric.BUSY_CORES).tolist(), strict=True) if busy > 0
     }
 
 
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:
-    """Of each keyed operator the size of its state, and what its newest checkpoint wrote over that, by metric."""
+    """Return state size and the newest checkpoint's relative size of each keyed operator, by metric."""
     return {
         Metric.STATE_SIZE: {name: float(each.state.sum()) for name, each in loads.items()},
         Metric.CHECKPOINT_DELTA: {name: each.delta for name, each in loads.items()},

@@ -1,8 +1,7 @@
-"""Commits how far queries have read Kafka topics to consumer groups, so that tools that watch lag see it.
+"""Commits of Kafka offsets to consumer groups, so that lag monitors see the progress of queries.
 
-Spark keeps offsets in its checkpoint and commits them nowhere. What is committed here is read by people: a query goes on
-from its checkpoint. It is what the newest ended batch had read, some seconds later; of several queries that read one topic,
-the least.
+Spark keeps offsets in its checkpoint only. The commits are for people: a query always continues from its checkpoint. They
+follow the newest ended batch by some seconds; if several queries read a topic, the least offset counts.
 """
 
 import json
@@ -23,30 +22,30 @@ from elastream.spark.jvm.session import session_stopped
 
 log = logging.getLogger(__name__)
 
+# Seconds between two commits: Kafka's own `auto.commit.interval.ms`.
 EVERY = 5.0
-"""Seconds between two commits: Kafka's own `auto.commit.interval.ms`."""
+# Timeout of a request to a broker (seconds).
 PATIENCE = 10.0
-"""Seconds that a broker is waited for."""
 SOON = {f"{what}.timeout.ms": f"{1e3 * PATIENCE:.0f}" for what in ("request", "default.api")}
 
 
 def offsets_read(progresses: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    """By topic and partition, the offset up to which all queries have read it. progresses: the newest of each query."""
-    found: dict[str, dict[int, int]] = {}
+    """Return by topic and partition the offset up to which all queries have read. progresses: the newest of each query."""
+    read: dict[str, dict[int, int]] = {}
     for progress in progresses:
         for source in progress.get("sources") or ():
             end = source.get("endOffset")
             if not str(source.get("description")).startswith("KafkaV2") or not isinstance(end, Mapping):
                 continue
             for topic, partitions in end.items():
-                mine = found.setdefault(topic, {})
+                mine = read.setdefault(topic, {})
                 for partition, offset in partitions.items():
                     mine[int(partition)] = min(int(offset), mine.get(int(partition), int(offset)))
-    return found
+    return read
 
 
 class OffsetCommits:
-    """Commits to the groups of `topics` what has been read, where that has changed."""
+    """Commits new offsets to the consumer groups of `topics`."""
 
     def __init__(self, spark: SparkSession, topics: Sequence[KafkaTopic]) -> None:
         self._spark, self._topics = spark, topics
@@ -55,7 +54,7 @@ class OffsetCommits:
         self._unread = False
 
     def commit(self) -> None:
-        """Commit what is new. What cannot be read or written is a warning, and tried again next time."""
+        """Commit new offsets. Failures are logged and tried again next time."""
         try:
             read = offsets_read(self._progresses())
         except Exception as error:
@@ -84,17 +83,17 @@ class OffsetCommits:
 
     def _write(self, topic: KafkaTopic, offsets: Mapping[int, int]) -> None:
         jvm = jvm_of(self._spark)
-        wanted = jvm.java.util.HashMap()
+        commits = jvm.java.util.HashMap()
         for partition, offset in offsets.items():
             where = jvm.org.apache.kafka.common.TopicPartition(topic.topic, partition)
-            wanted.put(where, jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset))
+            commits.put(where, jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset))
         with kafka_admin(self._spark, topic, SOON) as admin:
-            admin.alterConsumerGroupOffsets(topic.group, wanted).all().get()
+            admin.alterConsumerGroupOffsets(topic.group, commits).all().get()
 
 
 @contextmanager
 def committing(spark: SparkSession, topics: Iterable[KafkaTopic]) -> Iterator[None]:
-    """Inside the context, and once at its end, commit what the queries of `spark` have read of topics with a group."""
+    """Commit the offsets of topics with a group periodically inside the context, and once at its end."""
     grouped = [topic for topic in topics if topic.group]
     if not grouped:
         yield

@@ -1,7 +1,7 @@
-"""Takes in what tasks left out of committed batches: counts of the run, and its dead letters.
+"""Records that lenient operators left out of committed batches: counts, and dead letters of the run.
 
-A batch counts once: its tasks' files are there when it is committed, and stay until it is in the log of dead letters. A
-batch that was not committed is planned again, by whoever goes on with the run, and leaves out anew what it leaves out.
+A batch counts once. Its tasks' files exist when it is committed and stay until it is in the log of dead letters. An
+uncommitted batch is planned again by the next driver and leaves out records anew.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError, in_one_line
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
 from elastream.recording.directory import RunDirectory
-from elastream.recording.places import Place, RemotePath, names_in, remove_tree
+from elastream.recording.paths import AnyPath, RemotePath, names_in, remove_tree
 from elastream.spark.worker.composition import latest_batch
 
-MOST = 1000
-"""Dead letters of one batch that are kept; those beyond are counted."""
+# Most dead letters of one batch; further ones are only counted.
+MOST_LETTERS = 1000
 
-STAYS = 120.0
-"""Seconds for which tasks' files stay on a file system that another machine may go on from: the log is copied by then."""
+# Seconds that tasks' files stay on a shared file system. Another machine may resume from it; by then the log is copied.
+FILES_STAY_S = 120.0
 
 log = logging.getLogger(__name__)
 
 
 class LeftOutCounts:
-    """Counts of the records that lenient operators of `layout` have left out so far."""
+    """Counts of records that lenient operators of `layout` have left out so far."""
 
     def __init__(self, layout: Layout, directory: RunDirectory) -> None:
         self._folders = {
@@ -40,19 +40,19 @@ class LeftOutCounts:
         }
         self._names = [operator.name for operator in layout.graph.operators if operator.lenient]
         self._log = DeadLetters(directory.dead_letters) if self._names else None
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._failed = ""
-        self._taken: dict[tuple[str, int], float] = {}
+        self._logged_at: dict[tuple[str, int], float] = {}
         for segment in self._folders:
             self._take(segment, latest_batch(directory.checkpoint(segment), "commits"))
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """Records left out of committed batches, by operator that may leave any out."""
+        """Records left out of committed batches, by lenient operator."""
         return {} if self._log is None else {name: float(self._log.counts.get(name, 0)) for name in self._names}
 
     def committed(self, newest: Mapping[str, int]) -> None:
-        """Take in all batches up to the `newest` committed one of each query."""
+        """Add all batches up to the `newest` committed one of each query."""
         for segment in self._folders:
             if segment in newest:
                 self._take(segment, newest[segment])
@@ -68,50 +68,50 @@ class LeftOutCounts:
             if batch > newest:
                 break
             try:
-                if self._kept_for_now(segment, batch):
+                if self._stays(segment, batch):
                     continue
                 if not self._log.has(segment, batch):
-                    found = read_left_out(segment, batch, folder)
-                    if found.counts:
-                        self._log.take(found)
-                        self._say(found)
+                    batch_left_out = read_left_out(segment, batch, folder)
+                    if batch_left_out.counts:
+                        self._log.take(batch_left_out)
+                        self._warn(batch_left_out)
             except (ElastreamError, OSError) as error:  # a full disk: the tasks' files stay, and are taken in later
-                if (said := in_one_line(error)) != self._failed:
-                    log.warning("records left out of batch %d of %s are not in the log yet: %s", batch, segment, said)
-                self._failed = said
+                if (message := in_one_line(error)) != self._failed:
+                    log.warning("records left out of batch %d of %s are not in the log yet: %s", batch, segment, message)
+                self._failed = message
                 return
-            if isinstance(folder, RemotePath) and (segment, batch) not in self._taken:
-                self._taken[segment, batch] = time.monotonic()
+            if isinstance(folder, RemotePath) and (segment, batch) not in self._logged_at:
+                self._logged_at[segment, batch] = time.monotonic()
                 continue
-            self._taken.pop((segment, batch), None)
+            self._logged_at.pop((segment, batch), None)
             with contextlib.suppress(OSError):
                 remove_tree(folder)
 
-    def _kept_for_now(self, segment: str, batch: int) -> bool:
-        """Whether the log has a batch, and its tasks' files stay for a driver elsewhere, which may lack this log."""
-        at = self._taken.get((segment, batch))
-        return at is not None and time.monotonic() - at < STAYS
+    def _stays(self, segment: str, batch: int) -> bool:
+        """Return True if the batch is logged and its files must stay for a driver elsewhere that may lack this log."""
+        at = self._logged_at.get((segment, batch))
+        return at is not None and time.monotonic() - at < FILES_STAY_S
 
-    def _say(self, found: LeftOutBatch) -> None:
-        """Log the first that each operator leaves out."""
-        for name, count in found.counts.items():
-            if name not in self._said:
-                self._said.add(name)
-                letter = next((each for each in found.letters if each["operator"] == name), None)
+    def _warn(self, batch: LeftOutBatch) -> None:
+        """Log the first record that each operator leaves out."""
+        for name, count in batch.counts.items():
+            if name not in self._warned:
+                self._warned.add(name)
+                letter = next((each for each in batch.letters if each["operator"] == name), None)
                 why = "" if letter is None else f", the first as {letter['error']}"
-                log.warning("operator %r left out %s of batch %d%s", name, counted(count, "record"), found.batch, why)
+                log.warning("operator %r left out %s of batch %d%s", name, counted(count, "record"), batch.batch, why)
 
 
-def forget_uncommitted(folder: Place, newest: int) -> None:
-    """Remove what tasks left out of batches behind the `newest` committed one: those are to run again."""
+def forget_uncommitted(folder: AnyPath, newest: int) -> None:
+    """Remove files of batches after the `newest` committed one: those batches run again."""
     for batch, each in _batches(folder):
         if batch > newest:
             remove_tree(each)
 
 
-def read_left_out(segment: str, batch: int, folder: Place) -> LeftOutBatch:
-    """What the tasks of a batch left out: of each task what its newest attempt says."""
-    newest: dict[str, tuple[int, Place]] = {}
+def read_left_out(segment: str, batch: int, folder: AnyPath) -> LeftOutBatch:
+    """Read what the tasks of a batch left out, from the newest attempt of each task."""
+    newest: dict[str, tuple[int, AnyPath]] = {}
     for name in names_in(folder):
         path = folder / name
         task, _, attempt = name.rpartition(".")
@@ -125,12 +125,12 @@ def read_left_out(segment: str, batch: int, folder: Place) -> LeftOutBatch:
             fields = json.loads(line)
             if "count" in fields:
                 counts[fields["operator"]] += int(fields["count"])
-            elif len(letters) < MOST:
+            elif len(letters) < MOST_LETTERS:
                 letters.append(fields)
     return LeftOutBatch(segment, batch, dict(counts), letters)
 
 
-def _batches(folder: Place) -> Iterator[tuple[int, Place]]:
+def _batches(folder: AnyPath) -> Iterator[tuple[int, AnyPath]]:
     try:
         names: Sequence[str] = names_in(folder)
     except FileNotFoundError:

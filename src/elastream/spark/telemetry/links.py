@@ -1,8 +1,8 @@
-"""How far apart hosts really are: they are made to ping each other, from inside their own networks.
+"""Network latency between hosts, measured by pings from inside their own networks.
 
-A socket keeps the network namespace that it was opened in, so the driver holds one in each host's and needs no process
-there; the kernel of the host that is asked answers, and stamps the time at which an answer came, so that neither busy hosts
-nor a late reader make a link look long. Where hosts have no networks of their own nothing is known.
+A socket keeps the network namespace in which it was opened. So the driver holds one socket in each host's namespace and
+needs no process there. The kernel of the target answers and timestamps the arrival; neither busy hosts nor a late reader
+distort the result. Hosts without networks of their own have no known latency.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 
+# Seconds between two rounds of pings: latency changes rarely, and 20 hosts are 380 packets.
 PERIOD = 5.0
-"""Seconds from one round of pings to the next: a link is what it is, and 20 hosts are 380 packets."""
 CLONE_NEWNET = 0x40000000
 SO_TIMESTAMPNS = 35
 NAN = float("nan")
@@ -30,7 +30,7 @@ MARK = b"elastream"
 
 
 class LinkProbes:
-    """Latencies and last answers of pairs of hosts. status: of a host, by its provider."""
+    """Latencies of pairs of hosts. status: returns a host's status as its provider reports it."""
 
     def __init__(self, status: Callable[[str], HostStatus | None]) -> None:
         self._status = status
@@ -40,7 +40,7 @@ class LinkProbes:
         self._offset = 0.0
 
     def onto(self, links: Frame, leases: Mapping[str, Lease], now: float) -> Frame:
-        """`links`, a row per ordered pair of hosts, with how far apart they are: seconds one way, half of a round trip.
+        """Return `links` (a row per ordered pair of hosts) with one-way latency [s], half of a round trip.
 
         The age is that of the oldest answer.
         """
@@ -55,7 +55,7 @@ class LinkProbes:
         return Frame(links.ids, {**columns, Metric.NETWORK_LATENCY: seconds}, {**ages, Metric.NETWORK_LATENCY: oldest})
 
     def _look(self, leases: Mapping[str, Lease], now: float) -> Mapping[tuple[str, ...], tuple[float, float]]:
-        """(Seconds, when) by pair of running hosts that answered; asks them anew when it is time."""
+        """Return (seconds, time) by pair of running hosts that answered; ping again after PERIOD."""
         running = [
             name
             for name, lease in leases.items()
@@ -69,11 +69,11 @@ class LinkProbes:
         if now - self._last >= PERIOD:
             self._last = now
             self._ask(running)
-        self._measured = {pair: found for pair, found in self._measured.items() if set(pair) <= set(running)}
+        self._measured = {pair: latency for pair, latency in self._measured.items() if set(pair) <= set(running)}
         return self._measured
 
     def close(self) -> None:
-        """Close the sockets; a namespace lives as long as one of its own."""
+        """Close the sockets; an open socket would keep its namespace alive."""
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()
@@ -86,7 +86,7 @@ class LinkProbes:
         for source in hosts:
             with contextlib.suppress(OSError):  # the host is on its way out, or may not be pinged: nothing is known then
                 if source not in self._sockets and (namespace := self._namespace(source)):
-                    self._sockets[source] = opened_in(namespace, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+                    self._sockets[source] = open_socket_in(namespace, socket.SOCK_RAW, socket.IPPROTO_ICMP)
                     self._sockets[source].setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 for number, target in enumerate(hosts):
                     if target != source and (status := self._status(target)) is not None:
@@ -105,8 +105,8 @@ class LinkProbes:
                     self._measured[host, target] = ((arrived - sent) / 2, arrived - self._offset)
 
 
-def opened_in(namespace: Path, kind: int, protocol: int = 0) -> socket.socket:
-    """A socket inside a network namespace that does not block; raises OSError."""
+def open_socket_in(namespace: Path, kind: int, protocol: int = 0) -> socket.socket:
+    """Open a non-blocking socket inside a network namespace. Raises OSError."""
     opened: list[socket.socket | OSError] = []
 
     def enter_and_open() -> None:
@@ -132,7 +132,7 @@ def opened_in(namespace: Path, kind: int, protocol: int = 0) -> socket.socket:
 
 
 def _request(number: int, target: str) -> bytes:
-    """An echo request (RFC 792) whose answer says by itself when it was sent and who was asked."""
+    """Build an echo request (RFC 792) whose answer carries its send time and its target."""
     body = MARK + struct.pack("!d", time.time()) + target.encode()
     header = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, os.getpid() & 0xFFFF, number)
     words = header + body + b"\0" * (len(body) % 2)

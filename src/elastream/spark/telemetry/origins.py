@@ -1,40 +1,145 @@
-"""When the records of a batch came to be, how many come a second, and how many wait, by what their source can tell.
+"""Arrival times, arrival rates and backlogs of sources, from what each source can report.
 
-A declared load knows when each record was due; a source may stamp its records or its files; of any other the polls of the
-source bound it. One `Origin` a source and query; what it does not know is NaN.
+A declared load defines when each record is due; a source may timestamp its records or its files. For any other source, its
+polls bound the arrival times. One `Origin` serves one source of one query; what it does not know is NaN.
+
+Spark logs every file that its file source reads, with its modification time, under the query's checkpoint. File sizes come
+from the local file system; elsewhere they are unknown.
 """
 
+import glob
+import json
+import math
+import os
 from collections import deque
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from elastream.core.latency import Basis
 from elastream.dataflow.endpoints import ArrivalPattern
-from elastream.recording.places import Place, modified_at
+from elastream.recording.paths import AnyPath, modified_at, names_in
 from elastream.spark.dataflow.stamps import POINTS
-from elastream.spark.telemetry.batches import Batch, Taken
-from elastream.spark.telemetry.file_log import FileLog, TakenFile
+from elastream.spark.telemetry.batches import Batch, SourceProgress
 
+# Newest log entries whose files are remembered; a batch adds one.
+REMEMBERED_ENTRIES = 1000
+
+
+class InputFile(NamedTuple):
+    """A file read by a batch. modified: epoch seconds. bytes: size, NaN if unknown."""
+
+    modified: float
+    bytes: float
+
+
+class FileLog:
+    """The log of a file source in `folder` (`sources/N` in a checkpoint).
+
+    place: local file, folder or glob that the source reads; None if unknown or not local.
+    """
+
+    def __init__(self, folder: AnyPath, place: str | None = None) -> None:
+        self._folder, self._place = folder, place
+        self._entries: dict[int, tuple[InputFile, ...]] = {}
+        self._paths: set[str] = set()
+        self._next = 0
+
+    def refresh(self) -> None:
+        """Read the new entries of the log."""
+        while (entry := self._read(self._next)) is not None:
+            self._entries[self._next] = entry
+            self._entries.pop(self._next - REMEMBERED_ENTRIES, None)
+            self._next += 1
+
+    def files(self, after: int, upto: int) -> tuple[InputFile, ...]:
+        """Return the files of entries after number `after` up to number `upto`, as far as remembered."""
+        return tuple(file for number in range(after + 1, upto + 1) for file in self._entries.get(number, ()))
+
+    def waiting(self) -> list[InputFile] | None:
+        """Return the files that no batch has read; None if they cannot be listed."""
+        if self._place is None:
+            return None
+        try:
+            return [InputFile(*_status(path)) for path in files_in(self._place) if path not in self._paths]
+        except OSError:  # a folder is removed while it is listed
+            return None
+
+    def _names(self) -> list[str]:
+        try:
+            return names_in(self._folder)
+        except OSError:
+            return []
+
+    def _read(self, number: int) -> tuple[InputFile, ...] | None:
+        """Return the files of one entry. Every tenth entry repeats all earlier files, its own last."""
+        for name in (str(number), f"{number}.compact"):
+            try:
+                lines = (self._folder / name).read_text().splitlines()[1:]
+            except OSError:  # not written yet, or only the compact one is left
+                continue
+            files = []
+            for line in reversed(lines):
+                entry = json.loads(line)
+                path = unquote(urlsplit(entry["path"]).path)
+                if entry["batchId"] != number and path in self._paths:
+                    break
+                self._paths.add(path)
+                if entry["batchId"] == number:
+                    files.append(InputFile(entry["timestamp"] / 1e3, _status(path)[1]))
+            return tuple(files)
+        later = sorted(int(name.partition(".")[0]) for name in self._names() if name.endswith(".compact"))
+        if later and later[-1] > number:  # entries of an earlier run, of which only the compact ones are left
+            self._next = later[-1]
+            return self._read(later[-1])
+        return None
+
+
+def files_in(place: str) -> Iterator[str]:
+    """Yield the paths that Spark's file source reads at `place` (file, folder or glob), without hidden files."""
+    for root in glob.glob(place) if glob.has_magic(place) else [place]:
+        if os.path.isfile(root):
+            yield os.path.abspath(root)
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+            yield from (os.path.abspath(f"{folder}/{name}") for name in names if not name.startswith(("_", ".")))
+
+
+def _status(path: str) -> tuple[float, float]:
+    try:
+        status = os.stat(path)
+    except OSError:  # not local, or cleaned up after it was taken
+        return math.nan, math.nan
+    return status.st_mtime, float(status.st_size)
+
+
+# Window of the arrival rate of a source without a load (seconds): files and polls come in lumps.
 ARRIVALS = 10.0
-"""Seconds that the arrival rate of a source without a load is over: files and polls come in lumps."""
 NAN = float("nan")
+# (epoch second from which records count, number of records).
 Moments: TypeAlias = list[tuple[float, float]]
-"""Epoch seconds from which records count, and how many these are."""
 
 
 class Origin:
-    """Source number `number` of a query with its checkpoint at `checkpoint`.
+    """Source `number` of the query with its checkpoint at `checkpoint`.
 
-    pattern: its declared load. stamped: name of the observation of its records' time stamps, if they have any. place: where
-    it reads local files. basis: what its latencies were measured from lately; None before its first batch.
+    Args:
+        number: Position of the source in the query.
+        checkpoint: Of the query.
+        pattern: Its declared load.
+        stamped: Name of the observation of its records' timestamps, if they have any.
+        place: Local files that it reads.
+
+    Attributes:
+        basis: Basis of its recent latencies; None before its first batch.
     """
 
     def __init__(
         self,
         number: int,
-        checkpoint: Place,
+        checkpoint: AnyPath,
         pattern: ArrivalPattern | None = None,
         stamped: str | None = None,
         place: str | None = None,
@@ -43,62 +148,67 @@ class Origin:
         self._checkpoint = checkpoint
         self._files: FileLog | None = None
         self._samples: deque[tuple[float, float]] = deque()
-        self._taken = self._bytes = self._records = 0.0
+        self._rows = self._bytes = self._records = 0.0
         self._behind = NAN
         self._committed, self._ended = -1, NAN
         self.basis: Basis | None = None
 
-    def took(self, batch: Batch) -> Moments:
-        """Take note of a committed batch, in order; from when on its records count."""
-        taken = batch.source(self.number)
-        if "logOffset" in taken.end and self._files is None and self.pattern is None:
+    def add_batch(self, batch: Batch) -> Moments:
+        """Add the next committed batch; return from when its records count."""
+        progress = batch.source(self.number)
+        if "logOffset" in progress.end and self._files is None and self.pattern is None:
             self._files = FileLog(self._checkpoint / "sources" / str(self.number), self._place)
-        moments = self._moments(batch, taken)
+        moments = self._moments(batch, progress)
         if self.pattern is None:
-            self._taken, self._behind, self._ended = self._taken + taken.rows, taken.behind, batch.end
+            self._rows, self._behind, self._ended = self._rows + progress.rows, progress.behind, batch.end
             if self._files is None:
-                self._note(batch.start, self._taken + (taken.behind if taken.behind == taken.behind else 0.0))
+                self._note(batch.start, self._rows + (progress.behind if progress.behind == progress.behind else 0.0))
         return moments
 
     def ends(self, batch: Batch, moments: Moments) -> tuple[float, float]:
-        """Moments of the oldest and the newest record of a batch; NaN where it has none."""
-        taken = batch.source(self.number)
-        if self.pattern is not None and taken.rows:
-            first, last = taken.numbers
-            started = float(taken.end.get("started") or NAN)
+        """Return the moments of a batch's oldest and newest record; NaN without records."""
+        progress = batch.source(self.number)
+        if self.pattern is not None and progress.rows:
+            first, last = progress.numbers
+            started = float(progress.end.get("started") or NAN)
             return started + self.pattern.due(first), started + self.pattern.due(last - 1)
         return min((at for at, _ in moments), default=NAN), max((at for at, _ in moments), default=NAN)
 
     def look(self, now: float, under_way: bool, interval: float) -> None:
-        """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed. interval: seconds
-        from one poll of the source to the next, or from a batch's end to the next poll, at most: until a poll has found
-        nothing, it is not known that nothing comes.
+        """Measure the backlog at epoch second `now`.
+
+        Args:
+            now: Epoch seconds.
+            under_way: True if a batch is planned and not committed.
+            interval: Longest time between two polls, or from a batch's end to the next poll [s]. Until a poll has
+                returned nothing,
+                records may still have arrived.
         """
         if self.pattern is not None:
             return
         if self._files is not None:
             self._files.refresh()
-            waiting, planned = self._files.waiting(), self._files.taken(self._committed, self._committed + 1)
+            waiting, planned = self._files.waiting(), self._files.files(self._committed, self._committed + 1)
             if waiting is not None and self._bytes > 0:
                 each = self._records / self._bytes
                 self._behind = each * _bytes(waiting)
-                self._note(now, self._taken + self._behind + (each * _bytes(planned) if under_way else 0.0))
+                self._note(now, self._rows + self._behind + (each * _bytes(planned) if under_way else 0.0))
                 return
         if not under_way and self._samples and now - interval > self._ended:
             self._note(now - interval, self._samples[-1][1])
 
     def stepped(self) -> None:
-        """Forget when records came so far: that was by a clock which was set meanwhile."""
+        """Forget arrival times measured before the clock was set."""
         self._samples.clear()
 
     @property
     def backlog(self) -> float:
-        """Records that wait at a source without a load, as far as it tells: with its last batch, or by its files' sizes."""
+        """Records waiting at a source without a load, as of its last batch or by its files' sizes."""
         return self._behind
 
     @property
     def arrivals(self) -> float:
-        """Records/s that came to a source without a load over the last ARRIVALS seconds known of; NaN until two are."""
+        """Arrival rate [records/s] of a source without a load over the last ARRIVALS seconds; NaN before two samples."""
         if len(self._samples) < 2:
             return NAN
         last, total = self._samples[-1]
@@ -108,7 +218,7 @@ class Origin:
         return max(0.0, total - before) / (last - base)
 
     def _note(self, at: float, total: float) -> None:
-        """That `total` records had come by epoch second `at`."""
+        """Note that `total` records had arrived by epoch second `at`."""
         if not self._samples or at > self._samples[-1][0]:
             self._samples.append((at, total))
         while len(self._samples) > 2 and self._samples[1][0] <= self._samples[-1][0] - ARRIVALS:
@@ -116,53 +226,53 @@ class Origin:
 
     # -- moments -------------------------------------------------------------------------------------------------------
 
-    def _moments(self, batch: Batch, taken: Taken) -> Moments:
+    def _moments(self, batch: Batch, progress: SourceProgress) -> Moments:
         if self.pattern is not None:
             self.basis = Basis.DUE
-            started, (first, last) = float(taken.end.get("started") or NAN), taken.numbers
+            started, (first, last) = float(progress.end.get("started") or NAN), progress.numbers
             return [(started + self.pattern.due(n), weight) for n, weight in points(first, last)]
-        if not taken.rows:
+        if not progress.rows:
             return []
         begun = self._begun(batch)
         if self._files is not None:
-            found = self._of_files(taken)
+            moments = self._of_files(progress)
         else:
-            found = _of_stamps(batch.observed.get(self._stamped or "", {}), taken.rows)
-        rest = taken.rows - sum(weight for _, weight in found)
+            moments = _of_stamps(batch.observed.get(self._stamped or "", {}), progress.rows)
+        rest = progress.rows - sum(weight for _, weight in moments)
         self.basis = Basis.BOUND if rest > 0.5 else Basis.TIMESTAMPS if self._files is None else Basis.FILES
         if rest > 0.5:
-            found.append((taken.waiting if taken.waiting == taken.waiting else begun, rest))
+            moments.append((progress.waiting if progress.waiting == progress.waiting else begun, rest))
         # What was there before the run began did not wait for this run before it began.
-        return [(max(at, begun), weight) for at, weight in found]
+        return [(max(at, begun), weight) for at, weight in moments]
 
     def _begun(self, batch: Batch) -> float:
-        """When the query began, at its first start: later ones continue from the same checkpoint."""
+        """Return when the query first started; later starts continue from the same checkpoint."""
         try:
             return min(batch.start, modified_at(self._checkpoint / "metadata"))
         except OSError:
             return batch.start
 
-    def _of_files(self, taken: Taken) -> Moments:
-        """By the modification times of the files taken, weighted by their sizes."""
+    def _of_files(self, progress: SourceProgress) -> Moments:
+        """Return the modification times of the files read, weighted by size."""
         assert self._files is not None
         self._files.refresh()
-        before = int(taken.start.get("logOffset", -1))
-        self._committed = int(taken.end["logOffset"])
-        files = self._files.taken(before, self._committed)
+        before = int(progress.start.get("logOffset", -1))
+        self._committed = int(progress.end["logOffset"])
+        files = self._files.files(before, self._committed)
         if (size := _bytes(files)) > 0:
-            self._bytes, self._records = self._bytes + size, self._records + taken.rows
-            return [(file.modified, taken.rows * file.bytes / size) for file in files]
-        return [(file.modified, taken.rows / len(files)) for file in files]
+            self._bytes, self._records = self._bytes + size, self._records + progress.rows
+            return [(file.modified, progress.rows * file.bytes / size) for file in files]
+        return [(file.modified, progress.rows / len(files)) for file in files]
 
 
 def points(first: int, last: int) -> list[tuple[int, float]]:
-    """Numbers of up to POINTS records, evenly spread from `first` to `last` (exclusive), and for how many each stands."""
+    """Return up to POINTS record numbers, evenly spread over [first, last), and how many records each stands for."""
     count = min(POINTS, last - first)
     return [(int(first + (point + 0.5) * (last - first) / count), (last - first) / count) for point in range(count)]
 
 
 def condensed(moments: Moments) -> Moments:
-    """`moments` as at most 8 * POINTS of them, which stand for equal numbers of records."""
+    """Reduce `moments` to at most 8 * POINTS, each for the same number of records."""
     if len(moments) <= 8 * POINTS:
         return moments
     table = np.array(sorted(moments))
@@ -171,13 +281,13 @@ def condensed(moments: Moments) -> Moments:
     return [(float(at), float(reached[-1]) / (8 * POINTS)) for at in table[np.searchsorted(reached, ranks), 0]]
 
 
-def _bytes(files: Sequence[TakenFile]) -> float:
-    """Their sizes together; NaN where one is unknown."""
+def _bytes(files: Sequence[InputFile]) -> float:
+    """Return the total size; NaN if one size is unknown."""
     return sum(file.bytes for file in files)
 
 
 def _of_stamps(observed: object, rows: int) -> Moments:
-    """By the observed quantiles of time stamps of the `stamped` records."""
+    """Return the observed quantiles of timestamps, for the share of records that carry one."""
     if not isinstance(observed, dict) or not (quantiles := observed.get("at")):
         return []
     # An observation counts what a batch that is computed twice has taken twice: the share with a stamp is what counts.

@@ -1,6 +1,6 @@
-"""What one stage of one micro-batch cost, task by task, and what its tasks sent each other: columns out of lines of text.
+"""Cost of one stage in one micro-batch, task by task, parsed from lines of text.
 
-Pure arithmetic, so that it can be tested on what a Spark once said. `StatefulTasks` and `MapOutputs` fetch the text.
+Pure arithmetic, so that tests can replay recorded output of Spark. `StatefulTasks` and `MapOutputs` fetch the text.
 """
 
 import math
@@ -13,18 +13,19 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 
+# Batches that measure a partition's load, and the fewest that measure anything.
 SAMPLES, LEAST_SAMPLES = 7, 3
-"""Batches whose tasks tell what a partition takes, and the fewest that tell anything."""
+# Standard error of a median relative to that of a mean, for normal samples: sqrt(pi / 2).
 MEDIAN_ERROR = 1.25
-"""Standard error of a median over that of a mean, of normal samples: the root of pi / 2."""
+# A batch is unlike earlier ones if more than SHIFT of its work lies on other partitions, and NOISE times as much as usually
+# moves. For few partitions chance is larger: 1 + CHANCE / sqrt(partitions - 1). Below QUIET of the usual work a batch is
+# nearly empty and says nothing.
 SHIFT, NOISE, CHANCE, QUIET = 0.1, 1.5, 2.5, 0.5
-"""Part of the work that lies on other partitions than it did, from which a batch is unlike those before; how many times as
-much as in these it must be, and what is added to 1 for that of two partitions, the less of it the more there are, as chance
-evens out; and the work over theirs below which a batch says nothing of that, being nearly empty."""
-USUAL = 5
-"""Batches from which it is known by how much they differ by chance: three may be alike by chance themselves."""
+# Batches that establish the usual variation: three may be alike by chance.
+USUAL_BATCHES = 5
 
 MILLI, NANO = 1e-3, 1e-9
+# Fields of a task in `TaskLoads.java`, in its order, with the factor to the unit of `StageLoad`.
 FIGURES = {
     "run_time": MILLI,
     "waited": MILLI,
@@ -34,23 +35,29 @@ FIGURES = {
     "remote_bytes": 1.0,
     "written_bytes": 1.0,
 }
-"""What `TaskLoads.java` tells of a task, in its order, and what makes it the unit that `StageLoad` has it in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageLoad:
-    """A stage of a finished batch; every column has a row per task, which of a stateful stage is its state partition.
+    """A stage of a finished batch. Each column has a row per task, which is the state partition in a stateful stage.
 
-    batch: its number in the query. stage: Spark's id, `parents` those of the stages whose shuffles it reads. ranks: the
-    stateful operators that its tasks run, as `StatefulOperator.rank` counts them; none where it only feeds such a stage.
-    python: whether its tasks hand records to Python, whose CPU time Spark does not count.
-    seconds: from the end of the batch before to the end of this one, what rates are over; NaN where the one before is not
-    known. ended: epoch seconds.
-
-    executor: id of the executor that ran the task. task: Spark's id of the attempt that succeeded. cpu: core-seconds of the
-    task's thread in the JVM, failed attempts included. run_time: seconds that it kept a slot, the same. waited: seconds of
-    them spent waiting for shuffle blocks. records: read from shuffles. local_bytes, remote_bytes: shuffle bytes read from
-    its own executor and from others. written_bytes: shuffle bytes written for the next stage.
+    Attributes:
+        batch: Number of the batch in its query.
+        stage: Spark's id.
+        parents: Ids of the stages whose shuffles it reads.
+        ranks: Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
+        python: True if its tasks hand records to Python, whose CPU time Spark does not count.
+        seconds: From the end of the previous batch to the end of this one; NaN if unknown.
+        ended: Epoch seconds.
+        executor: Id of the executor that ran each task.
+        task: Spark's id of the attempt that succeeded.
+        run_time: Seconds that each task occupied a slot, failed attempts included.
+        waited: Seconds of them spent waiting for shuffle blocks.
+        cpu: Core-seconds of the task's JVM thread, failed attempts included.
+        records: Records read from shuffles.
+        local_bytes: Shuffle bytes read from its own executor.
+        remote_bytes: Shuffle bytes read from other executors.
+        written_bytes: Shuffle bytes written for the next stage.
     """
 
     batch: int
@@ -72,27 +79,27 @@ class StageLoad:
 
     @property
     def partitions(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return len(self.executor)
 
     @property
     def busy(self) -> Floats:
-        """Core-seconds of each task: CPU time where the JVM does all the work.
+        """Core-seconds of each task: CPU time if the JVM does all the work.
 
-        Where Python does some, the time that the task kept a slot without waiting for blocks: an upper bound, since it may
-        have shared the core, and the same for all tasks of the stage.
+        With Python, the slot time without waits for blocks: an upper bound, as the task may have shared its core.
         """
         return np.maximum(self.cpu, self.run_time - self.waited) if self.python else self.cpu
 
 
 def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
-    """Loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
+    """Parse loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
-    Stages of which a task is missing are left out: one that was cut short, or skipped because another job of the batch had
-    done its work, has no figures for what it left out. If several jobs of a batch ran one with state, their costs add up.
+    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs
+    of a batch
+    ran one stateful stage, their costs add up.
     """
     ended: dict[int, float] = {}
-    found: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
+    loads: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
     for batch, head, rows in _stages(lines, ended):
         stage, parents, ranks = int(head[1]), _numbers(head[2]), _numbers(head[3])
         columns = _columns(rows, int(head[5]))
@@ -100,21 +107,21 @@ def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
             continue
         # Jobs come newest first. Stages without state run once a batch: a later job finds what they wrote.
         key = (batch, ranks, 0 if ranks else stage)
-        if (known := found.get(key)) is None:
-            found[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, **columns)
-        elif known.partitions == len(columns["executor"]):
-            more = {name: getattr(known, name) + columns[name] for name in FIGURES}
-            found[key] = replace(known, **more)
+        if (earlier := loads.get(key)) is None:
+            loads[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, **columns)
+        elif earlier.partitions == len(columns["executor"]):
+            more = {name: getattr(earlier, name) + columns[name] for name in FIGURES}
+            loads[key] = replace(earlier, **more)
     return tuple(
         replace(load, seconds=ended[load.batch] - ended.get(load.batch - 1, math.nan), ended=ended[load.batch])
-        for _, load in sorted(found.items(), key=lambda item: (item[1].batch, item[1].stage))
+        for _, load in sorted(loads.items(), key=lambda item: (item[1].batch, item[1].stage))
     )
 
 
 def _stages(
     lines: Iterable[Sequence[str]], ended: dict[int, float]
 ) -> Iterator[tuple[int, Sequence[str], list[Sequence[str]]]]:
-    """(batch, line of a stage, lines of its tasks); the end of each batch is noted in `ended` on the way."""
+    """Yield (batch, line of a stage, lines of its tasks), and note the end of each batch in `ended`."""
     batch, head, rows = -1, None, list[Sequence[str]]()
     for line in lines:
         if line[0] == "T":
@@ -133,7 +140,7 @@ def _stages(
 
 
 def _columns(rows: Sequence[Sequence[str]], tasks: int) -> dict[str, Any] | None:
-    """The columns of a `StageLoad`, by name; None where a task is missing."""
+    """Return the columns of a `StageLoad` by name; None if a task is missing."""
     width = max(tasks, 1 + max((int(row[1]) for row in rows), default=-1))
     executor, task = [""] * width, np.full(width, -1, dtype=np.int64)
     figures = np.zeros((len(FIGURES), width))
@@ -153,12 +160,17 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 class PartitionLoads(NamedTuple):
-    """What the state partitions of a stage take a second, a row each; NaN where unknown.
+    """Load per second of the state partitions of a stage, a row each; NaN if unknown.
 
-    busy: cores. error: standard error of that. occupied: share of the time that the partition's task kept a slot. records:
-    read from shuffles. traffic: bytes read from shuffles, from its own executor and from others. age: seconds since the
-    newest batch ended. state: megabytes of the state as checkpointed. delta: of the whole stage, what the newest checkpoint
-    wrote over that.
+    Attributes:
+        busy: Cores.
+        error: Standard error of `busy`.
+        occupied: Share of the time that the partition's task occupied a slot.
+        records: Records/s read from shuffles.
+        traffic: Bytes/s read from shuffles, from all executors.
+        age: Seconds since the newest batch ended.
+        state: Megabytes of checkpointed state.
+        delta: Size of the newest checkpoint relative to the whole state of the stage.
     """
 
     busy: Floats
@@ -172,11 +184,11 @@ class PartitionLoads(NamedTuple):
 
 
 class LoadWindow:
-    """The last `length` batches of one stateful stage that were seen, and what its partitions take a second by them.
+    """The last `length` batches of one stateful stage, and the load of its partitions over them.
 
-    Where work moves from partitions to others for good, as keys get hot, a median would tell of before until half of the
-    batches are of after. Once two batches in a row are unlike those before and like each other, those are forgotten;
-    what one alone says is in doubt.
+    When work moves to other partitions for good, as keys get hot, a median would lag by half of the window. Once two
+    batches in
+    a row are unlike the earlier ones and like each other, the earlier ones are dropped. A single such batch is in doubt.
     """
 
     def __init__(self, length: int = SAMPLES) -> None:
@@ -185,7 +197,7 @@ class LoadWindow:
         self._doubtful = False
 
     def add(self, load: StageLoad) -> None:
-        """Take a batch."""
+        """Add a batch."""
         before = list(self._loads)
         self._loads.append(load)
         if self._doubtful and _unlike(before[:-1], load) and _alike(before[:-1], before[-1], load):
@@ -196,73 +208,71 @@ class LoadWindow:
 
     @property
     def newest(self) -> StageLoad | None:
-        """The last batch that was seen; None before the first."""
+        """The last batch; None before the first."""
         return self._loads[-1] if self._loads else None
 
     def loads(self, partitions: int, now: float) -> PartitionLoads:
-        """What `partitions` take at epoch second `now`; all unknown until LEAST_SAMPLES batches were seen.
+        """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
-        How large their state is files tell, and not batches: unknown here.
-
-        Busy cores are medians, since a task that has just moved, or that a garbage collection met, is one of the samples;
-        their error is what the samples' own disagreement makes of it, and at least how far the newest is off where that is
-        unlike the others. The rest are means. A second is one of those from batch to batch: what has gone quiet takes less
-        and less.
+        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their
+        error comes from
+        the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates decay
+        while no batch ends.
         """
-        told = [load for load in self._loads if load.partitions == partitions]
-        periods = [load.seconds for load in told if load.seconds > 0]
-        if len(told) < self._least or not periods:
+        samples = [load for load in self._loads if load.partitions == partitions]
+        periods = [load.seconds for load in samples if load.seconds > 0]
+        if len(samples) < self._least or not periods:
             unknown = np.full(partitions, math.nan)
             return PartitionLoads(unknown, unknown, unknown, unknown, unknown, 0.0, unknown)
-        age = max(0.0, now - told[-1].ended)
+        age = max(0.0, now - samples[-1].ended)
         seconds = max(math.fsum(periods) / len(periods), age)
-        busy = np.stack([load.busy for load in told]) / seconds
+        busy = np.stack([load.busy for load in samples]) / seconds
         usual = np.median(busy, axis=0)
-        error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(told))
+        error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(samples))
         if self._doubtful:
             error = np.maximum(error, np.abs(busy[-1] - usual))
-        traffic = [load.local_bytes + load.remote_bytes for load in told]
+        traffic = [load.local_bytes + load.remote_bytes for load in samples]
         occupied, records, exchanged = (
             np.mean(columns, axis=0) / seconds
-            for columns in ([load.run_time for load in told], [load.records for load in told], traffic)
+            for columns in ([load.run_time for load in samples], [load.records for load in samples], traffic)
         )
         return PartitionLoads(usual, error, occupied, records, exchanged, age, np.full(partitions, math.nan))
 
 
 def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
-    """Whether the work of `load` lies on other partitions than in the batches `before`, by more than these differ."""
-    known = _comparable(before, load)
-    if len(known) < USUAL or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in known]):
+    """Return True if the work of `load` moved between partitions by more than the batches `before` vary."""
+    comparable = _comparable(before, load)
+    if len(comparable) < USUAL_BATCHES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in comparable]):
         return False
-    usual = _usual(known)
-    noise = sorted(_moved(usual, _parts(each)) for each in known)[-2]  # one of them may be an outlier itself
+    usual = _usual(comparable)
+    noise = sorted(_moved(usual, _parts(each)) for each in comparable)[-2]  # one of them may be an outlier itself
     times = max(NOISE, 1 + CHANCE / math.sqrt(max(1, load.partitions - 1)))
     return _moved(usual, _parts(load)) > max(SHIFT, times * noise)
 
 
 def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
-    """Whether two batches that are unlike those `before` are more like each other than like these."""
+    """Return True if two batches are more like each other than like those `before`."""
     usual = _usual(_comparable(before, other))
     apart = _moved(_parts(one), _parts(other))
     return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))
 
 
 def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]:
-    """Those of `before` whose work lies on as many partitions as that of `load`."""
+    """Return the batches `before` with as many partitions as `load`, and with work."""
     return [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
 
 
 def _parts(load: StageLoad) -> Floats:
-    """The part of the work that each partition has."""
+    """Return each partition's share of the work."""
     return load.busy / float(load.busy.sum())
 
 
 def _usual(loads: Sequence[StageLoad]) -> Floats:
-    """Medians of the parts of the work that partitions have."""
+    """Return the median of each partition's share of the work."""
     usual: Floats = np.median([_parts(each) for each in loads], axis=0)
     return usual
 
 
 def _moved(one: Floats, other: Floats) -> float:
-    """The part of the work that lies elsewhere, of two ways in which it lies (their total variation)."""
+    """Return the share of the work that lies elsewhere (total variation distance)."""
     return float(np.abs(one - other).sum()) / 2

@@ -1,9 +1,10 @@
-"""How large the state of a stage is, and what each checkpoint adds, by the files that Spark's state stores write.
+"""Size of a stage's state and of each checkpoint, from the files that Spark's state stores write.
 
-Under the version that a batch makes, both stores write what it changed (`7.delta` in the executors' heap, `7.changelog` of
-RocksDB) and from time to time all there is (`7.snapshot`; `7.zip`, which names the shared files that belong to it). So what
-an incremental checkpoint saves is known without a look into any state (thesis, 6.4.3 and Fig. 6.12). Names are listed and
-sizes asked for; where the checkpoint is not on a file system of this machine, all of it is unknown.
+For the version that a batch creates, both stores write its changes (`7.delta` of the heap store, `7.changelog` of RocksDB)
+and sometimes the whole state (`7.snapshot`; `7.zip`, which names the shared files that belong to it). So the gain of an
+incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read;
+all is
+unknown unless the checkpoint is on a file system of this machine.
 """
 
 import json
@@ -23,20 +24,25 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.spark.jvm.stateful import StatefulStage
 
-WRITTEN = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
-"""Name of such a file; format 2 of checkpoints writes an id of the commit behind the version."""
+# Name of such a file; format 2 of checkpoints appends a commit id to the version.
+STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
 WHOLE = ("snapshot", "zip")
+# This store's files are directly in the folder of a partition; other stores have a subfolder of their name.
 DEFAULT = "default"
-"""The store whose files are directly in the folder of a partition; those of others are in one of their name."""
 MEGABYTE = 1e6
-SHARE = 0.005
-"""Cores that listing may take: with hundreds of partitions a look is left out until it may be had again."""
+# Cores that listing may take: with hundreds of partitions some looks are skipped.
+LISTING_CORES = 0.005
 NAN = math.nan
 
 
 class StateFile(NamedTuple):
-    """A file of one partition's state. version: of the state; batch b makes version b + 1. whole: all of the state, not a
-    change. bytes: its size, with the shared files that it names. at: epoch second at which it was written.
+    """A file of one partition's state.
+
+    Attributes:
+        version: Of the state; batch b creates version b + 1.
+        whole: True for the whole state, False for a change.
+        bytes: Size, with the shared files that it names.
+        at: Epoch second at which it was written.
     """
 
     version: int
@@ -46,7 +52,7 @@ class StateFile(NamedTuple):
 
 
 def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
-    """The folders with the stores of each partition of `stage`; none where they are on no file system of this machine."""
+    """Return the store folders of each partition of `stage`; empty unless they are on a file system of this machine."""
     root = _local(stage.root)
     if root is None:
         return ()
@@ -58,23 +64,23 @@ def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
 
 
 def state_files(folder: Path) -> tuple[StateFile, ...]:
-    """All files of the state in `folder`, a partition's, by version; of one that two attempts wrote, the newest."""
-    found: dict[tuple[int, bool], StateFile] = {}
+    """Return the state files in a partition's `folder` by version; the newest if two attempts wrote one."""
+    files: dict[tuple[int, bool], StateFile] = {}
     for version, whole, path in _written(folder):
         try:
             at, size = os.stat(path).st_mtime, _size(path)
         except OSError:  # cleaned up since it was listed
             continue
-        known = found.get((version, whole))
-        if known is None or known.at < at:
-            found[version, whole] = StateFile(version, whole, size, at)
-    return tuple(found[key] for key in sorted(found))
+        other = files.get((version, whole))
+        if other is None or other.at < at:
+            files[version, whole] = StateFile(version, whole, size, at)
+    return tuple(files[key] for key in sorted(files))
 
 
 def delta_over_full(partitions: Sequence[Sequence[StateFile]]) -> float:
-    """What one checkpoint wrote over the whole state that it left, NaN before every partition has a snapshot.
+    """Return the size of one checkpoint relative to the state it left; NaN before every partition has a snapshot.
 
-    partitions: `state_files` of each, of which the newest version counts that was written both as a change and whole.
+    partitions: `state_files` of each; the newest version counts that was written both as a change and whole.
     """
     changed = full = 0.0
     for files in partitions:
@@ -88,9 +94,11 @@ def delta_over_full(partitions: Sequence[Sequence[StateFile]]) -> float:
 
 @dataclass
 class _Store:
-    """What is known of the store in one folder. whole: version and bytes of the newest snapshot; at first there is nothing.
+    """The store in one folder.
 
-    deltas: bytes by version of what was written with it and since.
+    Attributes:
+        whole: Version and bytes of the newest snapshot.
+        deltas: Bytes of changes by version, since then.
     """
 
     folder: Path
@@ -98,7 +106,7 @@ class _Store:
     deltas: dict[int, float] = field(default_factory=dict)
 
     def look(self, version: int) -> None:
-        """Take in what was written up to `version`."""
+        """Read the files up to `version`."""
         listed = [each for each in _written(self.folder) if each[0] <= version]
         snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
         if snapshots:
@@ -110,26 +118,26 @@ class _Store:
                 self.deltas[number] = _size(path)
 
     def size(self, version: int) -> float:
-        """Bytes of the state as of `version`; NaN where a file that it needs is not there."""
+        """Return the bytes of the state at `version`; NaN if a file is missing."""
         since = [self.deltas.get(number, NAN) for number in range(self.whole[0] + 1, version + 1)]
         return self.whole[1] + sum(since)
 
     def changed(self, version: int) -> float:
-        """Bytes of what the batch behind `version` changed; NaN where no such file is there."""
+        """Return the bytes that the batch before `version` changed; NaN if there is no such file."""
         return self.deltas.get(version, NAN)
 
 
 class StateSizes:
-    """Sizes of the state of one run of a stage, as of the newest batch that `look` was told of."""
+    """State sizes of one run of a stage, as of the newest batch passed to `look`."""
 
-    def __init__(self, stage: StatefulStage, *, listing_cores: float = SHARE) -> None:
+    def __init__(self, stage: StatefulStage, *, listing_cores: float = LISTING_CORES) -> None:
         self._listing_cores = listing_cores
         self._unknown = np.full(stage.partitions, NAN)
         self._stores = [[_Store(folder) for folder in stores] for stores in folders_of(stage)]
         self._version, self._not_before = 0, 0.0
 
     def look(self, batch: int) -> None:
-        """Take in what was written up to `batch`, the newest that was committed."""
+        """Read the files up to `batch`, the newest committed one."""
         began = time.monotonic()
         if batch < self._version or began < self._not_before:
             return
@@ -142,7 +150,7 @@ class StateSizes:
 
     @property
     def megabytes(self) -> Floats:
-        """The whole state of each partition, shape (partitions,): its newest snapshot and what was written since."""
+        """State of each partition, shape (partitions,): its newest snapshot and later changes."""
         return self._bytes / MEGABYTE
 
     @property
@@ -153,7 +161,7 @@ class StateSizes:
 
     @property
     def delta(self) -> float:
-        """What the newest batch wrote over the whole state; NaN where that is empty, or the store writes no changes."""
+        """Size of the newest batch's changes relative to the state; NaN if the state is empty or no changes are written."""
         whole = float(self._bytes.sum())
         changed = [store.changed(self._version) for stores in self._stores for store in stores]
         return math.fsum(changed) / whole if whole > 0 else NAN
@@ -165,18 +173,18 @@ def _local(root: str) -> Path | None:
 
 
 def _written(folder: Path) -> Iterator[tuple[int, bool, str]]:
-    """(version, whether it is all of the state, path) of each file in `folder`; nothing where there is no such folder."""
+    """Yield (version, True if whole state, path) of each file in `folder`; nothing if there is no such folder."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
     for name in names:
-        if match := WRITTEN.fullmatch(name):
+        if match := STATE_FILE_NAME.fullmatch(name):
             yield int(match[1]), match[2] in WHOLE, f"{folder}/{name}"
 
 
 def _size(path: str) -> float:
-    """Bytes of a file, with the shared ones that a snapshot of RocksDB names; NaN where it is gone, or cannot be read."""
+    """Return the bytes of a file and the shared files that a RocksDB snapshot names; NaN if unreadable."""
     try:
         size = float(os.stat(path).st_size)
         if not path.endswith(".zip"):

@@ -1,9 +1,9 @@
-"""Who sends whom how many bytes, measured: the sizes that Spark's driver keeps of every shuffle's blocks.
+"""Shuffle traffic between tasks and hosts, from the block sizes in Spark's driver.
 
-It must know them to tell readers where to fetch, so they cost nothing to have; one call brings those of all shuffles that
-fed the stateful stages of a batch. Spark rounds each up to the next power of 1.1, so that a sum is some 5 % too high, and
-above 2,000 reduce partitions keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch,
-when its own collector gets to it.
+The driver needs them to direct readers, so they cost nothing; one call returns those of all shuffles that fed the stateful
+stages of a batch. Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce
+partitions
+it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
 """
 
 import math
@@ -23,20 +23,20 @@ from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.stage_load import StageLoad
 
+# Batches of a query over which rates are means.
 BATCHES = 5
-"""Batches of a query that rates are means over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """What the tasks of one stage sent those of another in one batch. bytes: of shape (senders, receivers)."""
+    """Bytes that the tasks of one stage sent to those of another in one batch. bytes: shape (senders, receivers)."""
 
     sender: StageLoad
     receiver: StageLoad
     bytes: Floats
 
     def between(self, place: Mapping[str, int], places: int) -> Floats:
-        """Bytes from place to place. place: number of each executor's, below `places`; other executors are left out."""
+        """Return the bytes between places. place: number of each executor's place; other executors are ignored."""
         out, to = (np.array([place.get(where, places) for where in load.executor]) for load in (self.sender, self.receiver))
         total = np.zeros((places + 1, places + 1))
         np.add.at(total, np.ix_(out, to), self.bytes)
@@ -44,14 +44,14 @@ class Flow:
 
 
 class MapOutputs(DriverSide):
-    """The driver's registry of shuffle outputs. Raises EnvironmentProblem where this Spark does not show it."""
+    """The driver's registry of shuffle outputs. Raises EnvironmentProblem if this Spark does not expose it."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "MapOutputs.java")
         self._context = java_context(spark)
 
     def flows(self, loads: Sequence[StageLoad]) -> tuple[Flow, ...]:
-        """What fed the stages with state among `loads`, which tell of the senders too; what Spark forgot is left out."""
+        """Return the flows into the stateful stages among `loads`, which include the senders."""
         pairs = _pairs(loads)
         if not pairs:
             return ()
@@ -61,16 +61,16 @@ class MapOutputs(DriverSide):
 
 
 def read_flows(lines: Iterable[Sequence[str]], loads: Sequence[StageLoad]) -> tuple[Flow, ...]:
-    """Flows between the stages `loads` from the fields of `MapOutputs.java`."""
+    """Parse the flows between stages `loads` from the fields of `MapOutputs.java`."""
     sizes: dict[str, list[list[float]]] = defaultdict(list)
     for first, _, row in lines:
         sizes[first].append([float(size) for size in row.split(",")])
-    found = []
+    flows = []
     for sender, receiver in _pairs(loads):
         table = sizes.get(str(sender.task[0]), [])
         if len(table) == sender.partitions and len(table[0]) >= receiver.partitions:
-            found.append(Flow(sender, receiver, np.array(table)[:, : receiver.partitions]))
-    return tuple(found)
+            flows.append(Flow(sender, receiver, np.array(table)[:, : receiver.partitions]))
+    return tuple(flows)
 
 
 def _pairs(loads: Sequence[StageLoad]) -> list[tuple[StageLoad, StageLoad]]:
@@ -85,10 +85,12 @@ def _pairs(loads: Sequence[StageLoad]) -> list[tuple[StageLoad, StageLoad]]:
 
 
 class Traffic:
-    """What the last batches of some queries sent, as an observation tells of it.
+    """Traffic of the last batches of some queries.
 
-    A query is known by a name of the caller's, and its stateful stages by those that their tasks have as their operator.
-    outputs: where to ask; None where that cannot be, and nothing is known but what is added.
+    Queries have names of the caller's choice; stateful stages are named after their tasks' operator.
+
+    Args:
+        outputs: Registry to ask; None if there is none. Then only added flows are known.
     """
 
     def __init__(self, outputs: MapOutputs | None) -> None:
@@ -98,33 +100,30 @@ class Traffic:
         )
 
     def take(self, query: str, operators: Mapping[int, str], loads: Sequence[StageLoad]) -> None:
-        """Ask what the batches of `query` sent that `loads`, with those of the senders, tell of.
+        """Fetch the flows of the batches of `query` in `loads`, which include the senders.
 
-        operators: by the rank of a stateful operator, what its tasks are called.
+        operators: name of its tasks by rank of a stateful operator.
         """
         for _, batch in groupby(loads, key=lambda load: load.batch):
             self.add(query, operators, self._outputs.flows(list(batch)) if self._outputs is not None else ())
 
     def add(self, query: str, operators: Mapping[int, str], flows: Sequence[Flow]) -> None:
-        """What one batch of `query` sent."""
+        """Add the flows of one batch of `query`."""
         if flows and flows[0].receiver.seconds > 0:
             self._flows[query].append((operators, tuple(flows)))
 
     def forget(self, query: str) -> None:
-        """A query is gone, or was started anew."""
+        """Forget a query that ended or restarted."""
         self._flows.pop(query, None)
 
     @property
-    def known(self) -> bool:
-        """Whether anything was measured."""
+    def measured(self) -> bool:
+        """True if anything was measured."""
         return any(self._flows.values())
 
     def exchange(self, tasks: Sequence[TaskId], now: float) -> Exchange:
-        """Bytes/s between `tasks`, the rows of an observation; a sender without state has no place.
-
-        now: epoch seconds.
-        """
-        if not self.known:
+        """Return bytes/s between `tasks`, the rows of an observation; stateless senders have no row. now: epoch seconds."""
+        if not self.measured:
             return UNMEASURED
         rows: dict[str, dict[int, int]] = defaultdict(dict)
         for row, task in enumerate(tasks):
@@ -136,13 +135,13 @@ class Traffic:
         return Exchange(source[here], target[here], rate[here], age=max(0.0, now - ended))
 
     def between(self, host_of: Mapping[str, str], hosts: Sequence[str]) -> Floats:
-        """Bytes/s of shuffles from host (row) to host (column), on the diagonal what stays; NaN where unknown.
+        """Return shuffle bytes/s from host (row) to host (column), local traffic on the diagonal; NaN if unknown.
 
-        host_of: host by executor. What the driver, heartbeats and the checkpoint send besides is in no figure here.
+        Traffic of the driver, heartbeats and the checkpoint is not included. host_of: host by executor.
         """
         rows = {host: row for row, host in enumerate(hosts)}
         place = {executor: rows[host] for executor, host in host_of.items() if host in rows}
-        total = np.full((len(hosts), len(hosts)), 0.0 if self.known else math.nan)
+        total = np.full((len(hosts), len(hosts)), 0.0 if self.measured else math.nan)
         for batches in self._flows.values():
             seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
             for flow in (flow for _, flows in batches for flow in flows):
@@ -150,7 +149,7 @@ class Traffic:
         return total
 
     def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float = math.nan) -> Frame:
-        """A row per ordered pair of `hosts`: bytes/s of shuffles over it (`between`), and the bytes/s that it can carry."""
+        """Return a row per ordered pair of `hosts`: shuffle bytes/s over it, and its capacity [bytes/s]."""
         apart = ~np.eye(len(hosts), dtype=np.bool_)
         traffic = self.between(host_of, hosts)[apart]
         names = [f"{a}>{b}" for a in hosts for b in hosts if a != b]
@@ -160,7 +159,7 @@ class Traffic:
 def _rates(
     batches: Iterable[tuple[Mapping[int, str], tuple[Flow, ...]]], rows: Mapping[str, Mapping[int, int]]
 ) -> Iterable[tuple[Integers, Integers, Floats]]:
-    """(source, target, bytes/s) of one query: a part per pair of stages, means over its batches."""
+    """Yield (source, target, bytes/s) of one query for each pair of stages, as means over its batches."""
     batches = list(batches)
     seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
     total: dict[tuple[str, str], Floats] = {}
@@ -169,12 +168,12 @@ def _rates(
             sender = operators.get(flow.sender.ranks[0], "") if flow.sender.ranks else ""
             sent = flow.bytes if sender else flow.bytes.sum(axis=0, keepdims=True)
             key = (sender, operators.get(flow.receiver.ranks[0], ""))
-            total[key] = sent if (known := total.get(key)) is None or known.shape != sent.shape else known + sent
+            total[key] = sent if (previous := total.get(key)) is None or previous.shape != sent.shape else previous + sent
     for (sender, receiver), sent in total.items():
         out = _rows(rows.get(sender, {}), sent.shape[0])
         to = _rows(rows.get(receiver, {}), sent.shape[1])
         yield np.repeat(out, to.size), np.tile(to, out.size), sent.ravel() / seconds
 
 
-def _rows(known: Mapping[int, int], size: int) -> Integers:
-    return np.array([known.get(index, -1) for index in range(size)], dtype=np.int64)
+def _rows(row_of: Mapping[int, int], size: int) -> Integers:
+    return np.array([row_of.get(index, -1) for index in range(size)], dtype=np.int64)

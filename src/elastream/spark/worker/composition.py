@@ -16,7 +16,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.places import Place, names_in, write_whole
+from elastream.recording.paths import AnyPath, names_in, write_whole
 
 # Threads of a waiting operator in one task: the radix of its digit in the code.
 MAX_POOL_THREADS = 64
@@ -154,14 +154,14 @@ class CompositionRequest:
         return BatchComposition(self.version, self.code)
 
 
-def write_request(path: Place, request: CompositionRequest) -> None:
+def write_request(path: AnyPath, request: CompositionRequest) -> None:
     """Replace the request that sources and edges read before each batch, atomically."""
     content = asdict(request)
     content["held"] = content.pop("paused")
     write_whole(path, json.dumps(marked(content)).encode())
 
 
-def read_request(path: Place) -> CompositionRequest:
+def read_request(path: AnyPath) -> CompositionRequest:
     """Return the last request, or the default. Raises InputError for a damaged file."""
     try:
         content = unmarked(json.loads(path.read_text()), path)
@@ -178,7 +178,7 @@ class CompositionLog:
     Entries are written before that batch is planned, so that all tasks and replays agree.
     """
 
-    def __init__(self, directory: Place) -> None:
+    def __init__(self, directory: AnyPath) -> None:
         self.directory = directory
 
     def append(self, batch: int, version: int, code: int) -> None:
@@ -199,7 +199,7 @@ class CompositionLog:
         """Return the composition after all entries."""
         return self.at(10**12)
 
-    def switch(self, checkpoint: Place, version: int, code: int) -> int:
+    def switch(self, checkpoint: AnyPath, version: int, code: int) -> int:
         """Switch a running query to `code` and return the first batch under it.
 
         Raises EnvironmentProblem if that batch may have run under two compositions.
@@ -226,7 +226,7 @@ class CompositionLog:
             return []
 
 
-def latest_batch(checkpoint: Place, log: str = "offsets") -> int:
+def latest_batch(checkpoint: AnyPath, log: str = "offsets") -> int:
     """Return the newest batch in a checkpoint's `log` (`offsets` or `commits`), or -1."""
     try:
         return max((int(name) for name in names_in(checkpoint / log) if name.isdigit()), default=-1)
@@ -234,7 +234,7 @@ def latest_batch(checkpoint: Place, log: str = "offsets") -> int:
         return -1
 
 
-def offsets_of(checkpoint: Place, batch: int) -> list[Mapping[str, Any]]:
+def offsets_of(checkpoint: AnyPath, batch: int) -> list[Mapping[str, Any]]:
     """Return the end offset of each source in `batch`, empty for foreign ones. Raises FileNotFoundError."""
     return [_offset(line) for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]]
 
@@ -256,12 +256,12 @@ def newest_composition(offsets: Iterable[Mapping[str, Any]]) -> BatchComposition
     )
 
 
-def composition_in_offsets(checkpoint: Place, batch: int) -> BatchComposition | None:
+def composition_in_offsets(checkpoint: AnyPath, batch: int) -> BatchComposition | None:
     """Return the composition in the offsets of `batch`; None without Elastream's sources."""
     return newest_composition(offsets_of(checkpoint, batch))
 
 
-def code_in_offsets(checkpoint: Place, batch: int) -> int | None:
+def code_in_offsets(checkpoint: AnyPath, batch: int) -> int | None:
     """Return the code in the offsets of `batch`; None without Elastream's sources."""
     composition = composition_in_offsets(checkpoint, batch)
     return None if composition is None else composition.code

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pyspark import TaskContext
 
 from elastream.errors import first_line
-from elastream.recording.places import Place, RemotePath
+from elastream.recording.paths import AnyPath, RemotePath
 
 # Dead letters stored per task and batch; further ones are only counted.
 MAX_LETTERS = 1000
@@ -39,7 +39,7 @@ class LeftOut:
     """
 
     def __init__(
-        self, folder: Place | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
+        self, folder: AnyPath | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
     ) -> None:
         number, again = attempt
         self._path = (

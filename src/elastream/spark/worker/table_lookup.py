@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elastream.dataflow.operators import Form
 from elastream.recording.key_table_log import read_rows
-from elastream.recording.places import Place, stamp_of, write_whole
+from elastream.recording.paths import AnyPath, stamp_of, write_whole
 from elastream.spark.worker.composition import table_digit
 from elastream.spark.worker.meter import MeteredRunner, cpu_seconds
 from elastream.spark.worker.records import Chunk
@@ -29,23 +29,23 @@ KEYS_PER_LOOKUP = 4
 MAX_SLOTS_PER_KEY = 8
 
 
-def publish_table(folder: Place, operator: str, version: int, file: Place) -> None:
+def publish_table(folder: AnyPath, operator: str, version: int, file: AnyPath) -> None:
     """Store the table in `file` under the digit of `version`."""
     write_whole(_place(folder, operator, table_digit(version)), file.read_bytes())
 
 
-def lookup(folder: Place, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
+def lookup(folder: AnyPath, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
     """Return the indexed table of `digit`; its answers are positions in `alternates`."""
     place = _place(folder, operator, digit)
     return _cached_lookup(place, *stamp_of(place), tuple(alternates))
 
 
-def _place(folder: Place, operator: str, digit: int) -> Place:
+def _place(folder: AnyPath, operator: str, digit: int) -> AnyPath:
     return folder / operator / f"{digit:03d}.arrow"
 
 
 @lru_cache(maxsize=64)
-def _cached_lookup(place: Place, _inode: int, _written: int, alternates: tuple[str, ...]) -> "Lookup":
+def _cached_lookup(place: AnyPath, _inode: int, _written: int, alternates: tuple[str, ...]) -> "Lookup":
     columns, rows = read_rows(place.read_bytes())
     return Lookup(columns, rows, alternates)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.dataflow.operators import Form, OnError
-from elastream.recording.places import Place
+from elastream.recording.paths import AnyPath
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.exits import Exit, ExitRows, exit_schema
 from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
@@ -113,10 +113,10 @@ class WorkerPaths:
         left_out: Folder for left-out records.
     """
 
-    offsets: Place | None = None
-    log: Place | None = None
-    tables: Place | None = None
-    left_out: Place | None = None
+    offsets: AnyPath | None = None
+    log: AnyPath | None = None
+    tables: AnyPath | None = None
+    left_out: AnyPath | None = None
 
     def code(self, batch: int) -> int:
         """Return the code of `batch`."""
@@ -143,7 +143,7 @@ class Walker:
         self,
         walk: Walk,
         code: int,
-        tables: Place | None = None,
+        tables: AnyPath | None = None,
         foldings: Sequence[Folding] = (),
         left_out: LeftOut | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class Walker:
         self.turns = [0] * len(self.routes)
         self.lead = LeadCounts()
 
-    def _step(self, number: int, step: Step, tables: Place | None) -> MeteredRunner | KeyTableRunner:
+    def _step(self, number: int, step: Step, tables: AnyPath | None) -> MeteredRunner | KeyTableRunner:
         as_arrow, width = self._needs_arrow(number, step.schema), step.pool_width(self.code)
 
         def make(alternate: int) -> Runner:

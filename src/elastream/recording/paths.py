@@ -1,10 +1,9 @@
-"""Paths on file systems that this machine has not mounted: HDFS, object stores. A place is such a path, or a local one.
+"""Paths on file systems that this machine has not mounted (HDFS, object stores), and functions for these and local paths.
 
-Python reaches them without a JVM, since tasks and sources have none to ask (`file_systems`). Spark gets the address, and
-reaches it by Hadoop.
-
-A folder on HDFS appears at once under its name when it is renamed, as on a local disk. Object stores have no folders to
-rename; there a file says that all of a batch has been written (`WHOLE`).
+Python reaches them without a JVM (`file_systems`), since tasks and sources have none to ask. Spark gets the address
+and uses
+Hadoop. A folder on HDFS is renamed atomically, as on a local disk. Object stores have no folders to rename; there the file
+`WHOLE` marks a batch as completely written.
 """
 
 import contextlib
@@ -25,21 +24,21 @@ from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_w
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+# File in the folder of a batch on an object store, written last. Spark's readers skip it.
 WHOLE = "_whole"
-"""File in the folder of a batch on an object store, written last. Spark's readers skip it."""
 
+# An address; also one of whose two slashes `pathlib` has kept one. Drive letters are no schemes.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])(.*)", re.DOTALL)
-"""An address; also one of whose two slashes `pathlib` has kept one. Drive letters are no schemes."""
+# A scheme alone.
 NOWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/*")
-"""A scheme alone."""
+# Schemes of HDFS, where the authority is not part of a path.
 HADOOP = ("hdfs", "webhdfs")
-"""Schemes of HDFS, where the authority is no part of a path."""
+# Schemes of paths on this machine.
 MINE = ("file",)
-"""Schemes of paths on this machine."""
 
 
 class FolderEntry(NamedTuple):
-    """What a folder has. modified: epoch seconds; bytes: 0 for a folder."""
+    """An entry of a folder. modified: epoch seconds; bytes: 0 for a folder."""
 
     name: str
     is_folder: bool
@@ -49,10 +48,12 @@ class FolderEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath:
-    """A path on a file system that is not mounted, with what of `pathlib.Path` this package uses.
+    """A path on a file system that is not mounted, with the part of `pathlib.Path` that this package uses.
 
-    address: `scheme://authority/path`, without a slash at the end. What fails raises an OSError, as it does for a Path;
-    EnvironmentProblem where the library for such addresses is missing.
+    Failures raise an OSError, as for a Path, or EnvironmentProblem if the library for such addresses is missing.
+
+    Args:
+        address: `scheme://authority/path`, without a slash at the end.
     """
 
     address: str
@@ -70,57 +71,53 @@ class RemotePath:
 
     @property
     def parent(self) -> "RemotePath":
-        """The folder that it is in."""
+        """The folder that contains it."""
         return RemotePath(self.address.rpartition("/")[0])
 
     def with_name(self, name: str) -> "RemotePath":
-        """Beside this one."""
         return self.parent / name
 
     def resolve(self) -> "RemotePath":
-        """Itself: addresses are absolute."""
+        """Return itself: addresses are absolute."""
         return self
 
     def joinpath(self, *names: str) -> "RemotePath":
-        """Below this one."""
         return self / "/".join(names)
 
     @property
     def renames(self) -> bool:
-        """Whether a folder is renamed in one step."""
+        """True if folders are renamed atomically."""
         return urlsplit(self._reached).scheme in (*HADOOP, *MINE, "memory")
 
     def exists(self) -> bool:
-        """Whether there is such a file or folder."""
+        """Return True if there is such a file or folder."""
         return self._about() is not None
 
     def is_dir(self) -> bool:
-        """Whether it is a folder."""
         return (self._about() or {}).get("type") == "directory"
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
         return (self._about() or {}).get("type") == "file"
 
     def entry(self) -> FolderEntry:
-        """What is known of it. Raises FileNotFoundError."""
-        found = self._about()
-        if found is None:
+        """Return its folder entry. Raises FileNotFoundError."""
+        about = self._about()
+        if about is None:
             raise FileNotFoundError(2, "No such file or directory", self.address)
-        return _entry(found)
+        return _entry(about)
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """What is in this folder."""
+        """Yield the paths in this folder."""
         return (self / entry.name for entry in scanned(self))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """What is in this folder under names of that pattern; nothing where there is no such folder."""
+        """Yield the paths in this folder whose names match; nothing if there is no such folder."""
         with contextlib.suppress(FileNotFoundError):
             yield from (each for each in list(self.iterdir()) if fnmatchcase(each.name, pattern))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create this folder, and those above it; with `mode` where the file system knows modes."""
-        with _told(self):
+        """Create this folder and its parents; with `mode` if the file system has modes."""
+        with _os_errors(self):
             fs = self._fs
             if not exist_ok and self.exists():
                 raise FileExistsError(17, "File exists", self.address)
@@ -129,24 +126,22 @@ class RemotePath:
                 fs.chmod(self._path, oct(mode)[2:] if is_web(fs) else mode)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Open for reading or writing whole; bytes alone."""
-        with _told(self):
+        """Open for reading or writing whole, in binary mode only."""
+        with _os_errors(self):
             return cast(IO[bytes], self._fs.open(self._path, mode))
 
     def read_bytes(self) -> bytes:
-        """All that the file has."""
-        with _told(self):
+        with _os_errors(self):
             fs = self._fs
             # By one request: fsspec's own asks for the file's length first.
             return bytes(fs._call("OPEN", path=self._path).content if is_web(fs) else fs.cat_file(self._path))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """All that the file has, as text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, content: bytes) -> int:
-        """Replace what the file has; creates its folder."""
-        with _told(self):
+        """Replace the content; create the folder."""
+        with _os_errors(self):
             fs = self._fs
             if is_web(fs):  # fsspec's own creates an empty file and appends to it, which takes ten times as long
                 to = fs._call("CREATE", method="put", path=self._path, redirect=False, overwrite="true").headers["Location"]
@@ -158,21 +153,20 @@ class RemotePath:
         return len(content)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
-        """Replace what the file has; creates its folder."""
+        """Replace the content; create the folder."""
         return self.write_bytes(text.encode(encoding))
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file."""
         if not self.exists():  # HDFS says nothing of it
             if missing_ok:
                 return
             raise FileNotFoundError(2, "No such file or directory", self.address)
-        with _told(self):
+        with _os_errors(self):
             self._fs.rm_file(self._path)
 
     def replace(self, target: "RemotePath") -> "RemotePath":
-        """Rename it, over a file that has that name. In one step where `renames`."""
-        with _told(self):
+        """Rename it over any file of that name, atomically if `renames`."""
+        with _os_errors(self):
             fs = self._fs
             if is_web(fs):  # fsspec's own goes over nothing, and does not say that it has not
                 fs._call("RENAME", method="put", path=self._path, destination=target._path, renameoptions="OVERWRITE")
@@ -184,12 +178,12 @@ class RemotePath:
 
     @property
     def _reached(self) -> str:
-        """Its address where it really is."""
+        """Its address after `viewfs` links."""
         return resolved(self.address, os.environ.get(FILES_REACHED_BY, "{}"))
 
     @property
     def _path(self) -> str:
-        """As the file system names it."""
+        """Its path as the file system names it."""
         parts = urlsplit(self._reached)
         return (parts.path if parts.scheme in (*HADOOP, *MINE) else f"{parts.netloc}{parts.path}") or "/"
 
@@ -200,63 +194,63 @@ class RemotePath:
         return file_system(parts.scheme, parts.netloc, os.environ.get(FILES_REACHED_BY, "{}"), threading.get_ident())
 
     def _about(self) -> Mapping[str, Any] | None:
-        with _told(self):
+        with _os_errors(self):
             try:
                 return cast(Mapping[str, Any], self._fs.info(self._path))
             except FileNotFoundError:
                 return None
 
 
-Place: TypeAlias = Path | RemotePath
+AnyPath: TypeAlias = Path | RemotePath
 
 
 def is_address(path: str | os.PathLike[str] | RemotePath) -> bool:
-    """Whether that is the address of a place which is no path of this machine."""
+    """Return True for an address that is no path of this machine."""
     return isinstance(path, RemotePath) or _address(os.fspath(path)) is not None
 
 
-def place_of(path: str | os.PathLike[str] | RemotePath) -> Place:
-    """The place at a path, or an address: `hdfs://...`, `s3a://...`, `file:///...`. InputError for a scheme alone."""
+def path_of(path: str | os.PathLike[str] | RemotePath) -> AnyPath:
+    """Return the path for a text or address: `hdfs://...`, `s3a://...`, `file:///...`. InputError for a scheme alone."""
     if isinstance(path, RemotePath):
         return path
     text = os.fspath(path)
     if NOWHERE.fullmatch(text):
         raise InputError(f"{text.rstrip('/')}// is the address of no folder: a host or a bucket is missing")
-    if (found := _address(text)) is not None:
-        return RemotePath(found)
+    if (address := _address(text)) is not None:
+        return RemotePath(address)
     mine = ADDRESS.fullmatch(text)
     return Path(text if mine is None or mine[1] not in MINE else f"/{mine[2]}")
 
 
 def _address(text: str) -> str | None:
-    """The address that `text` is, with both slashes; None where it is a path of this machine."""
+    """Return the normalised address; None for a path of this machine."""
     match = ADDRESS.fullmatch(text)
     if match is None or match[1] in MINE:
         return None
     return f"{match[1]}://{match[2].rstrip('/')}"
 
 
-def names_in(folder: Place) -> list[str]:
-    """Names of what a folder has. Raises FileNotFoundError."""
+def names_in(folder: AnyPath) -> list[str]:
+    """Return the names in a folder. Raises FileNotFoundError."""
     return os.listdir(folder) if isinstance(folder, Path) else [entry.name for entry in scanned(folder)]
 
 
-def scanned(folder: Place) -> list[FolderEntry]:
-    """What a folder has. Raises FileNotFoundError; what vanishes meanwhile is left out."""
+def scanned(folder: AnyPath) -> list[FolderEntry]:
+    """Return the entries of a folder, without those that vanish meanwhile. Raises FileNotFoundError."""
     if isinstance(folder, Path):
-        found = []
+        entries = []
         for each in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
                 about = each.stat()
-                found.append(FolderEntry(each.name, each.is_dir(), about.st_size, about.st_mtime))
-        return found
-    with _told(folder):
+                entries.append(FolderEntry(each.name, each.is_dir(), about.st_size, about.st_mtime))
+        return entries
+    with _os_errors(folder):
         listed = folder._fs.ls(folder._path, detail=True)
         return [_entry(each) for each in listed if each["name"].rstrip("/") != folder._path.rstrip("/")]
 
 
-def stamp_of(file: Place) -> tuple[int, int]:
-    """What changes when a file is replaced. Raises FileNotFoundError."""
+def stamp_of(file: AnyPath) -> tuple[int, int]:
+    """Return a stamp that changes when a file is replaced. Raises FileNotFoundError."""
     if isinstance(file, Path):
         about = file.stat()
         return about.st_ino, about.st_mtime_ns
@@ -264,20 +258,20 @@ def stamp_of(file: Place) -> tuple[int, int]:
     return entry.bytes, int(entry.modified * 1e3)
 
 
-def remove_tree(place: Place) -> None:
-    """Remove a file, or a folder with all that is in it; what is not there is no error."""
+def remove_tree(place: AnyPath) -> None:
+    """Remove a file or folder with its content; a missing one is no error."""
     if isinstance(place, Path):
         if place.is_dir():
             shutil.rmtree(place)
         else:
             place.unlink(missing_ok=True)
     elif place.exists():
-        with _told(place):
+        with _os_errors(place):
             place._fs.rm(place._path, recursive=True)
 
 
-def write_whole(place: Place, content: bytes) -> None:
-    """Write a file such that readers see all of it or none, or what it was before. Creates its folder."""
+def write_whole(place: AnyPath, content: bytes) -> None:
+    """Write a file atomically. Creates its folder."""
     if isinstance(place, RemotePath) and not place.renames:  # an object is there once all of it is
         place.write_bytes(content)
         return
@@ -288,30 +282,30 @@ def write_whole(place: Place, content: bytes) -> None:
     temporary.replace(cast(Any, place))
 
 
-def readable(place: Place) -> Any:
-    """What Arrow reads a file by."""
+def readable(place: AnyPath) -> Any:
+    """Return what Arrow can read a file from."""
     return str(place) if isinstance(place, Path) else place.open()
 
 
-def there_as_a_whole(folder: Place) -> bool:
-    """Whether all of the folder of a batch has been written."""
+def there_as_a_whole(folder: AnyPath) -> bool:
+    """Return True if the folder of a batch is completely written."""
     if isinstance(folder, Path) or folder.renames:
         return folder.is_dir()
     return (folder / WHOLE).exists()
 
 
-def written_at(folder: Place) -> float:
-    """Epoch second at which the folder of a batch was written."""
+def written_at(folder: AnyPath) -> float:
+    """Return the epoch second at which the folder of a batch was completed."""
     return modified_at(folder if isinstance(folder, Path) or folder.renames else folder / WHOLE)
 
 
-def modified_at(place: Place) -> float:
-    """Epoch second at which a file or folder was last written. Raises FileNotFoundError."""
+def modified_at(place: AnyPath) -> float:
+    """Return the epoch second of the last write to a file or folder. Raises FileNotFoundError."""
     return place.stat().st_mtime if isinstance(place, Path) else place.entry().modified
 
 
-def mark_whole(written: Place, folder: Place) -> None:
-    """Let what was written into the folder `written` be there as `folder`, which is the same where nothing is renamed."""
+def mark_whole(written: AnyPath, folder: AnyPath) -> None:
+    """Publish the content of the folder `written` as `folder`; they are equal if nothing is renamed."""
     if written == folder:
         (folder / WHOLE).write_bytes(b"")
     else:
@@ -327,8 +321,8 @@ def _entry(about: Mapping[str, Any]) -> FolderEntry:
 
 
 @contextlib.contextmanager
-def _told(place: RemotePath) -> Iterator[None]:
-    """Let all that a client raises be an OSError that names the place."""
+def _os_errors(place: RemotePath) -> Iterator[None]:
+    """Turn any client error into an OSError that names the path."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, EnvironmentProblem):

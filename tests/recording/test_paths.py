@@ -17,13 +17,13 @@ import pytest
 
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, _name_nodes, reached_by, resolved
-from elastream.recording.places import (
+from elastream.recording.paths import (
     RemotePath,
     is_address,
     mark_whole,
     modified_at,
     names_in,
-    place_of,
+    path_of,
     readable,
     remove_tree,
     scanned,
@@ -61,13 +61,13 @@ def root(request, tmp_path, monkeypatch):
     if request.param == "disk":
         return tmp_path / "root"
     if request.param == "hdfs":
-        return place_of(f"{request.getfixturevalue('real_hdfs')}/root{next(NUMBER)}")
+        return path_of(f"{request.getfixturevalue('real_hdfs')}/root{next(NUMBER)}")
     if request.param == "mounted":
         monkeypatch.setenv(FILES_REACHED_BY, json.dumps({"fs.viewfs.mounttable.t.link./runs": tmp_path.as_uri()}))
-        return place_of("viewfs://t/runs/root")
+        return path_of("viewfs://t/runs/root")
     if request.param == "object store":
         monkeypatch.setattr(RemotePath, "renames", property(lambda self: False))
-    return place_of(f"memory://bucket/root{next(NUMBER)}")
+    return path_of(f"memory://bucket/root{next(NUMBER)}")
 
 
 def test_a_file_is_written_as_a_whole_and_over_what_was_there(root):
@@ -227,9 +227,9 @@ def test_what_a_task_leaves_out_is_there_when_it_says_so(root):
     ],
 )
 def test_an_address_is_told_from_a_path(given, found):
-    assert place_of(given) == found
+    assert path_of(given) == found
     assert is_address(given) == isinstance(found, RemotePath)
-    assert place_of(found) == found
+    assert path_of(found) == found
 
 
 @pytest.mark.parametrize("given", ["hdfs://", "s3a:", Path("hdfs://"), "file:///"])
@@ -237,7 +237,7 @@ def test_a_scheme_alone_is_no_folder(given):
     with pytest.raises(
         InputError, match=r"^(hdfs|s3a|file):// is the address of no folder: a host or a bucket is missing$"
     ):
-        place_of(given)
+        path_of(given)
 
 
 def test_parts_of_an_address():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.observation import MicroBatch
-from elastream.report.in_time import InTime
+from elastream.report.tally import InTime
 
 NAN = math.nan
 
