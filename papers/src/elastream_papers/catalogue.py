@@ -12,16 +12,13 @@ from elastream.evaluation.findings import Findings
 
 @dataclass(frozen=True)
 class Experiment:
-    """Functions that run an experiment, by plant, as "module:name" below this package; the default plant is the first.
-
-    A function takes `ExperimentOptions`, and options of its own as keywords.
-    """
+    """Functions that run an experiment, by plant, as "module:name" below this package; the default first."""
 
     functions: Mapping[str, str]
 
     @property
     def plants(self) -> tuple[str, ...]:
-        """Plants that it runs on, the default first."""
+        """Plants of the experiment, the default first."""
         return tuple(self.functions)
 
     def options(self, plant: str) -> frozenset[str]:
@@ -29,7 +26,7 @@ class Experiment:
         return frozenset(inspect.signature(self._function(plant)).parameters) - {"options"}
 
     def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings:
-        """Run it on `plant`. more: options of its own by name."""
+        """Run the experiment on `plant`. more: its own options by name."""
         return self._function(plant)(options, **more)
 
     def _function(self, plant: str) -> Callable[..., Findings]:

@@ -1,7 +1,6 @@
-"""E2DF's evaluation, simulated: Word Count under a rising and falling load, with no, one and two levels of elasticity.
+"""E2DF's evaluation, simulated: Word Count with no, one and two levels of elasticity.
 
-From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
-Lo Presti, 2018), section 5 and Figure 2. `E2dfAssumptions` holds values that the paper does not give; `page` renders.
+"A multi-level elasticity framework for distributed data stream processing" (Nardelli et al., 2018), section 5, Figure 2.
 """
 
 import math
@@ -26,21 +25,18 @@ from elastream.simulator import Settings, SimulatedPlant, make_plant
 from elastream_papers.harness.assumptions import assumed
 from elastream_papers.harness.checks import mean_at_least, mean_at_most
 
+# no adaptation; operators only; operators and hosts (paper, section 5)
 SCENARIOS = ("static", "application", "both levels")
-"""No adaptation; operators adapt on fixed hosts; operators and hosts adapt (paper, section 5)."""
-LOWEST, HIGHEST = 5.0, 550.0
-"""Tuples/s at the ends and in the middle of the run (paper, section 5)."""
+LOWEST, HIGHEST = 5.0, 550.0  # tuples/s at the ends and in the middle (paper, section 5)
+# replicas of the static provision, 15 in total (paper; the source's one is the remainder)
 STATIC: Mapping[str, int] = {"source": 1, "split": 2, "count": 6, "consume": 6}
-"""Replicas of the static provision: 15 in total (paper; the source's one is the remainder of 2 + 6 + 6)."""
-STATIC_HOSTS, FIRST_HOSTS = 16, 5
-"""Hosts of the static provision, also the maximum: with half a core each they fill the paper's machine; R_init (paper)."""
-CORES = 0.5
-"""Cores of a host; C_n is 1, so one replica uses all of it (paper)."""
-SCALE_OUT, SCALE_IN = 0.7, 0.75
-"""S_s-out and c (paper)."""
-APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 30.0, 60.0
-"""Seconds between rounds: twice and once a minute (paper)."""
+STATIC_HOSTS, FIRST_HOSTS = 16, 5  # hosts of the static provision (the maximum); R_init (paper)
+CORES = 0.5  # cores of a host; one replica uses all of it (paper: C_n = 1)
+SCALE_OUT, SCALE_IN = 0.7, 0.75  # S_s-out and c (paper)
+APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 30.0, 60.0  # seconds between rounds (paper)
 
+# Section 5: 55 % fewer replicas, 24 % fewer hosts; the latency of both levels is "almost identical" to the application
+# level's
 PAPER: Mapping[str, Mapping[str, float]] = {
     "static": {
         "mean latency (ms)": 11.4,
@@ -51,18 +47,14 @@ PAPER: Mapping[str, Mapping[str, float]] = {
     "application": {"mean latency (ms)": 19.3, "replicas (mean)": 0.45 * 15, "hosts that are up (mean)": 16},
     "both levels": {"replicas (mean)": 0.45 * 15, "hosts that are up (mean)": 0.76 * 16},
 }
-"""Section 5: 55 % fewer replicas and 24 % fewer hosts on average. The latency of both levels is "almost identical" to that
-of the application level alone; no figure is given."""
 
-SEEDS = (1, 2, 3, 4, 5, 6)
-"""Of service times; they move savings by a hundredth of a point, so that more would change nothing."""
-FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
-"""The bars: the paper's own results (19.3 / 11.4 = 1.7)."""
+SEEDS = (1, 2, 3, 4, 5, 6)  # of service times; they move savings by a hundredth of a point
+FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7  # the paper's results (19.3 / 11.4 = 1.7)
 
 
 @dataclass(frozen=True)
 class E2dfAssumptions:
-    """Values that the paper does not give, which can be halved and doubled."""
+    """Values missing in the paper."""
 
     work: float = assumed(
         1.0,
@@ -88,7 +80,7 @@ class E2dfAssumptions:
 
 
 def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
-    """Utilisation of the static provision's replicas of `operator`, at 550 tuples/s."""
+    """Return the utilisation of the static replicas of `operator` at 550 tuples/s."""
     if operator == "source":
         return assumptions.source_work
     replicas = STATIC[operator]
@@ -96,7 +88,7 @@ def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
 
 
 def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
-    """The largest work with no replica of the static provision above S_s-out: the upper end of its interpretation."""
+    """Return the largest work that keeps every static replica below S_s-out."""
     most = min(
         SCALE_OUT / utilisation_at_peak(operator, replace(assumptions, work=1.0)) for operator in ("count", "consume")
     )
@@ -104,7 +96,7 @@ def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
 
 
 def word_count(assumptions: E2dfAssumptions) -> Graph:
-    """The paper's source and three operators, each with the work that the static provision implies."""
+    """Return the paper's source and three operators, each with the work that the static provision implies."""
 
     def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
         # Core-seconds a tuple: what keeps the static replicas, with half a core each, that busy at the peak.
@@ -134,7 +126,7 @@ def word_count(assumptions: E2dfAssumptions) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class E2dfCase:
-    """One run: a scenario under given assumptions."""
+    """A scenario under given assumptions."""
 
     scenario: str
     assumptions: E2dfAssumptions = field(default_factory=E2dfAssumptions)
@@ -159,9 +151,9 @@ class E2dfCase:
 
 @dataclass(frozen=True, slots=True)
 class E2dfRun:
-    """Results of a case. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time. running:
-    hosts that are up; `hosts` counts from request to release. refused: actions refused by the plant. series: rows of
-    (minutes, tuples/s offered, latency in ms, replicas, hosts).
+    """Results of a case: means over time; latency in seconds.
+
+    running: hosts that are up. series: (minutes, tuples/s, latency in ms, replicas, hosts).
     """
 
     case: E2dfCase
@@ -196,7 +188,7 @@ class E2dfRun:
 
 
 def make(case: E2dfCase) -> SimulatedPlant:
-    """The plant of a case, at time 0: the static provision, or each operator once on the first hosts."""
+    """Return the plant of a case at time 0."""
     assumptions, static = case.assumptions, case.scenario == "static"
     host = HostType(
         "container", cores=CORES, slots=1, billing=Billing(1.0), start=assumptions.host_start, stop=assumptions.host_stop
@@ -248,26 +240,25 @@ def run_case(case: E2dfCase) -> E2dfRun:
 
 
 def _up_seconds(lease: Lease, now: float) -> float:
-    """Seconds in which the lease's host was up, until `now`."""
     ready = lease.ready_at()
     left = next((at for at, state in lease.history if state in (HostState.RELEASING, HostState.LOST)), now)
     return 0.0 if ready is None else left - ready
 
 
 def by_scenario(runs: Sequence[E2dfRun]) -> dict[str, list[E2dfRun]]:
-    """The runs of each scenario, in the order of their seeds."""
+    """Return the runs of each scenario by seed."""
     ordered = sorted(runs, key=lambda run: run.case.seed)
     return {name: [run for run in ordered if run.case.scenario == name] for name in SCENARIOS}
 
 
 def saved(runs: Sequence[E2dfRun], name: str, metric: str) -> list[float]:
-    """By seed, the part by which a metric of scenario `name` is below that of the static one."""
+    """Return by seed the part by which `metric` is below the static scenario's."""
     mine, static = (by_scenario(runs)[scenario] for scenario in (name, "static"))
     return [1 - a.metrics[metric] / b.metrics[metric] for a, b in zip(mine, static, strict=True)]
 
 
 def bars(runs: Sequence[E2dfRun]) -> tuple[Check, ...]:
-    """Our bars, of both elastic scenarios against the static one with the same seeds."""
+    """Return the bars of both elastic scenarios against the static one."""
     checks = []
     for name in SCENARIOS[1:]:
         checks += [

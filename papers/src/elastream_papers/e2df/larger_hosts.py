@@ -1,7 +1,6 @@
-"""E2DF on hosts of four slots: hosts are drained, drains are called off, and replicas are brought together.
+"""E2DF on hosts of four slots, where hosts drain, drains are cancelled and replicas are consolidated.
 
-The paper's hosts have one slot (C_n = 1) and are empty once a replica goes. The load jumps every minute, and
-`consolidate_below` is on; all else is as in `experiment`.
+The paper's hosts (C_n = 1) show none of this. The load jumps every minute.
 """
 
 from collections import Counter
@@ -18,10 +17,9 @@ from elastream.policies.e2df.policy import E2df
 from elastream.simulator import Settings, make_plant
 from elastream_papers.e2df import experiment as e2df
 
+# slots of a host, C_r, and mean use of hosts below which the least used one drains
 SLOTS, SPARE, CONSOLIDATE_BELOW = 4, 1, 0.6
-"""Slots of a host, C_r, and mean use of hosts below which the least used one is to be left."""
-HIGH, LOW, EVERY, SECONDS = 550, 60, "1min", 1800.0
-"""Tuples/s, how often they change, and length of the run."""
+HIGH, LOW, EVERY, SECONDS = 550, 60, "1min", 1800.0  # tuples/s, period of change, length of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,7 @@ class LargerHostsCase:
 
 @dataclass(frozen=True, slots=True)
 class LargerHostsRun:
-    """What a run came to. done: actions by kind; refused: those of the policy that were not carried out. left: records that
-    wait at the end."""
+    """Actions by kind (`done`), refused ones, and records left at the end."""
 
     done: Mapping[str, int]
     refused: int
@@ -90,7 +87,7 @@ def run_larger_hosts(case: LargerHostsCase) -> LargerHostsRun:
 
 
 def larger_host_bars(runs: Sequence[LargerHostsRun]) -> tuple[Check, ...]:
-    """That each kind of action occurs: else its rules were not evaluated."""
+    """Return checks that each kind of action occurs; otherwise its rules were not evaluated."""
     return tuple(
         Check(
             f"hosts of {SLOTS} slots, load that jumps: {name}, in {len(runs)} runs together",

@@ -1,4 +1,4 @@
-"""E2DF's evaluation on Spark: Word Count under a rising and falling load, on real processes; `SCALE` lists the scaling."""
+"""E2DF's evaluation on Spark: Word Count on real processes; `SCALE` lists the scaling."""
 
 import random
 import tempfile
@@ -39,13 +39,11 @@ PEAK = 20_000.0
 RISE = 60.0
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 5.0, 10.0
 TARGET_LATENCY = 6.0
-LIMIT = 600.0
-"""Seconds after which a run that has not finished is given up."""
-PARTITIONS = 2 * HOSTS
-"""State partitions: two per host, so that a host can give some away."""
-FEWER, SEED = 0.3, 1
-"""The bar (replicas and host time each at least 30 % below static), and the seed of the sentences."""
+LIMIT = 600.0  # seconds before a run is abandoned
+PARTITIONS = 2 * HOSTS  # two per host, so that a host can give some away
+FEWER, SEED = 0.3, 1  # bar: replicas and host time at least 30 % below static; seed of the sentences
 
+# (what, paper, here, why)
 SCALE: tuple[tuple[str, str, str, str], ...] = (
     ("hosts of the static provision", "16", f"{HOSTS}", "two cores, of which Spark's driver and this program take one"),
     ("cores of a host", "0.5", f"{CONTAINER.cores:g}", "below a quarter of a core a JVM starves; C_n is 1 in both"),
@@ -68,14 +66,14 @@ SCALE: tuple[tuple[str, str, str, str], ...] = (
         ),
     ),
 )
-"""(what, paper, here, why)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkScenario:
-    """Results of a scenario on Spark. latency: seconds, mean over time. replicas, hosts, cpu: means over time. restarts:
-    query runs beyond the first. exact: every count equals a plain count. series: rows of (seconds, sentences/s offered,
-    latency in s, replicas, hosts, mean CPU use of hosts).
+    """Results of a scenario: means over time; latency in seconds.
+
+    restarts: runs beyond the first. exact: counts equal a plain count. series: (seconds, sentences/s, latency, replicas,
+    hosts, CPU use).
     """
 
     name: str
@@ -122,7 +120,7 @@ def policy_of(scenario: str) -> Policy:
 
 
 def sentences(count: int, seed: int = SEED) -> list[str]:
-    """Random sentences of four to nine words from a vocabulary of 1,000, with Zipf-distributed frequencies."""
+    """Return random sentences of four to nine words, Zipf-distributed over 1,000 words."""
     rng = random.Random(seed)
     syllables = ("ba", "co", "di", "fu", "ge", "ha", "lo", "mi", "ne", "ru")
     words = [a + b + c for a in syllables for b in syllables for c in syllables]
@@ -131,7 +129,7 @@ def sentences(count: int, seed: int = SEED) -> list[str]:
 
 
 def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
-    """Run one scenario on a separate cluster. Raises ElastreamError if it does not finish."""
+    """Run a scenario on its own cluster. Raises ElastreamError if it does not finish."""
     first = FIRST_HOSTS if name == "both levels" else HOSTS
     with tempfile.TemporaryDirectory(prefix="experiment-") as made:
         folder = Path(made)
@@ -153,7 +151,7 @@ def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
 
 
 def word_count(folder: Path, rise: float = RISE) -> Dataflow:
-    """The dataflow; writes its sentences to `folder` first."""
+    """Return the dataflow; writes its sentences to `folder` first."""
     (folder / "sentences.txt").write_text("\n".join(sentences(20_000)))
     flow = Dataflow("word_count")
     lines = flow.source(
@@ -165,13 +163,13 @@ def word_count(folder: Path, rise: float = RISE) -> Dataflow:
 
 
 def counts_are_exact(folder: Path, taken: Mapping[str, Iterator[str]]) -> bool:
-    """Whether every final count equals a plain count over the records taken."""
+    """Return True if every final count equals a plain count over the records taken."""
     expected = Counter(word for line in taken["source"] for word in line.split())
     return dict(latest(folder / "out").itertuples(index=False)) == expected
 
 
 def summed_up(name: str, recording: Recording, exact: bool) -> SparkScenario:
-    """The figures of a run, over the time from its first observation to its last."""
+    """Return the figures of a run between its first and last observation."""
     assert recording.ending is not None
     facts = recording.ending.facts
     times = recording.times
@@ -199,16 +197,15 @@ def summed_up(name: str, recording: Recording, exact: bool) -> SparkScenario:
 
 
 Scenarios = Mapping[str, SparkScenario]
-"""A run of each scenario, by its name."""
 
 
 def over_static(rounds: Sequence[Scenarios], name: str, figure: str) -> list[float]:
-    """A figure of scenario `name` over the static one's, in each of `rounds`."""
+    """Return by round a figure of scenario `name` over the static one's."""
     return [getattr(runs[name], figure) / getattr(runs["static"], figure) for runs in rounds]
 
 
 def bars(rounds: Sequence[Scenarios]) -> tuple[Check, ...]:
-    """Our bars: both elastic scenarios against the static one of the same round, and what must hold of each run."""
+    """Return the bars of both elastic scenarios against the static one of the same round."""
     checks = []
     for what, name, figure in (
         ("application: replicas below static, on average", "application", "replicas"),
@@ -230,13 +227,12 @@ def bars(rounds: Sequence[Scenarios]) -> tuple[Check, ...]:
 
 
 def _mean(values: Floats, width: Floats) -> float:
-    """Time-weighted mean of the known values; NaN if none is known."""
+    """Return the time-weighted mean of the values that are not NaN."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=width[known])) if width[known].sum() > 0 else float("nan")
 
 
 def _mean_cpu(recording: Recording) -> Floats:
-    """Mean CPU use of the hosts over time, of the known values."""
     use = np.array([recording.host(name, Metric.CPU) for name in recording.series.hosts.rows])
     known = ~np.isnan(use)
     with np.errstate(invalid="ignore"):  # no host was measured: unknown
@@ -244,17 +240,12 @@ def _mean_cpu(recording: Recording) -> Floats:
     return mean
 
 
-ROUNDS = 3
-"""Runs of each scenario, each round in another order: what else a machine does is not always beside the same one."""
-QUICK_RISE = 30.0
-"""Seconds that the load rises with `quick`: a functional check, too short for hosts to follow the load well."""
+ROUNDS = 3  # each round in another order, against drift of the machine
+QUICK_RISE = 30.0  # seconds of rising load with `quick`: a functional check
 
 
 def run_e2df_spark(options: ExperimentOptions) -> Findings:
-    """Run the three scenarios ROUNDS times, each run on a separate cluster, in an order that turns.
-
-    quick: once, and half the length of the load.
-    """
+    """Run the three scenarios ROUNDS times, in rotating order. quick: once, with half of the load."""
     begun, found = time.monotonic(), []
     rounds = 1 if options.quick else ROUNDS
     for turn in range(rounds):
@@ -269,7 +260,6 @@ def run_e2df_spark(options: ExperimentOptions) -> Findings:
 
 
 def outcome(rounds: Sequence[Scenarios], seconds: float) -> Findings:
-    """The findings of runs of all scenarios, round by round."""
     return report(
         f"E2DF on Spark: elasticity of operators and of hosts of {CONTAINER.cores:g} cores",
         "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
@@ -297,7 +287,7 @@ def outcome(rounds: Sequence[Scenarios], seconds: float) -> Findings:
 
 
 def _comparison(rounds: Sequence[Scenarios]) -> Table:
-    """Our absolute figures; the paper's are in `_ratios`, because only ratios are comparable."""
+    """Return our absolute figures; only ratios compare with the paper (`_ratios`)."""
     rows = tuple(
         (name, *(_text(fmean(runs[scenario].metrics[name] for runs in rounds)) for scenario in SCENARIOS))
         for name in rounds[0]["static"].metrics

@@ -1,4 +1,4 @@
-"""Page of the simulated E2DF experiment: figures beside the paper's, curves as in Figure 2, and what bars hang on."""
+"""Page of the simulated E2DF experiment, with curves as in Figure 2."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -13,14 +13,13 @@ from elastream_papers.harness.assumptions import assumption_table, labelled, val
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.report import report
 
-Variations: TypeAlias = Mapping[str, Sequence[e2df.E2dfRun]]
-"""The runs of the three scenarios with every seed, by what they assume."""
+Variations: TypeAlias = Mapping[str, Sequence[e2df.E2dfRun]]  # runs of the three scenarios by assumptions
 
 
 def run_e2df(options: ExperimentOptions) -> Findings:
-    """Run the three scenarios with every seed, and at the other end of what the paper's provision can mean.
+    """Run the three scenarios with every seed, and at the upper end of the paper's provision.
 
-    quick: as assumed, one seed. sensitivity: also with every assumption halved and doubled.
+    sensitivity: also with every assumption halved and doubled.
     """
     given = e2df.E2dfAssumptions()
     sets = [("as assumed", given)]
@@ -41,7 +40,7 @@ def run_e2df(options: ExperimentOptions) -> Findings:
 
 
 def outcome(varied: Variations, seconds: float, larger: Sequence[LargerHostsRun] = ()) -> Findings:
-    """The findings of the runs; the bars apply to the first variation. larger: on hosts of several slots."""
+    """Return the findings; the bars apply to the first variation."""
     runs = next(iter(varied.values()))
     checks = (*e2df.bars(runs), *(larger_host_bars(larger) if larger else ()))
     of_larger = {name: fmean(run.metrics[name] for run in larger) for name in (larger[0].metrics if larger else ())}
@@ -88,7 +87,6 @@ PAID = "hosts that are paid (mean)"
 
 
 def means(runs: Sequence[e2df.E2dfRun]) -> dict[str, dict[str, float]]:
-    """Means over the seeds, by scenario and metric."""
     return {
         name: {metric: fmean(run.metrics[metric] for run in mine) for metric in mine[0].metrics}
         for name, mine in e2df.by_scenario(runs).items()
@@ -97,7 +95,7 @@ def means(runs: Sequence[e2df.E2dfRun]) -> dict[str, dict[str, float]]:
 
 
 def provision_table(varied: Variations) -> Table:
-    """The bars' values under each set of assumptions."""
+    """Return the bars' values under each set of assumptions."""
     rows, good = [], []
     for name, runs in varied.items():
         checks = e2df.bars(runs)
@@ -114,7 +112,7 @@ def provision_table(varied: Variations) -> Table:
 
 
 def verdict(varied: Variations) -> str:
-    """Explanation of missed bars; empty if none is missed."""
+    """Return an explanation of missed bars; empty if none is missed."""
     given, *_ = varied.values()
     if not _missed(e2df.bars(given)):
         return ""

@@ -1,7 +1,6 @@
-"""Elastic Allocator's evaluation, simulated: Top-K is placed next to Word Count and Join, at 200 to 1,200 tuples/s.
+"""Elastic Allocator's evaluation, simulated: Top-K placed next to Word Count and Join.
 
-From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V.
-`AllocatorAssumptions` holds values that the paper does not give; `page` renders the results.
+"Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V.
 """
 
 import math
@@ -39,38 +38,32 @@ from elastream_papers.harness.assumptions import assumed
 from elastream_papers.harness.checks import MeanInterval, mean_at_least, ordered
 from elastream_papers.tasks import Background, TaskNetwork, TaskSettings
 
-RATES = (200, 400, 600, 800, 1000, 1200)
-"""Tuples/s (paper, section V-B)."""
-POLICIES = ("even", "random", "elastic allocator")
-"""Storm's even scheduler, random placement, and the paper's (section V-A)."""
-HOSTS, CORES, SLOTS = 10, 4.0, 3
-"""Slaves and their cores (paper, section V-A), and the slots of each (Figure 3): a task fills one."""
-SWEEP = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Values of `busy` and of `sent` at the highest rate: from what fills hardly a host to what must fill one."""
-FULL = 0.99
-"""Use of its cores or its link, on average, from which on a host counts as full: it holds tuples up."""
+RATES = (200, 400, 600, 800, 1000, 1200)  # tuples/s (paper, section V-B)
+POLICIES = ("even", "random", "elastic allocator")  # Storm's even scheduler, random, and the paper's (section V-A)
+HOSTS, CORES, SLOTS = 10, 4.0, 3  # hosts and cores (paper, section V-A), slots (Figure 3)
+SWEEP = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # values of `busy` and `sent` at the highest rate
+FULL = 0.99  # mean use of cores or link from which a host counts as full
+# Per operator: name, tasks, relative work and bytes sent per tuple. Thirty tasks: ten workers of three slots. A slot is a
+# process, so a task may use all cores of its host.
 QUERIES: Mapping[str, tuple[tuple[str, int, float, float], ...]] = {
     "word count": (("split", 4, 1.0, 1.0), ("count", 6, 1.0, 0.5)),
     "join": (("parse", 4, 0.5, 1.0), ("match", 6, 3.0, 1.0)),
     "top-k": (("read", 3, 0.5, 1.0), ("rank", 5, 1.5, 0.5), ("merge", 2, 1.0, 0.1)),
 }
-"""Operators of each query: name, tasks, relative work per tuple, relative bytes sent per tuple. Thirty tasks: ten workers
-of three slots. A slot is a process, so that a task may use all cores of its host."""
 RUNNING, ALLOCATED = ("word count", "join"), "top-k"
+# length of a run, begin of measurement, seconds between rounds (paper: 5 to 10)
 SECONDS, DECIDED, PERIOD = 60.0, 30.0, 10.0
-"""Length of a run at one rate, when measuring begins, and seconds between rounds (paper: 5 to 10)."""
+# requests per minute to the World Cup 1998 site; the busiest day replays at one second a minute
 WORLD_CUP = Path("../shared/data/rates/worldcup98_requests_per_minute.csv.gz")
-"""Requests per minute to the World Cup 1998 site; its busiest day is replayed with one second per minute."""
 DAY = 1440
+# quantities of Figures 4 and 5 (no values in the text), and throughput
 FIGURES = ("CPU use", "link use", "CPU deviation", "link deviation", "tuples/s")
-"""The quantities of the paper's Figures 4 and 5 (its text gives no values), and the throughput."""
-WITHIN = 1.05
-"""The bar: the objective of greedy matching (GMA) over that of the exact placement."""
+WITHIN = 1.05  # bar: objective of greedy matching (GMA) over the exact placement's
 
 
 @dataclass(frozen=True)
 class AllocatorAssumptions:
-    """Values that the paper does not give, which can be halved and doubled."""
+    """Values missing in the paper."""
 
     busy: float = assumed(
         0.6,
@@ -91,8 +84,7 @@ class AllocatorAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorCase:
-    """One run. rate: 0: the World Cup's busiest day. exact: whether to compute the exact placement too. sweep: whether it
-    is of the sweep of `busy`, and of no figure of the paper."""
+    """A run. rate 0: the World Cup's busiest day. exact: also compute the exact placement. sweep: of `busy`."""
 
     policy: str
     rate: int
@@ -108,10 +100,10 @@ class AllocatorCase:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorRun:
-    """Results of a case: means over time of `FIGURES`. gap: deviation of the greedy matching over the solver's best
-    placement at its decision. proven: the latter is optimal. fullest: highest mean use of cores or link of any host.
-    crowded: most tasks on a host. series: rows of (s, tuples/s offered, CPU use, link use, CPU deviation, link
-    deviation).
+    """Results of a case: means over time of `FIGURES`.
+
+    gap: greedy matching's deviation over the solver's best (`proven`: optimal). fullest: highest mean use of a host.
+    crowded: most tasks on a host. series: (s, tuples/s, CPU use, link use, their deviations).
     """
 
     case: AllocatorCase
@@ -130,7 +122,7 @@ def operators_of(query: str) -> tuple[str, ...]:
 
 
 def queries(assumptions: AllocatorAssumptions) -> Graph:
-    """All three queries as one dataflow; each has a separate source with the same rate."""
+    """Return the three queries as one dataflow; each has its own source of the same rate."""
     work = sum(cost for operators in QUERIES.values() for _, _, cost, _ in operators)
     # Every byte but the last operator's is sent once and received once; what comes from outside is received only.
     bytes_ = sum(2 * size for operators in QUERIES.values() for _, _, _, size in operators[:-1]) + len(QUERIES)
@@ -163,7 +155,7 @@ def queries(assumptions: AllocatorAssumptions) -> Graph:
 
 @lru_cache
 def world_cup_day(path: Path = WORLD_CUP) -> Integers:
-    """Tuples per second: the busiest day of the log, minute by minute, its peak scaled to the highest rate; shape (1440,).
+    """Return tuples/s of the log's busiest day by minute, scaled to the highest rate; shape (1440,).
 
     Raises InputError if the file is missing.
     """
@@ -174,7 +166,7 @@ def world_cup_day(path: Path = WORLD_CUP) -> Integers:
 
 
 def make(case: AllocatorCase) -> SimulatedPlant:
-    """The plant of a case, at time 0, with all queries placed by Storm's even scheduler."""
+    """Return the plant of a case at time 0, placed by Storm's even scheduler."""
     given = case.assumptions
     graph = queries(given)
     counts = np.full(int(SECONDS), case.rate) if case.rate else world_cup_day()
@@ -209,14 +201,14 @@ def make(case: AllocatorCase) -> SimulatedPlant:
 
 
 def backgrounds(case: AllocatorCase) -> Mapping[str, Background]:
-    """What others take of each host, drawn by the seed of the case: the same under every policy."""
+    """Return the load of others on each host, drawn by the case's seed: equal under every policy."""
     given = case.assumptions
     parts = np.random.default_rng([case.seed, 4]).uniform(0, 2 * given.background, (HOSTS, 2))
     return {f"h{k + 1}": Background(CORES * cores, given.link * link) for k, (cores, link) in enumerate(parts.tolist())}
 
 
 def policy_of(case: AllocatorCase) -> Policy:
-    """The policy that places Top-K."""
+    """Return the policy that places Top-K."""
     mine = operators_of(ALLOCATED)
     match case.policy:
         case "even":
@@ -264,14 +256,14 @@ def run_case(case: AllocatorCase) -> AllocatorRun:
 
 
 def used(seen: Observation) -> Floats:
-    """Use of cores and link by host, at most 1; shape (hosts, 2)."""
+    """Return the use of cores and link by host, at most 1; shape (hosts, 2)."""
     links = [seen.leases[host].type.bandwidth or math.inf for host in seen.hosts.ids]
     link = np.minimum(1.0, seen.hosts.column(Metric.BANDWIDTH) / np.array(links))
     return np.stack([seen.hosts.column(Metric.CPU), link], axis=1)
 
 
 def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool]:
-    """(deviation of the greedy matching over that of the best placement found, whether that one is proven optimal)."""
+    """Return (greedy matching's deviation over the best placement's, True if that is proven optimal)."""
     needs, mine = needs_of(seen), movable(seen, operators_of(ALLOCATED))
     rows = np.arange(len(seen.hosts))
     sizes, base, slots = capacities_of(seen, rows), load_before(seen, rows, mine, needs), free_slots(seen, rows, mine)
@@ -286,7 +278,7 @@ def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool
 
 
 def by_policy(runs: Sequence[AllocatorRun], rate: int) -> dict[str, dict[str, float]]:
-    """Means over seeds at one rate, by policy and figure."""
+    """Return means over seeds at one rate, by policy and figure."""
     found = {}
     for policy in POLICIES:
         mine = [run for run in runs if run.case.rate == rate and run.case.policy == policy and not run.case.sweep]
@@ -295,12 +287,11 @@ def by_policy(runs: Sequence[AllocatorRun], rate: int) -> dict[str, dict[str, fl
     return found
 
 
-SAME = 0.002
-"""Tolerance of utilisation: difference between equal runs that the simulator's time steps may cause."""
+SAME = 0.002  # tolerance of utilisation between equal runs, by the simulator's time steps
 
 
 def paired(runs: Sequence[AllocatorRun], figure: str) -> dict[tuple[int, str], list[float]]:
-    """A figure by rate and policy, over the seeds in order: values at the same place share a seed."""
+    """Return a figure by rate and policy, in the order of seeds."""
     found: dict[tuple[int, str], list[float]] = {}
     for run in sorted(runs, key=lambda run: run.case.seed):
         found.setdefault((run.case.rate, run.case.policy), []).append(run.figures[figure])
@@ -308,10 +299,7 @@ def paired(runs: Sequence[AllocatorRun], figure: str) -> dict[tuple[int, str], l
 
 
 def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
-    """Bars against even and random placement at every rate, against the exact placement, and of the sweep of `busy`.
-
-    Each is decided at every rate, by the interval of differences from the better of the two (by its mean) with each seed.
-    """
+    """Return bars against even and random placement by rate, the exact one, and the sweep of `busy`."""
     main = [run for run in runs if run.case.rate and not run.case.sweep]
     rates, (mine, *others) = sorted({run.case.rate for run in main}), POLICIES[::-1]
     checks = []
@@ -349,10 +337,9 @@ def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
 
 
 def conserved(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
-    """Return the bars of the sweep of `busy`: CPU use equals even placement's until a host is full, and exceeds it beyond.
+    """Return the bars of the sweep of `busy`: equal CPU use until a host is full, higher beyond.
 
-    Until then every tuple gets through and needs the same cores anywhere: "the highest use at every rate" (section V-B)
-    cannot hold.
+    Before that all tuples need equal cores anywhere: "the highest use at every rate" (section V-B) cannot hold.
     """
     pairs: dict[tuple[float, int], dict[str, AllocatorRun]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Page of the simulated Elastic Allocator experiment: Figures 4 and 5 in numbers, the World Cup's day, the optimum."""
+"""Page of the simulated Elastic Allocator experiment: Figures 4 and 5 in numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,15 @@ from elastream_papers.harness.report import curves, report
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 VARIED_SEEDS = SEEDS[:3]
+# Section V-B; the paper gives values as curves only
 PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",
     "Figure 5": "EA has the lowest deviation of both, above all at high rates",
 }
-"""Statements of section V-B; the paper gives the values as curves only."""
 
 
 def run_elastic_allocator(options: ExperimentOptions) -> Findings:
-    """Run all rates and the sweep of `busy`; unless `quick`, with six seeds and the World Cup day if available.
+    """Run all rates and the sweep of `busy`, with six seeds and the World Cup day unless `quick`.
 
     sensitivity: also with every assumption halved and doubled, at the ends.
     """
@@ -72,7 +72,7 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
 
 
 def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
-    """The findings of the runs; the bars apply to the default assumptions."""
+    """Return the findings; the bars apply to the default assumptions."""
     given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given and not run.case.sweep]
     sweep = [run for run in runs if run.case.sweep]
@@ -140,7 +140,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
 
 
 def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Rates at which utilisation is higher, and the reason for the others."""
+    """Return the rates of higher utilisation, and the reason for the others."""
     parts = []
     for name in ("CPU use", "link use"):
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
@@ -154,7 +154,7 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def swept(runs: Sequence[AllocatorRun]) -> dict[str, dict[str, float]]:
-    """By `busy`: CPU use under even placement and the allocator, means over seeds, and how many runs have a full host."""
+    """Return by `busy` the mean CPU use, and the runs with a full host."""
     found = {}
     for busy in sorted({run.case.assumptions.busy for run in runs}):
         row = {}
@@ -167,14 +167,13 @@ def swept(runs: Sequence[AllocatorRun]) -> dict[str, dict[str, float]]:
 
 
 def sweep_table(sweep: Mapping[str, Mapping[str, float]]) -> Table:
-    """The sweep: a row per value of `busy`."""
     names = tuple(next(iter(sweep.values())))
     rows = tuple((busy, *(_text(name, row[name]) for name in names)) for busy, row in sweep.items())
     return Table(f"CPU use at {RATES[-1]} tuples/s by what the queries ask for (busy), simulated", ("busy", *names), rows)
 
 
 def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str], caption: str) -> Table:
-    """A table with a row per rate, and a column per figure and policy."""
+    """Return a table with a row per rate, and a column per figure and policy."""
     rows = tuple(
         (rate, *(_text(name, table[policy][name]) for name in names for policy in POLICIES))
         for rate, table in rates.items()

@@ -1,1 +1,1 @@
-"""Shared parts of experiments: cases, assumptions, statistics, pages and verdicts."""
+"""Shared parts of experiments."""

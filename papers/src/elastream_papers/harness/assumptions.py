@@ -1,4 +1,4 @@
-"""Assumptions of experiments: values that a paper does not give, with unit and reason, to be halved and doubled."""
+"""Assumptions of experiments: values missing in a paper, with unit and reason, to be halved and doubled."""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, replace
@@ -15,21 +15,18 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="DataclassInstance")
 
-FACTORS = (0.5, 2.0)
-"""Factors by which each assumption is multiplied in turn."""
-DRAWS, FEWER_DRAWS = 20, 2
-"""Sets of assumptions that are drawn: twenty give a share to within 0.22, twice its standard error at most."""
-AROUND = 0.5
-"""Part of its value within which each assumption is drawn, where all are drawn at once."""
+FACTORS = (0.5, 2.0)  # each assumption is multiplied by these in turn
+DRAWS, FEWER_DRAWS = 20, 2  # twenty give a share to within 0.22, twice its standard error
+AROUND = 0.5  # relative half-width of the interval to draw from
 
 
 def assumed(default: float, unit: str, why: str, *, most: float | None = None) -> Any:
-    """A field of a dataclass of assumptions. most: largest meaningful value; None: unbounded."""
+    """Return a dataclass field of an assumption. most: largest meaningful value; None: unbounded."""
     return field(default=default, metadata={"unit": unit, "why": why, "most": most})
 
 
 def scaled(assumptions: A, name: str, factor: float) -> A:
-    """`assumptions` with the one named `name` multiplied by `factor`, limited to its largest meaningful value."""
+    """Return `assumptions` with `name` multiplied by `factor`, limited to its largest value."""
     (mine,) = (each for each in fields(assumptions) if each.name == name)
     value, most = getattr(assumptions, name) * factor, mine.metadata["most"]
     return replace(assumptions, **{name: value if most is None else min(most, value)})
@@ -40,20 +37,17 @@ def values(assumptions: "DataclassInstance") -> dict[str, float]:
 
 
 def variations(assumptions: A) -> Mapping[tuple[str, float], A]:
-    """`assumptions` with each one halved and doubled in turn; keys: (name, factor)."""
+    """Return `assumptions` with each one halved and doubled in turn, by (name, factor)."""
     return {(name, factor): scaled(assumptions, name, factor) for name in values(assumptions) for factor in FACTORS}
 
 
 def labelled(assumptions: A) -> Mapping[str, A]:
-    """The `variations`, by labels such as "work x 2"."""
+    """Return the `variations` by labels such as "work x 2"."""
     return {f"{name} x {factor:g}": varied for (name, factor), varied in variations(assumptions).items()}
 
 
 def drawn(assumptions: A, seed: int) -> A:
-    """`assumptions` with each one drawn anew, evenly within `AROUND` of its value; equal for equal seeds.
-
-    Groups of assumptions are drawn from seeds of their own.
-    """
+    """Return `assumptions` drawn evenly within `AROUND` of their values; equal for equal seeds."""
     groups = [each.name for each in fields(assumptions) if is_dataclass(getattr(assumptions, each.name))]
     if groups:
         seeds = {name: len(groups) * seed + number for number, name in enumerate(groups)}
@@ -65,7 +59,7 @@ def drawn(assumptions: A, seed: int) -> A:
 
 
 def draws_of(assumptions: A, options: ExperimentOptions, number: int = DRAWS) -> list[A]:
-    """Draws of all assumptions: `number`, or `FEWER_DRAWS` in the quick form; none without `sensitivity`."""
+    """Return `number` draws of all assumptions (`FEWER_DRAWS` if quick); none without `sensitivity`."""
     seeds = range(1, (FEWER_DRAWS if options.quick else number) + 1) if options.sensitivity else ()
     return [drawn(assumptions, seed) for seed in seeds]
 
@@ -79,7 +73,7 @@ def assumption_table(assumptions: "DataclassInstance") -> Table:
 
 
 def share_table(shares: Mapping[str, float], draws: int) -> list[Table]:
-    """In which part of `draws` draws of all assumptions each bar holds; nothing without any."""
+    """Return a table of the share of `draws` in which each bar holds; empty without draws."""
     rows = tuple((name, percent(share)) for name, share in shares.items())
     title = f"Part of {draws} draws of all assumptions, each within +-{AROUND:.0%}"
     return [Table(title, ("bar", "holds"), rows)] if draws else []

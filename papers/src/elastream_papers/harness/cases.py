@@ -1,4 +1,4 @@
-"""Execution of an experiment's cases: kept results are reused, the others run in several processes."""
+"""Execution of cases in several processes; reuses stored results."""
 
 import sys
 import time
@@ -58,7 +58,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def application(name: str) -> ModuleType:
-    """The module of `examples/<name>.py`. Raises EnvironmentProblem where the package was installed without it."""
+    """Return the module of `examples/<name>.py`. Raises EnvironmentProblem if it is not installed."""
     if not (EXAMPLES / f"{name}.py").exists():
         raise EnvironmentProblem(f"the application is examples/{name}.py: run this experiment in a checkout")
     if str(EXAMPLES) not in sys.path:

@@ -1,4 +1,4 @@
-"""Bars over several runs, by a confidence interval of the mean (Student's t) or a sign test of the median."""
+"""Bars over several runs: confidence interval of the mean (Student's t) or sign test of the median."""
 
 import math
 import statistics
@@ -10,13 +10,12 @@ from scipy.special import stdtrit
 from elastream.evaluation.findings import Check
 from elastream.evaluation.page import Table
 
-CONFIDENCE = 0.95
-"""Chance that an interval covers the true mean."""
+CONFIDENCE = 0.95  # probability that an interval covers the true mean
 
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """Mean of `runs` independent values and its two-sided confidence interval; NaN bounds for fewer than two."""
+    """Mean of independent values and its two-sided confidence interval; NaN bounds for fewer than two."""
 
     mean: float
     low: float
@@ -25,7 +24,7 @@ class MeanInterval:
 
     @classmethod
     def of(cls, values: Sequence[float], confidence: float = CONFIDENCE) -> "MeanInterval":
-        """The interval of `values`; NaN throughout if there are none."""
+        """Return the interval of `values`; NaN throughout if there are none."""
         if len(values) < 2:
             return cls(values[0] if values else math.nan, math.nan, math.nan, len(values))
         mean = statistics.fmean(values)
@@ -33,15 +32,15 @@ class MeanInterval:
         return cls(mean, mean - wide, mean + wide, len(values))
 
     def at_least(self, bar: float) -> bool | None:
-        """Whether the true mean is at least `bar`; None: the interval holds both answers, or there is none."""
+        """Return True if the true mean is at least `bar`; None if undecided."""
         return True if self.low >= bar else False if self.high < bar else None
 
     def at_most(self, bar: float) -> bool | None:
-        """Whether the true mean is at most `bar`."""
+        """Return True if the true mean is at most `bar`; None if undecided."""
         return True if self.high <= bar else False if self.low > bar else None
 
     def shown(self, digits: int = 4) -> str:
-        """ "mean (low to high)"; the mean alone without an interval, and how many runs all gave it where none differs."""
+        """Return "mean (low to high)", or the mean alone if no run differs."""
         if math.isnan(self.low):
             return f"{self.mean:.{digits}f}"
         if self.low == self.high:  # nothing that is drawn enters: an interval of no width would claim to be of a sample
@@ -50,22 +49,21 @@ class MeanInterval:
 
 
 def t_quantile(freedom: int, confidence: float) -> float:
-    """The t with P(|T| < t) = `confidence` for T of Student's distribution with `freedom` >= 1 degrees of freedom."""
+    """Return the t with P(|T| < t) = `confidence` for Student's distribution."""
     return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
-CHANCE = 0.05
-"""Significance level of the sign test."""
+CHANCE = 0.05  # significance level of the sign test
 
 
 def mean_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """A check that the true mean of `runs` is at least `bar`, by its confidence interval; needs two runs."""
+    """Return a check that the true mean is at least `bar`, by its interval; needs two runs."""
     found = MeanInterval.of(runs)
     return Check(name, found.shown(digits), f">= {bar:g}", found.at_least(bar), source)
 
 
 def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """A check that the true mean of `runs` is at most `bar`, by its confidence interval; needs two runs."""
+    """Return a check that the true mean is at most `bar`, by its interval; needs two runs."""
     found = MeanInterval.of(runs)
     return Check(name, found.shown(digits), f"<= {bar:g}", found.at_most(bar), source)
 
@@ -73,10 +71,9 @@ def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digi
 def ordered(
     name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str, tolerances: Sequence[float] = ()
 ) -> Check:
-    """A check that none of several true mean `steps` is negative. steps: of each, the differences of its runs.
+    """Return a check that none of several true mean `steps` is negative (Bonferroni-corrected).
 
-    Held if each surely is not. Missed if one surely is, at a confidence corrected for their number (Bonferroni).
-    tolerances: by how much each may be below 0; 0 for none.
+    steps: differences of the runs, by step. tolerances: permitted decrease by step.
     """
     strict = 1 - (1 - CONFIDENCE) / max(1, len(steps))
     least = [-each for each in tolerances] or [0.0] * len(steps)
@@ -87,22 +84,21 @@ def ordered(
 
 
 def median_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """A check that the population median of `runs` is at least `bar`, by a sign test; needs at least five runs."""
+    """Return a check that the population median is at least `bar`, by a sign test; needs five runs."""
     held = sum(run >= bar for run in runs)
     return Check(name, round(statistics.median(runs), digits), f">= {bar:g}", _decided(held, len(runs)), source)
 
 
 def median_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """A check that the population median of `runs` is at most `bar`, by a sign test; needs at least five runs."""
+    """Return a check that the population median is at most `bar`, by a sign test; needs five runs."""
     held = sum(run <= bar for run in runs)
     return Check(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(held, len(runs)), source)
 
 
 def _decided(held: int, runs: int) -> bool | None:
-    """Sign test: True (held), False (missed) or None (undecided), given that `held` of `runs` runs are within the bar."""
 
     def chance(least: int) -> float:
-        """Probability of at least `least` runs within the bar, each with probability 1/2."""
+        """Return the probability of at least `least` successes at 1/2."""
         return float(sum(math.comb(runs, number) for number in range(least, runs + 1)) / 2**runs)
 
     if chance(held) <= CHANCE:
@@ -111,7 +107,7 @@ def _decided(held: int, runs: int) -> bool | None:
 
 
 def variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:
-    """The bars' values under each set of assumptions; nothing without any."""
+    """Return the bars' values under each set of assumptions; empty without any."""
     if not varied:
         return []
     header = ("assumed", *(check.name for check in next(iter(varied.values()))))
@@ -121,7 +117,7 @@ def variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:
 
 
 def shares_of(checks: Sequence[Check], draws: Sequence[Sequence[Check]]) -> dict[str, float]:
-    """Part of the draws in which each bar holds, by its place: names may carry what was found."""
+    """Return the share of draws in which each bar holds, by position: names may contain results."""
     return {
         check.name: round(sum(each[number].holds is True for each in draws) / len(draws), 4)
         for number, check in enumerate(checks)

@@ -1,7 +1,6 @@
-"""Results of cases kept in a file as they come, so that an interrupted experiment continues.
+"""Results of cases in a file, so that an interrupted experiment continues.
 
-A result is found by all that its case says; a file of other code is refused. Results are pickled: read only files that this
-program wrote.
+A file of other code is refused. Results are pickled: read only files of your own.
 """
 
 import hashlib
@@ -20,13 +19,14 @@ import elastream
 import elastream_papers
 from elastream.errors import EnvironmentProblem, InputError
 
-MAGIC = "elastream results"
-"""First of a file, beside the digest of the code."""
+MAGIC = "elastream results"  # first in a file, before the digest of the code
 
 
 class KeptResults:
-    """The results in one file. Raises InputError where that is of other code or no such file, and EnvironmentProblem where
-    it cannot be read or written."""
+    """Results in one file.
+
+    Raises InputError for a file of other code, EnvironmentProblem if it is not accessible.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,21 +45,18 @@ class KeptResults:
         return len(self._found)
 
     def has(self, run: Callable[..., Any], case: object) -> bool:
-        """Whether there is a result of `run` for `case`."""
         return _named(run, case) in self._found
 
     def of(self, run: Callable[..., Any], case: object) -> Any:
-        """The result of `run` for `case`."""
         return self._found[_named(run, case)]
 
     def add(self, run: Callable[..., Any], case: object, result: object) -> None:
-        """Keep a result: it is on disk when this returns."""
+        """Store a result on disk."""
         name = _named(run, case)
         self._found[name] = result
         self._append((name, result))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _append(self, row: tuple[str, Any]) -> None:
@@ -68,7 +65,7 @@ class KeptResults:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Take what is there; returns where the last whole row ends. What an interrupted write left behind is dropped."""
+        """Read all results and return the end of the last whole row; drops interrupted writes."""
         end, first = 0, True
         while True:
             try:
@@ -88,7 +85,6 @@ class KeptResults:
 
 @cache
 def _code() -> str:
-    """Digest of the code of both packages."""
     digest = hashlib.sha256()
     for package in (elastream, elastream_papers):
         root = Path(str(package.__file__)).parent
@@ -105,7 +101,7 @@ def _named(run: Callable[..., Any], case: object) -> str:
 
 
 def _parts(value: object) -> Iterable[bytes]:
-    """All that a case says, in an order that follows from what it is: equal cases say the same in every process."""
+    """Yield all values of a case in an order that is equal in every process."""
     if isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode()
         yield value.tobytes()

@@ -1,7 +1,7 @@
-"""Exact sign-flip test of paired measurements (Fisher 1935, section 21): mean, interval, power, and Holm's correction.
+"""Exact sign-flip test of paired measurements (Fisher 1935, section 21), with interval, power and Holm's correction.
 
-Blocks of a noisy machine differ more than the sides of a block. Without a difference both sides could be exchanged: the
-chance of a mean is the part of all sign assignments with one as far from 0.
+The p-value is the share of sign assignments with a mean as far from 0. Blocks of a noisy machine differ more than their
+sides.
 """
 
 import math
@@ -13,19 +13,18 @@ from scipy import stats
 
 from elastream.core.frames import Floats
 
-LEVEL = 0.05
-"""Chance that any of several claims is called decided and is not so."""
-EXACT = 14
-"""Most differences for which all signs are tried, 2^14 of them; of more, 9,999 are drawn."""
+LEVEL = 0.05  # chance that any of several claims is decided wrongly
+EXACT = 14  # up to so many differences all 2^14 signs are tried; beyond, 9,999 are drawn
 HALVINGS = 40
-TRIALS = 400
-"""Simulated experiments from which a power is estimated: to about 0.025."""
+TRIALS = 400  # simulated experiments per power: to about 0.025
 
 
 @dataclass(frozen=True, slots=True)
 class PairedClaim:
-    """That a mean difference is above 0. differences: one a block, in `unit`. bound: least difference that is worth
-    knowing, for the power. source: of the claim."""
+    """Claim that a mean difference is above 0.
+
+    differences: one a block, in `unit`. bound: least difference of interest, for the power.
+    """
 
     name: str
     differences: tuple[float, ...]
@@ -39,15 +38,15 @@ class PairedClaim:
 
     @property
     def p(self) -> float:
-        """Two-sided chance of a mean as far from 0 by exchanging the two sides of blocks."""
+        """Return the two-sided p-value of the mean."""
         return min(1.0, 2 * min(_chance(self.differences, 0.0), _chance([-each for each in self.differences], 0.0)))
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """The mean differences that the test does not reject, two-sided; infinite where so few blocks reject none."""
+        """Return the mean differences that the test does not reject; infinite if too few blocks."""
         return -_highest([-each for each in self.differences], level / 2), _highest(self.differences, level / 2)
 
     def power(self, level: float, blocks: int | None = None) -> float:
-        """Chance that a true mean of `bound` would be decided at `level`, two-sided, with the spread that was seen."""
+        """Return the chance to decide a true mean of `bound` at `level`, two-sided, with the observed spread."""
         number = blocks or len(self.differences)
         if len(self.differences) < 2 or 2 ** (1 - number) > level:
             return 0.0
@@ -57,11 +56,7 @@ class PairedClaim:
 
 
 def decided(claims: Sequence[PairedClaim], level: float = LEVEL) -> list[bool | None]:
-    """Of each claim: True (held), False (the difference is below 0) or None (undecided).
-
-    By Holm's step-down: the smallest of m chances is compared with level / m, the next with level / (m - 1), and so
-    on until one fails.
-    """
+    """Return held, missed or None by claim, by Holm's step-down."""
     order = sorted(range(len(claims)), key=lambda number: claims[number].p)
     found: list[bool | None] = [None] * len(claims)
     for rank, number in enumerate(order):
@@ -72,7 +67,7 @@ def decided(claims: Sequence[PairedClaim], level: float = LEVEL) -> list[bool | 
 
 
 def _chance(differences: Sequence[float] | Floats, shift: float) -> float:
-    """One-sided chance of a mean as large as that of `differences`, if their true mean is `shift`; 1 for none."""
+    """Return the one-sided p-value if the true mean is `shift`; 1 without differences."""
     values = np.asarray(differences, dtype=np.float64) - shift
     if not values.size:
         return 1.0
@@ -84,7 +79,7 @@ def _chance(differences: Sequence[float] | Floats, shift: float) -> float:
 
 
 def _highest(differences: Sequence[float], level: float) -> float:
-    """The largest true mean that differences do not reject as too large, at one-sided `level`."""
+    """Return the largest true mean that is not rejected, at one-sided `level`."""
     values = np.asarray(differences, dtype=np.float64)
     if not values.size or 2.0**-values.size > level:
         return math.inf

@@ -1,4 +1,4 @@
-"""Findings of an experiment from what it declares: figures, bars and the sections of its page."""
+"""Findings of an experiment: figures, bars and sections of its page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,7 @@ from typing import Any
 from elastream.evaluation.findings import Check, Findings, check_table, counted, environment
 from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, line
 
-Sections = Mapping[str, Iterable[Block]]
-"""Blocks by heading; those under "" come first and have none."""
+Sections = Mapping[str, Iterable[Block]]  # blocks by heading; those under "" come first, without heading
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -50,7 +49,7 @@ def report(
 
 
 def by_verdict(checks: Sequence[Check], **said: str) -> str:
-    """Return the names of the checks with each verdict in `said`, after its phrase: `missed="Missed"`."""
+    """Return the names of the checks by verdict, after its phrase: `missed="Missed"`."""
     sentences = []
     for verdict, phrase in said.items():
         if names := [check.name for check in checks if check.verdict == verdict]:
@@ -61,7 +60,7 @@ def by_verdict(checks: Sequence[Check], **said: str) -> str:
 def curves(
     caption: str, x: str, y: str, points: Mapping[str, Iterable[tuple[float, float]]], dashes: Sequence[str] = ()
 ) -> Plot:
-    """Return a plot with a curve per name; each has the next colour, and its dash if `dashes` are given."""
+    """Return a plot with a curve per name; each has the next colour, and its dash if given."""
     lines = []
     for number, (name, pairs) in enumerate(points.items()):
         known = list(pairs)
@@ -71,5 +70,5 @@ def curves(
 
 
 def rounded(value: float, digits: int = 5) -> float | None:
-    """Return `value` as JSON holds it: rounded, None if unknown."""
+    """Return `value` rounded for JSON; None if unknown."""
     return round(value, digits) if math.isfinite(value) else None

@@ -1,17 +1,9 @@
 """Checks that a policy acts under sustained overload, or names the metric that it lacks.
 
-`scenarios` draws dataflows and loads. Verdicts rest on the truth of the simulated plant, not on the policy's observation.
-
-Overload is sustained if in each of three intervals in a row the backlog, and the work that it needs, grew by more than 5 %
-of the arrivals while fewer than all hosts were leased. An interval is a round of the policy, or the longest micro-batch if
-that is longer. For a policy that acts on queues, more records must wait at some operator than it tolerates: 50 beyond
-those, and those that arrive within the operator's service level.
-
-A round under sustained overload is silent if nothing grew or was on its way in these intervals, and the round names neither
-a metric that is unknown nor a reason why more hosts are of no use.
-
-Providing for a constant load takes as long as hosts start and work waits. A case that misses it, a fixed point or the way
-back is tried again with loads three and nine times as long; only a miss in all of them counts.
+Verdicts rest on the plant's true state. Overload is sustained if in three intervals (rounds, or longer micro-batches) in
+a row the backlog and its work grew by more than 5 % of the arrivals, while hosts remained to be leased. Policies that
+act on queues tolerate 50 records and the arrivals within the service level. A round is silent if no action makes room
+and no unknown metric is named.
 """
 
 import math
@@ -42,12 +34,11 @@ from elastream.recording.observer import Ending, Header
 from elastream.simulator import SimulatedPlant
 from elastream_papers.liveness.scenarios import FIXED, QUIET, LivenessCase, Scenario, scenario
 
-ROUNDS = 3
-"""Rounds for which a promised metric is not unknown."""
+ROUNDS = 3  # rounds for which a promised metric may stay unknown
 
 
 def is_unknown(seen: Observation, said: Unknown) -> bool:
-    """Whether a metric that a policy says it lacks is unknown in the observation that it planned for."""
+    """Return True if a metric that a policy reports missing is unknown in its observation."""
     frame = seen.frames[said.rows]
     if said.row:
         return math.isnan(frame.value(said.row, said.metric))
@@ -55,10 +46,9 @@ def is_unknown(seen: Observation, said: Unknown) -> bool:
 
 
 class Promised:
-    """Counts the promised metrics that stay unknown while records pass. broken: a sentence each.
+    """Counts promised metrics that stay unknown while records pass. broken: a sentence each.
 
-    Records pass if a micro-batch with records was committed; unchained, if some left the operator; of the application, if
-    some reached a sink. Hosts count while they are up.
+    Records pass if a micro-batch with records was committed, or unchained, if some left the operator or reached a sink.
     """
 
     def __init__(self, layout: Layout, target: float | None, kind: PlantKind) -> None:
@@ -83,7 +73,6 @@ class Promised:
         self.lacked: dict[tuple[Rows, Metric, str], int] = {}
 
     def look(self, seen: Observation) -> None:
-        """Take an observation."""
         passed = self._passed(seen)
         if not passed:
             return
@@ -129,31 +118,24 @@ class Promised:
                     yield Rows.TASK, metric, str(seen.tasks.tasks[row])
 
 
-BY_QUEUE = frozenset({"btu", "queue_threshold"})
-"""Policies that act on what waits, not on how busy anything is."""
-BY_LEVEL = frozenset({"btu"})
-"""Policies that let records wait for as long as service levels allow."""
+BY_QUEUE = frozenset({"btu", "queue_threshold"})  # act on queues, not on utilisation
+BY_LEVEL = frozenset({"btu"})  # let records wait as long as service levels allow
+# give up an instance until a queue grows, as published: no fixed point under constant load
 CYCLING = frozenset({"btu", "queue_threshold"})
-"""Policies that, as published, give up an instance until a queue grows: they have no fixed point under a constant load."""
-WAITING = 50.0
-"""Records waiting at an operator from which VISP's policies act."""
-GROWTH = 0.05
-"""Part of the records arriving in an interval by which what waits must grow for it to be one of overload."""
-VARIES = 0.1
-"""Part of the work by which what is measured of a round differs from what is declared."""
-PATIENCES = (1.0, 3.0, 9.0)
-"""How many times as long the loads last each time that a case is tried, until nothing is missed."""
+WAITING = 50.0  # records at an operator from which VISP's policies act
+GROWTH = 0.05  # least growth of the backlog under overload, as part of the arrivals
+VARIES = 0.1  # tolerance between measured and declared work
+PATIENCES = (1.0, 3.0, 9.0)  # factors on the length of loads, tried until nothing is missed
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSeen:
-    """The true state at a planning round. waiting: records. work: core-seconds that they need, here and downstream. beyond:
-    most records at an operator above the queue that a policy tolerates. offered: records due so far. batch: seconds of the
-    longest micro-batch since the last round.
+    """True state at a planning round.
 
-    moving: hosts or instances are on their way. grew: the round asked for some. acted: its first action but renewals. vain:
-    it called more hosts useless. fixed: it called the backlog of a query of fixed width out of reach; `waiting` leaves that
-    out. lacks: it said any of these, awaits the effect of the last hosts, or named an unknown metric.
+    work: core-seconds of the waiting records. beyond: most records above a tolerated queue. offered: records due so far.
+    batch: longest micro-batch (seconds). moving: hosts or instances are on their way. grew: some were requested. vain:
+    more hosts are reported useless. fixed: the backlog of a fixed-width query is reported out of reach. lacks: a
+    justified reason not to act.
     """
 
     time: float
@@ -175,9 +157,10 @@ class RoundSeen:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a case. silent: rounds of silence under overload. broken: a sentence for each other property that fails.
+    """Result of a case.
 
-    unpromised: metrics that the plant promised and did not yield. refused: why the policy cannot work there, in its words.
+    silent: silent rounds. broken: a sentence for each other failure. unpromised: promised metrics that are missing.
+    refused: the policy's reason not to work there.
     """
 
     case: LivenessCase
@@ -188,12 +171,12 @@ class Found:
 
     @property
     def holds(self) -> bool:
-        """Whether every property held."""
+        """Return True if every property holds."""
         return not (self.silent or self.broken or self.unpromised)
 
 
 def tried(case: LivenessCase) -> Found:
-    """Run a case and hold it to every property, again with more patience where it is needed."""
+    """Run a case and check every property, with longer loads if needed."""
     found = Found(case)
     for patience in PATIENCES:
         found = _tried(case, patience)
@@ -203,7 +186,6 @@ def tried(case: LivenessCase) -> Found:
 
 
 def _tried(case: LivenessCase, patience: float) -> Found:
-    """Run a case once; it ends with the high load if a property is broken by then."""
     given = scenario(case, patience)
     plant, policy = given.plant(), given.policy(case.policy)
     if reason := policy.unsupported_reason(plant.context):
@@ -219,7 +201,7 @@ def _tried(case: LivenessCase, patience: float) -> Found:
 
 
 class _Honest(Policy):
-    """A policy whose plans are held against the very observation that it planned for."""
+    """Wraps a policy and checks its statements against the observation it planned for."""
 
     def __init__(self, policy: Policy, given: Scenario, broken: list[str]) -> None:
         self.policy, self.given, self.broken = policy, given, broken
@@ -229,7 +211,7 @@ class _Honest(Policy):
         return self.policy.name
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Its plan; what it says it lacks must be unknown, and hosts that it calls of no use be so by declared costs."""
+        """Return the policy's plan; metrics it reports missing must be unknown, useless hosts useless."""
         plan = self.policy.plan(observation, memory)
         lies = [each for each in plan.unknown if not is_unknown(observation, each)]
         self.broken += [f"at {observation.time:g} s it says '{each}', which is known" for each in lies[:1]]
@@ -240,7 +222,7 @@ class _Honest(Policy):
         return plan
 
     def _work(self, seen: Observation) -> Mapping[str, float]:
-        """Cores of speed 1 that the load works, by what operators declare."""
+        """Return the cores (speed 1) that the load needs by declared costs."""
         since = seen.time - self.given.period
         rates = {
             name: (load.count(seen.time) - load.count(since)) / self.given.period for name, load in self.given.load.items()
@@ -248,19 +230,19 @@ class _Honest(Policy):
         return declared_cores(self.given.layout.graph, rates, composition=seen.composition)
 
     def _in_vain(self, seen: Observation) -> bool:
-        """Whether the load is more than state partitions hold."""
+        """Return True if the load exceeds the state partitions' capacity."""
         _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
         partitions = min(seen.context.partitions.values())
         return bool(beyond_partitions(self.given.layout, self._work(seen), slot * (1 - VARIES), partitions))
 
     def _idle(self, seen: Observation) -> bool:
-        """Whether the hosts have twice the cores that the load works, so that they are not what holds it up."""
+        """Return True if the hosts have twice the cores that the load needs."""
         slots, least = seen.cores.slots(seen.usable)
         return 2 * math.fsum(self._work(seen).values()) <= slots * least
 
 
 class _Watch:
-    """Sees the truth in every round, judges each load at its end, and stops the run where a property is broken by then."""
+    """Records the true state each round and stops the run once a property fails."""
 
     def __init__(self, case: LivenessCase, plant: SimulatedPlant, given: Scenario, patience: float = 1.0) -> None:
         self.case, self.plant, self.given, self.patience = case, plant, given, patience
@@ -350,7 +332,6 @@ class _Watch:
         )
 
     def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
-        """Seconds of the longest micro-batch that ended since the last round, or that a query with records still runs."""
         self.committed |= {each.segment: max(each.end, self.committed.get(each.segment, 0.0)) for each in seen.batches}
         stage_of, stations = self.given.layout.stage_of, self.plant.network.stations
         busy = {stage_of[station.name].segment for station, wait in zip(stations, waits, strict=True) if wait > 0}
@@ -358,7 +339,7 @@ class _Watch:
         return max([0.0, *running, *(each.seconds for each in seen.batches)])
 
     def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:
-        """Most records that wait at a queue beyond those that come in two micro-batches and within its service level."""
+        """Return the most records queued beyond two micro-batches and the service level."""
         graph, since = self.given.layout.graph, seen.time - self.given.period
         rates = {
             name: (pattern.count(seen.time) - pattern.count(since)) / self.given.period
@@ -378,7 +359,7 @@ class _Watch:
 
 
 def _entries(layout: Layout, name: str) -> list[str]:
-    """Operators at which records come that wait at a stage: fused, all that its query reads, and none but at its first."""
+    """Return the operators whose input waits at a stage (chained: the first)."""
     segment = next(each for each in layout.segments if each.name == layout.stage_of[name].segment)
     if layout.unchained:
         return [name]
@@ -389,10 +370,7 @@ def _entries(layout: Layout, name: str) -> list[str]:
 
 
 def _work_ahead(graph: Graph, joins: Collection[str]) -> Mapping[str, float]:
-    """Core-seconds, by declared costs, that a record which waits at an operator needs there and at all after it.
-
-    Of two records that a join waits for, one is finished.
-    """
+    """Return core-seconds that a record needs from each operator on; a join finishes one of two."""
     found: dict[str, float] = {}
     for operator in (graph.by_name[name] for name in reversed(graph.order)):
         chosen = operator.alternates[0] if operator.alternates else None
@@ -404,7 +382,7 @@ def _work_ahead(graph: Graph, joins: Collection[str]) -> Mapping[str, float]:
 
 
 def _grows(action: Action, seen: Observation) -> bool:
-    """Whether an action gives work more room. State partitions do so where they move: their operator has so many."""
+    """Return True if an action gives work more room."""
     match action:
         case SetParallelism(operator, instances):
             known = seen.composition.parallelism.get(operator, seen.operators.value(operator, Metric.PARALLELISM))
@@ -415,7 +393,7 @@ def _grows(action: Action, seen: Observation) -> bool:
 
 
 def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) -> bool:
-    """Whether the last round is one of sustained overload and of silence, as the module says."""
+    """Return True if the last round is silent under sustained overload."""
     now = rounds[-1]
     times = [round.time for round in rounds]
     back = bisect_right(times, now.time - ROUNDS * given.own)
@@ -438,10 +416,9 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) ->
 def _provided(
     case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
 ) -> Iterator[str]:
-    """Check that enough is provided by the end of a constant load, or that the policy rightly calls more hosts useless.
+    """Check that capacity suffices by the end of a constant load, or that more hosts are useless.
 
-    Enough: the backlog falls or is not late, and latency is within its level. A restless policy needs this in one of the
-    last rounds only.
+    It suffices if the backlog falls or is not late, and latency is in its level; for cycling policies in one late round.
     """
     if any(each.vain for each in rounds[-QUIET:]):
         return
@@ -461,7 +438,6 @@ def _provided(
 
 
 def _given_back(given: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
-    """By the end of the low load hosts went back, as far as the work needs few of them."""
     most = max(round.usable for round in rounds)
     last = rounds[-1]
     if most >= given.hosts + 3 and last.hosts >= most:
@@ -469,7 +445,6 @@ def _given_back(given: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
 
 
 def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen]) -> Iterator[str]:
-    """In the last rounds of a constant load nothing happens, unless much still waits."""
     tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
     if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + given.rates[1] * 2:

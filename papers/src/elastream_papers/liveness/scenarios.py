@@ -1,4 +1,4 @@
-"""Random dataflows, loads, prices, start times and latencies: a low load, a step to several times of it, and back.
+"""Random dataflows, loads (low, a step to several times of it, low), prices and latencies.
 
 A scenario follows from its seed, so that a failure can be replayed.
 """
@@ -28,8 +28,8 @@ from elastream.policies.static import Static
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 
-TRIALS = 20_000
-"""Limit of the search for an allocation: it is the same question in a hundredth of a second."""
+TRIALS = 20_000  # limit of the allocation search, to save time
+# policies with their defaults, by seconds between rounds
 POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "threshold": lambda _: Threshold(),
     "btu": lambda period: Btu(period=period),
@@ -40,25 +40,18 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "otd": lambda period: Otd(period=period, hosts=4),
     "elastic_allocator": lambda period: ElasticAllocator(period=period, hosts=4, trials=TRIALS),
 }
-"""Policies with their defaults, for rounds that are so many seconds apart."""
-FIXED = frozenset({"static", "otd", "elastic_allocator"})
-"""Policies that keep a number of hosts, whatever the load: the peak's, or that which they are given."""
+FIXED = frozenset({"static", "otd", "elastic_allocator"})  # policies that keep a number of hosts whatever the load
+# change no parallelism, for sources of maximal width (Autopilot); they run chained only
 HOSTS_ONLY = frozenset({"by_load"})
-"""Policies that change no parallelism, for queries whose sources are as wide as they will ever be: Autopilot's, which
-watches queries on Spark; they run fused only."""
-WIDE = 512
-"""Instances that such a source has: more than the hosts of a case have slots."""
-MOST_INSTANCES = 15
-"""Instances of one operator that a case needs at most: a policy may add one a round."""
-HALVINGS = 6
-"""Times that half of the hosts of the high load go, until few are left, or that they double until these are there."""
-QUIET = 10
-"""Rounds at the end of a constant load in which nothing may happen."""
+WIDE = 512  # instances of such a source: more than a case has slots
+MOST_INSTANCES = 15  # most instances of an operator: a policy may add one a round
+HALVINGS = 6  # times that hosts halve or double between loads
+QUIET = 10  # rounds at the end of a constant load without changes
 
 
 @dataclass(frozen=True, slots=True)
 class LivenessCase:
-    """A seed, the policy, and whether stages are fused as on Spark."""
+    """A seed, the policy, and chained or unchained stages."""
 
     seed: int
     policy: str
@@ -70,7 +63,10 @@ class LivenessCase:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a case is. period: seconds between rounds. own: of the policy's slowest rounds. ends: of the three phases."""
+    """Content of a case.
+
+    period: seconds between rounds. own: of the policy's slowest rounds. ends: of the three phases.
+    """
 
     layout: Layout
     types: tuple[HostType, ...]
@@ -86,7 +82,6 @@ class Scenario:
     parallelism: Mapping[str, int]
 
     def plant(self) -> SimulatedPlant:
-        """The plant at time 0."""
         return make_plant(
             self.layout,
             host_types=self.types,
@@ -101,18 +96,18 @@ class Scenario:
         )
 
     def policy(self, name: str) -> Policy:
-        """A policy for this scenario; `static` with as many hosts as the declared costs say for the peak."""
+        """Return a policy for this scenario; `static` has the hosts that the peak needs by declared costs."""
         return POLICIES[name](self.period).prepared(Prospect(self.layout, self.types, self.load, self.ends[-1]))
 
 
 def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[LivenessCase]:
-    """`number` cases from seed `first` on, policies and plants in turn."""
+    """Return `number` cases from seed `first` on, policies and plants in turn."""
     kinds = [(policy, fused) for policy in policies for fused in (True, False) if fused or policy not in HOSTS_ONLY]
     return [LivenessCase(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
 def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
-    """The scenario of a case; the same for the same seed, whatever the policy. patience: by how much longer loads last."""
+    """Return the scenario of a case, equal for equal seeds. patience: factor on the length of loads."""
     draw = random.Random(case.seed)
     types = _types(draw, case.fused)
     cheapest = min(types, key=lambda kind: kind.price / kind.billing.unit / (kind.cores * kind.speed))
@@ -192,7 +187,7 @@ def _types(draw: random.Random, fused: bool) -> tuple[HostType, ...]:
 
 
 def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tuple[Graph, frozenset[str]]:
-    """A random dataflow of 1 to 8 operators, about `work` core-seconds a record; no instance needs more than `most`."""
+    """Return a random dataflow of 1 to 8 operators, about `work` core-seconds a record."""
     number = draw.randint(1, 8)
     sources = [f"s{n}" for n in range(2 if draw.random() < 0.25 else 1)]
     operators = [Operator(name, Kind.SOURCE) for name in sources]
@@ -231,7 +226,7 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
 
 
 def _separating(graph: Graph) -> Graph:
-    """`graph` with those edges durable that lead to another query, which does not lead back: no other can be run."""
+    """Return `graph` with edges durable that lead to another query, but for cycles."""
     layout = lay_out(graph)
 
     def within(edge: Edge) -> bool:
@@ -246,14 +241,13 @@ def _selectivity(graph: Graph, name: str) -> float:
 
 
 def _visits(graph: Graph) -> dict[str, float]:
-    """Records at each operator per record of a source, the sources taking equal parts."""
+    """Return records at each operator per record of a source, all sources being equal."""
     sources = graph.sources
     given = {source.name: 1 / len(sources) for source in sources}
     return offered_rates(graph, given, {name: _selectivity(graph, name) for name in graph.by_name})
 
 
 def _first_hosts(layout: Layout, types: Sequence[HostType], settings: Settings) -> int:
-    """Hosts of the first type that hold an instance of every operator."""
     loads = {source.name: steps((1.0, 1.0)) for source in layout.graph.sources}
     for hosts in range(1, 20):
         try:

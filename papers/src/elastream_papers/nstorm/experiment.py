@@ -1,8 +1,7 @@
-"""N-Storm's evaluation of task migration (section 5.2) on Spark: one query, random re-deployments, in paired blocks.
+"""N-Storm's evaluation of task migration (section 5.2) on Spark, in paired blocks.
 
-In a block the same tasks move between the same hosts, there and back, once in each way, in random order. The cost of a way
-is the records that a local baseline misses from the re-deployment to the first batch after the last task landed. Tasks are
-state partitions, workers executors. `rig` runs cluster and query.
+In a block the same tasks move there and back in each way, in random order. A way's cost is the records missing against a
+local baseline until the first batch after the last landing. Tasks are state partitions, workers executors.
 """
 
 import contextlib
@@ -25,15 +24,12 @@ from elastream.spark.placement.placing import MigrationLimits
 from elastream.spark.placement.schemes import Cycles, Scheme
 from elastream_papers.nstorm.rig import CommittedBatch, Rig, Used
 
-DRAWS = 20
-"""Random re-deployments from which the most even one is chosen: the paper requires an even distribution after each."""
-SHORT = Cycles(0.3, 0.05)
-"""Where ways are compared, all of them read the plan as often: how late a plan is read costs no throughput."""
-BEFORE, AFTER = 3.0, 2.0
-"""Seconds of the local baseline: before a re-deployment, and at least after its last task has landed."""
-LONGEST = 180.0
-"""Seconds within which all tasks must have landed: executors that are replaced start anew, and cycles are up to 10 s."""
+DRAWS = 20  # draws of which the most even one is chosen: the paper requires an even distribution
+SHORT = Cycles(0.3, 0.05)  # all ways read the plan as often: late reading costs no throughput
+BEFORE, AFTER = 3.0, 2.0  # seconds of the baseline before a re-deployment, and after the last landing
+LONGEST = 180.0  # seconds for all tasks to land: new executors start anew, cycles are up to 10 s
 
+# text of sections 5.2.1 to 5.2.3 about Figs. 9 and 10, of 600 s each
 PAPER: Mapping[str, Mapping[str, float]] = {
     "Storm, 1 task": {"seconds at >= 60 %": 279.0, "seconds at 100 %": 267.0, "total, Storm = 1": 1.0},
     "Storm*, 1 task": {"seconds at >= 60 %": 155.0, "total, Storm = 1": 1.41},
@@ -41,12 +37,11 @@ PAPER: Mapping[str, Mapping[str, float]] = {
     "N-Storm, 16 tasks": {"seconds at >= 60 %": 118.0},
     "N-Storm+, 16 tasks": {"seconds at >= 60 %": 84.0, "seconds at 100 %": 53.0, "total, N-Storm = 1": 1.11},
 }
-"""Figures given in the text of sections 5.2.1 to 5.2.3 about Figs. 9 and 10, of 600 s each."""
 
 
 @dataclass(frozen=True, slots=True)
 class WayToMove:
-    """How tasks move: a scheme, its cycles, and at most so many moves to a host at a time (None: that of the scheme)."""
+    """A scheme with its cycles and most simultaneous moves to a host (None: the scheme's)."""
 
     name: str
     scheme: Scheme
@@ -63,20 +58,16 @@ ONLINE = WayToMove("online, all at once", Scheme.ONLINE)
 LAZY = WayToMove("online, lazy", Scheme.LAZY)
 LAZY_4 = WayToMove("online, lazy, four a host and batch", Scheme.LAZY, per_host=4)
 EXECUTORS = WayToMove("restart of executors", Scheme.EXECUTORS)
+# T_S and T_W under N-Storm+ (5.2.4): the first and last are the paper's, T_S is about 3 T_W
 CYCLES_TRIED = tuple(
     WayToMove(f"online, lazy, cycles {plan:g} s and {look:g} s", Scheme.LAZY, Cycles(plan, look))
     for plan, look in ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 )
-"""Settings of T_S and T_W under N-Storm+ (5.2.4): the paper gives the first and the last, and that T_S is about three times
-T_W."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Ways that are compared in `blocks` blocks for each number of `moves`, each in a window of at least `seconds`.
-
-    load: part of what the query can take that arrives; below 1 it waits for its next batch.
-    """
+    """Ways to compare in `blocks` blocks for each number of `moves`. load: part of the capacity that arrives."""
 
     name: str
     ways: tuple[WayToMove, ...]
@@ -86,7 +77,7 @@ class Arm:
     load: float = 1.0
 
     def order(self, chance: random.Random) -> list[tuple[int, int, tuple[WayToMove, ...]]]:
-        """(block, moves, ways in their order) of all blocks; numbers of moves take turns in random order."""
+        """Return (block, moves, ways in order) of all blocks, in random order."""
         return [
             (block, moves, tuple(chance.sample(self.ways, len(self.ways))))
             for block in range(self.blocks)
@@ -96,24 +87,23 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """The arms of a run, seconds of warm-up before the first, and blocks of a pilot from which the power is told before."""
+    """Arms of a run, seconds of warm-up, and the pilot for the power."""
 
     arms: tuple[Arm, ...]
     warm: float
     pilot: Arm | None = None
 
     def reduced(self, moves: Sequence[int] | None) -> "BlockPlan":
-        """The main arm alone, with only these numbers of `moves`."""
+        """Return the main arm alone, with these numbers of `moves` only."""
         if moves is None:
             return self
         main = self.arms[0]
         return BlockPlan((Arm(main.name, main.ways, tuple(moves), main.blocks, main.seconds, main.load),), self.warm)
 
 
-MAIN = Arm("moves at full load", (RESTART, ONLINE, LAZY))
-"""The paper moves 1 to 16 of 36 tasks: 16 of 36 are 7 of our 16, and 16 are all."""
-PLAIN = BlockPlan((MAIN,), 90.0, Arm("pilot", MAIN.ways, (7,), 4))
-"""Twenty minutes."""
+MAIN = Arm("moves at full load", (RESTART, ONLINE, LAZY))  # the paper moves 1 to 16 of 36 tasks: 16 of 36 are 7 of our 16
+PLAIN = BlockPlan((MAIN,), 90.0, Arm("pilot", MAIN.ways, (7,), 4))  # twenty minutes
+# adds state preload, the sweep of cycles (5.2.4), and Storm* (5.2.1) last: new executors are slow
 FULL = BlockPlan(
     (
         MAIN,
@@ -124,17 +114,16 @@ FULL = BlockPlan(
     90.0,
     PLAIN.pilot,
 )
-"""Adds the load at which state is loaded ahead, the sweep of the cycles (5.2.4), and Storm* (5.2.1) last: new executors are
-slow."""
+# functional check; two blocks decide nothing
 QUICK = BlockPlan((Arm("moves at full load", MAIN.ways, (7,), 2, 8.0),), 15.0)
-"""Shows that it works; two blocks decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveWindow:
-    """A re-deployment in one way. lost: seconds of baseline throughput lost until the last task landed. gap: longest
-    time between two commits, s. landed: seconds until the last task ran on its new host. warm: part of the migrations
-    with state loaded ahead. rate: the baseline, records/s.
+    """A re-deployment in one way.
+
+    lost: seconds of baseline throughput lost. gap: longest time between commits (s). landed: seconds until the last task
+    ran on its new host. warm: part of migrations with state preloaded. rate: baseline (records/s).
     """
 
     arm: str
@@ -150,7 +139,7 @@ class MoveWindow:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Epoch seconds of a window: its begin, its re-deployment, when the last task had landed, its end."""
+    """Epoch seconds of a window: begin, re-deployment, last landing, end."""
 
     began: float
     asked: float
@@ -159,10 +148,7 @@ class Marks:
 
 
 def records_between(batches: Sequence[CommittedBatch], since: float, until: float) -> float:
-    """Records processed between two times: those of a batch are spread evenly over its duration.
-
-    There are none between batches, nor in an aborted batch; its repetition counts them.
-    """
+    """Return the records processed between two times, each batch's spread evenly over its duration."""
     shares = (
         batch.rows * max(0.0, min(batch.end, until) - max(batch.start, since)) / max(batch.end - batch.start, 1e-9)
         for batch in batches
@@ -171,10 +157,9 @@ def records_between(batches: Sequence[CommittedBatch], since: float, until: floa
 
 
 def measured(marks: Marks, batches: Sequence[CommittedBatch]) -> tuple[float, float, float]:
-    """Return (seconds lost, longest gap between commits, baseline records/s) of a window.
+    """Return (seconds lost, longest commit gap, baseline records/s) of a window.
 
-    The baseline excludes the time from the re-deployment to the end of the first batch after the last landing. Raises
-    EnvironmentProblem if either side of it has no time.
+    Raises EnvironmentProblem if the baseline has no time on either side.
     """
     after = min((batch.end for batch in batches if batch.start >= marks.landed), default=math.inf)
     calm = (marks.asked - marks.began) + (marks.ended - after)
@@ -190,7 +175,7 @@ def measured(marks: Marks, batches: Sequence[CommittedBatch]) -> tuple[float, fl
 
 
 def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
-    """A random re-deployment of `moves` tasks, each to another host: of DRAWS draws the most even one."""
+    """Return a random re-deployment of `moves` tasks: the most even of DRAWS draws."""
     drawn = [_draw(at, hosts, moves, chance) for _ in range(DRAWS)]
     return min(drawn, key=lambda wanted: _spread(Counter({**at, **wanted}.values()), hosts))
 
@@ -215,9 +200,9 @@ def run_setting(
     tell: Callable[[Sequence[MoveWindow]], str] = lambda _: "",
     seed: int = 1,
 ) -> tuple[list[MoveWindow], dict[str, Any]]:
-    """Run all arms; returns their windows and further facts. tell: what a pilot's windows say, told as progress.
+    """Run all arms; return their windows and further facts.
 
-    Arms with another load have a cluster of their own. Raises EnvironmentProblem if the query fails.
+    tell: summary of a pilot, for the progress. Raises EnvironmentProblem if the query fails.
     """
     began, windows, pilot = Used.now(), list[MoveWindow](), list[MoveWindow]()
     arms = [*([setting.pilot] if setting.pilot else []), *setting.arms]
@@ -253,7 +238,6 @@ def run_setting(
 
 
 def _run_arm(rig: Rig, arm: Arm, chance: random.Random) -> Iterator[MoveWindow]:
-    """Run the blocks of an arm; yields its windows."""
     for block, moves, ways in arm.order(chance):
         before = rig.at
         there = redeploy(before, rig.hosts, moves, chance)
@@ -268,7 +252,6 @@ def _run_arm(rig: Rig, arm: Arm, chance: random.Random) -> Iterator[MoveWindow]:
 
 
 def _window(rig: Rig, way: WayToMove, wanted: Mapping[TaskId, str], seconds: float) -> tuple[Marks, float]:
-    """Re-deploy once; returns its times and the part of its migrations that were warm."""
     rig.settle()
     rig.follower.switch(way.scheme, way.cycles, way.limits)
     began = time.time()

@@ -17,15 +17,14 @@ from elastream_papers.nstorm import experiment as rig
 from elastream_papers.nstorm.experiment import LAZY, MAIN, ONLINE, RESTART, MoveWindow, WayToMove
 from elastream_papers.nstorm.rig import PARTITIONS, ROWS
 
-WORTH = 0.5
-"""Part of what stop and restart loses that a claim is to detect: of the paper's 279 s N-Storm leaves 20 (section 5.2.1)."""
+WORTH = 0.5  # part of stop-and-restart's loss to detect: the paper's 279 s become 20 (section 5.2.1)
 LOST, GAP = "seconds of throughput lost", "longest time between two commits"
 
 
 def differences(
     windows: Sequence[MoveWindow], worse: WayToMove, better: WayToMove, moves: int, figure: Callable[[MoveWindow], float]
 ) -> tuple[float, ...]:
-    """By how much `figure` of `worse` exceeds that of `better`, block by block; blocks without both are left out."""
+    """Return by block how much `figure` of `worse` exceeds that of `better`."""
     by_block: dict[int, dict[str, float]] = {}
     for window in windows:
         if (window.arm, window.moves) == (MAIN.name, moves):
@@ -37,7 +36,7 @@ def differences(
 
 
 def claims_of(windows: Sequence[MoveWindow]) -> list[PairedClaim]:
-    """Every claim that `windows` of the main arm have blocks for."""
+    """Return every claim for which the main arm has blocks."""
     figures: tuple[tuple[str, Callable[[MoveWindow], float]], ...] = ((LOST, lambda w: w.lost), (GAP, lambda w: w.gap))
     found = []
     for moves in sorted({window.moves for window in windows if window.arm == MAIN.name}):
@@ -70,7 +69,7 @@ def claims_of(windows: Sequence[MoveWindow]) -> list[PairedClaim]:
 
 
 def bars(windows: Sequence[MoveWindow], wrong: int) -> tuple[Check, ...]:
-    """The claims, corrected for their number, and that no count is wrong (`wrong`: those unlike a batch query's)."""
+    """Return the claims, corrected for their number, and a check of the counts."""
     claims = claims_of(windows)
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
     for claim, verdict in zip(claims, decided(claims), strict=True):
@@ -79,7 +78,7 @@ def bars(windows: Sequence[MoveWindow], wrong: int) -> tuple[Check, ...]:
 
 
 def shown(claim: PairedClaim, number: int) -> str:
-    """Mean, interval and power of a claim among `number` of them."""
+    """Return mean, interval and power of a claim among `number`."""
     low, high = claim.interval()
     return (
         f"{claim.mean:.2f} {claim.unit} ({low:.2f} to {high:.2f}, {len(claim.differences)} blocks; "
@@ -88,7 +87,7 @@ def shown(claim: PairedClaim, number: int) -> str:
 
 
 def power_of(pilot: Sequence[MoveWindow], number: int, blocks: int) -> str:
-    """What blocks like those of a pilot would decide. number: of claims; blocks: for each number of moves."""
+    """Return what blocks like those of `pilot` would decide. number: of claims; blocks: per number of moves."""
     renamed = [MoveWindow(MAIN.name, w.moves, w.block, w.way, w.lost, w.gap, w.landed, w.warm, w.rate) for w in pilot]
     said = [
         f"{claim.name.split(':')[0]}, {claim.name.rsplit('of ', 1)[-1]}: {claim.power(LEVEL / number, blocks):.0%} for "
@@ -103,14 +102,13 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-ALONE = 0.03
-"""Fraction of the cores that other programs may use on a machine that counts as free."""
+ALONE = 0.03  # part of the cores others may use on a free machine
 
 
 def run_nstorm(options: ExperimentOptions, *, moves: Sequence[int] | None = None, full: bool = False) -> Findings:
-    """The experiment on Spark; moves: only with these numbers of tasks; full: with the arms of `FULL`.
+    """Run the experiment on Spark. moves: only these numbers of tasks; full: the arms of `FULL`.
 
-    sensitivity, workers: ignored; there are no assumptions, and windows cannot run in parallel.
+    sensitivity and workers are ignored.
     """
     setting = (rig.QUICK if options.quick else rig.FULL if full else rig.PLAIN).reduced(moves)
     began = time.monotonic()
@@ -177,7 +175,7 @@ def outcome(
 
 
 def cost_table(windows: Sequence[rig.MoveWindow], arm: str) -> Table:
-    """What a re-deployment costs, mean and standard deviation over the blocks of an arm."""
+    """Return the cost of a re-deployment: mean and standard deviation over an arm's blocks."""
     rows = []
     for moves in sorted({window.moves for window in windows if window.arm == arm}):
         for way in dict.fromkeys(window.way for window in windows if window.arm == arm):

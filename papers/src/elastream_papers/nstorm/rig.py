@@ -1,7 +1,4 @@
-"""Test rig of the N-Storm experiment: one cluster, one query, and the measurements.
-
-The checkpoint outlives windows that stop the query: final counts prove that none lost or duplicated a record.
-"""
+"""Test rig of the N-Storm experiment. The checkpoint outlives restarts, so counts prove exactness."""
 
 import contextlib
 import os
@@ -32,23 +29,18 @@ from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Follower, Scheme
 
-HOSTS, PARTITIONS = 4, 16
-"""Executors of one slot each, and state partitions, as in the project's bar."""
-SENTENCE, VOCABULARY = 8, 20_000
-"""Words per record, and size of the vocabulary."""
-ROWS = 2_000
-"""Records per batch: few, so that a batch is as short as these hosts make it, most of it what any batch costs them."""
+HOSTS, PARTITIONS = 4, 16  # executors of one slot; state partitions
+SENTENCE, VOCABULARY = 8, 20_000  # words per record; size of the vocabulary
+ROWS = 2_000  # records per batch: few, for short batches
 OPERATOR = "count"
-START_LIMIT, SETTLE_LIMIT = 300.0, 300.0
-"""Time limits, seconds, for the start of executors and for a placement to take effect, on a busy machine."""
+START_LIMIT, SETTLE_LIMIT = 300.0, 300.0  # seconds, on a busy machine
 MACHINE = os.cpu_count() or 1
-WORKER = HostType("worker", cores=0.35, slots=1, memory=1200.0)
-"""Four of them use 1.4 cores of two: the driver keeps its share, and what one host does more takes from no other."""
+WORKER = HostType("worker", cores=0.35, slots=1, memory=1200.0)  # four use 1.4 of two cores: the driver keeps its share
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """A committed micro-batch: epoch seconds of its trigger and its end, and its records."""
+    """A micro-batch: epoch seconds of its trigger and end, and its records."""
 
     start: float
     end: float
@@ -56,10 +48,7 @@ class CommittedBatch:
 
 
 class Rig:
-    """Four executors that run a word count; must be closed.
-
-    interval: least seconds from one batch to the next; 0: at full speed.
-    """
+    """Four executors with a word count; must be closed. interval: least seconds between batches; 0: full speed."""
 
     def __init__(
         self, folder: Path, *, hosts: int = HOSTS, rows: int = ROWS, vocabulary: int = VOCABULARY, interval: float = 0.0
@@ -86,25 +75,22 @@ class Rig:
 
     @property
     def confinement(self) -> str:
-        """Description of how the hosts are limited."""
+        """Return how the hosts are limited."""
         shared = f"one machine of {MACHINE} cores, each held to {WORKER.cores:g} of them; no network limits"
         return f"{self._size} processes of one slot each on {shared}"
 
     @property
     def hosts(self) -> list[str]:
-        """Addresses of all hosts that have an executor and were not ended."""
+        """Return addresses of all hosts with an executor."""
         return sorted(self._names.keys() & self._executors.by_address().keys())
 
     @property
     def at(self) -> dict[TaskId, str]:
-        """Planned address of each task."""
+        """Return the planned address of each task."""
         return dict(self.plan.latest.hosts)
 
     def begin(self, warm: float) -> None:
-        """Start everything, spread the tasks evenly, and run for `warm` seconds.
-
-        The query runs no Python code: only its own batches can warm up executors.
-        """
+        """Start everything, spread the tasks evenly, and run for `warm` seconds."""
         master = self._cluster.start()
         for _ in range(self._size):
             self._lease()
@@ -135,48 +121,47 @@ class Rig:
         time.sleep(warm)
 
     def kill(self, address: str) -> None:
-        """Kill a host with all processes on it, and lease another."""
+        """Kill a host with its processes, and lease another."""
         self.follower.leaving.add(address)
         self._cluster.kill(self._names.pop(address))
         self._lease()
 
     def decommission(self, address: str) -> None:
-        """Decommission a host, which ends after its running tasks, and lease another."""
+        """Decommission a host after its running tasks, and lease another."""
         self.follower.leaving.add(address)
         self._cluster.decommission(self._names.pop(address))
         self._lease()
 
     def settle(self) -> None:
-        """Wait until every task is on its planned host and every executor is up, and for one more batch."""
+        """Wait until all tasks and executors are in place, and for one more batch."""
         _until(lambda: self._there() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
         self._confine()
         self.next_batch(SETTLE_LIMIT)
 
     def _confine(self) -> None:
-        """Hold hosts to their quota from when they run tasks on: they have none while they start."""
+        """Confine hosts to their quota once they run tasks; they start without one."""
         for name in set(self._names.values()) - self._confined:
             self._cluster.confine(name, WORKER.cores)
             self._confined.add(name)
 
     def next_batch(self, limit: float) -> None:
-        """Wait for the end of a batch. Raises EnvironmentProblem after `limit` seconds, or if the query failed."""
+        """Wait for the end of a batch. Raises EnvironmentProblem after `limit` seconds or a failure."""
         ended = self.follower.ended
         _until(lambda: self._works() and self.follower.ended > ended, limit, "a batch")
 
     def wait_for_hosts(self, count: int, limit: float) -> None:
-        """Wait until that many hosts have executors."""
         _until(lambda: self._works() and len(self.hosts) >= count, limit, f"{count} hosts")
 
     def arrival(self, asked: float) -> float | None:
-        """Seconds since `asked` (epoch seconds) if all tasks are placed as planned, else None."""
+        """Return seconds since `asked` (epoch seconds) if all tasks are in place, else None."""
         return time.time() - asked if self._there() else None
 
     def note(self) -> None:
-        """Record the batches that ended since the last call; at most 400 of them are known."""
+        """Record the batches since the last call (at most 400 are available)."""
         self._note()
 
     def take(self) -> tuple[int, int, Counter[str]]:
-        """Restarts, landed migrations and bytes of control traffic so far; also records the batches."""
+        """Return restarts, landed migrations and bytes of control traffic; records the batches."""
         self._note()
         bytes_so_far = self._traffic.counted()
         bytes_so_far["plan written"] = self.plan.bytes_written
@@ -188,7 +173,7 @@ class Rig:
         return list(self._batches.values())
 
     def finish(self) -> tuple[int, int]:
-        """Stop, and compare all counts with a batch query over the same records: (batches committed, wrong words)."""
+        """Stop and compare all counts with a batch query's: (batches committed, wrong words)."""
         self._note()
         self.follower.close()
         checkpoint = self._folder / "checkpoint"
@@ -240,16 +225,13 @@ class Rig:
         self._names[self._cluster.address(name)] = name
 
     def _words(self, records: DataFrame) -> DataFrame:
-        """SENTENCE words for each record, deterministic."""
         words = (self._word(F.col("value") * SENTENCE + k) for k in range(SENTENCE))
         return records.select(F.explode(F.array(*words)).alias("word"))
 
     def _word(self, number: Column) -> Column:
-        """Word `number` of the vocabulary."""
         return F.pmod(F.hash(number), F.lit(self._vocabulary))
 
     def _note(self) -> None:
-        """Record the batches of the current query, before it may be stopped."""
         if self._follower is None:
             return
         query = self._follower.query
@@ -264,7 +246,7 @@ class Rig:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """CPU seconds so far: used on the whole machine, used by this process and its descendants, and available."""
+    """CPU seconds so far: of the machine, of this process tree, and available."""
 
     machine: float
     own: float
@@ -272,7 +254,7 @@ class Used:
 
     @staticmethod
     def now() -> "Used":
-        """The current values; CPU time of ended processes is read from their parents."""
+        """Return the current values; ended processes are counted at their parents."""
         own = psutil.Process()
         mine = 0.0
         for process in (own, *own.children(recursive=True)):
@@ -282,12 +264,12 @@ class Used:
         return Used(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice, mine, time.time() * MACHINE)
 
     def others(self, since: "Used") -> float:
-        """Fraction of the machine's cores that other programs have used since `since`."""
+        """Return the part of the cores that other programs have used since `since`."""
         return max(0.0, self.machine - since.machine - (self.own - since.own)) / (self.available - since.available)
 
 
 class _Traffic:
-    """Counts the bytes sent and received over the gateway by the threads that follow the plan."""
+    """Counts gateway bytes of the threads that follow the plan."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._bytes = 0

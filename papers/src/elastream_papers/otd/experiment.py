@@ -1,7 +1,7 @@
-"""OTD's evaluation, simulated: Word Count, communication- and computation-intensive, from Storm's even start.
+"""OTD's evaluation, simulated: Word Count, communication- and computation-intensive.
 
-From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3.
-Workers are hosts of one core, worker nodes are regions. `OtdAssumptions` holds values that the paper does not give.
+"Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. Workers
+are hosts of one core, nodes are regions.
 """
 
 import math
@@ -29,27 +29,21 @@ from elastream.simulator import Emissions, SimulatedPlant, make_plant
 from elastream_papers.harness.assumptions import assumed
 from elastream_papers.tasks import TaskNetwork, TaskSettings
 
-APPLICATIONS = ("communication", "computation")
-"""What limits the application (paper, section 5.3)."""
+APPLICATIONS = ("communication", "computation")  # limiting resource (paper, section 5.3)
+# Storm's even start; OTD as published; OTD whose moves must relieve a worker
 POLICIES = ("even", "otd as published", "otd")
-"""Storm's even deployment, unchanged; OTD as published; and OTD with the extension that a move must relieve a worker."""
-SECONDS, PERIOD = 600.0, 5.0
-"""Length of a run, and seconds between rounds (paper, sections 5.2 and 5.3)."""
-SETTLED = 50.0
-"""Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
-LATE = 200.0
-"""Seconds after which throughput and delay are compared, communication-intensive (paper, section 5.3.2)."""
-HOPS = 4
-"""Ways over the network that an answer takes in any case: client, DRPC server, worker; and back (paper, section 5.1)."""
+SECONDS, PERIOD = 600.0, 5.0  # length of a run, seconds between rounds (paper, 5.2 and 5.3)
+SETTLED = 50.0  # seconds until OTD settles (5.3.1: "after less than 50 seconds")
+LATE = 200.0  # seconds before throughput and delay are compared (5.3.2)
+HOPS = 4  # network hops of an answer at least: client, DRPC server, worker, and back (5.1)
+# Numbers of runs. Half of twelve tasks calculate, redrawn five times a run: 200 draws, stratified (`heavy_sets`)
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
-"""Numbers of runs. Half of twelve tasks calculate, redrawn five times a run: 200 draws, stratified, see `heavy_sets`."""
-FRESH_SEEDS = range(101, 141)
-"""Computation-intensive runs with other draws, on which what was found with `SEEDS` is confirmed."""
-STRATA = 5
-"""Runs whose 25 draws are stratified together. Blocks are independent of each other, and intervals are over them."""
-FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
-"""Numbers of seeds of quick runs: they suffice to show a change."""
+FRESH_SEEDS = range(101, 141)  # other draws, to confirm results found with `SEEDS`
+STRATA = 5  # runs stratified together; intervals are over these independent blocks
+FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}  # numbers of seeds of quick runs
 
+# Sections 5.3.1 and 5.3.2, Figures 12 and 13: two nodes of four workers. CPU use rises to 77 % in 50 s (the abstract's 51
+# %) and stays at 75 % while the calculation moves. Figures 14 and 15 have no numbers in the text.
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "communication": {
         "even": {"traffic between nodes, at the end": 0.50},
@@ -68,14 +62,11 @@ PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         },
     },
 }
-"""Sections 5.3.1 and 5.3.2, Figures 12 and 13: two worker nodes of four workers each. Figures 14 and 15 (2 to 16 worker
-nodes of two workers) give no numbers in the text. CPU use rises to 77 % in the first 50 s, which is the 51 % more of its
-abstract, and is kept at 75 % while the calculation moves from task to task."""
 
 
 @dataclass(frozen=True)
 class OtdAssumptions:
-    """Values that the paper does not give, which can be halved and doubled."""
+    """Values missing in the paper."""
 
     words: float = assumed(12.0, "words a sentence", "about what novels have")
     sentence: float = assumed(70.0, "bytes", "so many words of about five letters, and blanks")
@@ -117,7 +108,7 @@ class OtdAssumptions:
 
     @property
     def relief(self) -> float:
-        """What a move must bring: what it costs over the time in which it has to earn that."""
+        """Return the least relief of a move: its cost over the time to earn it back."""
         return self.stop / self.earned
 
 
@@ -139,10 +130,8 @@ class Cluster:
         return self.nodes * self.workers
 
 
-MAIN = Cluster(2, 4, 12, 24)
-"""Sections 5.1, 5.3.1 and 5.3.2."""
-SIZES = tuple(Cluster(nodes, 2, 3 * nodes, 6 * nodes) for nodes in (2, 4, 8, 16))
-"""Section 5.3.3."""
+MAIN = Cluster(2, 4, 12, 24)  # sections 5.1, 5.3.1 and 5.3.2
+SIZES = tuple(Cluster(nodes, 2, 3 * nodes, 6 * nodes) for nodes in (2, 4, 8, 16))  # section 5.3.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +147,12 @@ class OtdCase:
 
 @dataclass(frozen=True, slots=True)
 class OtdRun:
-    """Results of a case. cpu: mean use of workers after SETTLED seconds. settled: the same without SETTLED seconds after
-    every change. remote, remote_end: part of the traffic between tasks that crosses nodes, mean and at the end. rate:
-    sentences/s over the time of `cpu`. late, answer: sentences/s and seconds an answer after LATE seconds. best: mean
-    CPU use under the exact packing, or NaN. warnings: rounds that remark short resources. series: rows of (s, CPU,
-    remote, sentences/s, seconds an answer, moves so far).
+    """Results of a case.
+
+    cpu: mean use of workers after SETTLED seconds; settled: also after each change. remote, remote_end: cross-node part
+    of the traffic, mean and at the end. rate: sentences/s. late, answer: sentences/s and seconds an answer after LATE
+    seconds. best: CPU use under the exact packing, or NaN. warnings: remarks on short resources. series: (s, CPU,
+    remote, sentences/s, seconds an answer, moves).
     """
 
     case: OtdCase
@@ -194,25 +184,22 @@ class OtdRun:
         }
 
 
-MOST_SETS = 100_000
-"""Sets of calculating tasks that are listed, to be drawn from by strata."""
+MOST_SETS = 100_000  # most sets to enumerate for stratified draws
+# Core-seconds per sentence with the calculation and without, and per word. Only ratios matter: the rate follows from the
+# intended utilisation.
 HEAVY, SPLIT, COUNT = 1e-3, 2e-5, 1e-6
-"""Core-seconds per sentence with the calculation and without, and per word. Only their ratios matter: the offered rate is
-chosen for the intended utilisation of the cluster."""
 
 
 def shared_workers(heavy: Sequence[int], cluster: Cluster) -> int:
-    """Workers on which the even start puts two or more of the tasks `heavy` of Bolt 1: they run at half speed."""
+    """Return the workers with two or more of the tasks `heavy` of Bolt 1, which run at half speed."""
     return sum(count > 1 for count in Counter(task % cluster.hosts for task in heavy).values())
 
 
 @lru_cache
 def heavy_sets(cluster: Cluster, size: int, block: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Draw `count` sets of `size` tasks of Bolt 1 for the runs of a block, stratified by `shared_workers`.
+    """Draw `count` sets of `size` tasks of Bolt 1 for a block, stratified by `shared_workers`.
 
-    The even start's CPU use depends on the number of shared workers. Each stratum gets its part of the draws (systematic
-    sampling from a random start), so that a block's mean varies less. Sets too many to list are drawn freely. Draws of two
-    blocks are independent.
+    Systematic sampling lowers the variance of a block's mean. Sets too many to list are drawn freely.
     """
     random, tasks = np.random.default_rng([block, cluster.first, size]), cluster.first
     if math.comb(tasks, size) > MOST_SETS:
@@ -226,7 +213,7 @@ def heavy_sets(cluster: Cluster, size: int, block: int, count: int) -> tuple[tup
 
 
 def efforts(case: OtdCase) -> Floats:
-    """Cost of a sentence at each task of Bolt 1, as a multiple of the heavy work; shape (intervals, tasks)."""
+    """Return the cost of a sentence by task of Bolt 1, relative to the heavy work; shape (intervals, tasks)."""
     given, tasks = case.assumptions, case.cluster.first
     intervals = math.ceil(SECONDS / given.interval)
     size = max(1, round(given.heavy_share * tasks))
@@ -239,7 +226,7 @@ def efforts(case: OtdCase) -> Floats:
 
 
 def word_shares(case: OtdCase) -> Floats:
-    """Fraction of all words that each task of Bolt 2 counts; shape (tasks,)."""
+    """Return the fraction of words that each task of Bolt 2 counts; shape (tasks,)."""
     random = np.random.default_rng([case.seed, case.cluster.second, 7])
     ranks = np.arange(1, round(case.assumptions.vocabulary) + 1)
     found = np.bincount(random.integers(0, case.cluster.second, ranks.size), 1 / ranks, case.cluster.second)
@@ -247,10 +234,7 @@ def word_shares(case: OtdCase) -> Floats:
 
 
 def best_use(case: OtdCase) -> float:
-    """Mean CPU use over the intervals under the exact packing of all tasks, limited by the busiest worker.
-
-    Uses the bound proven by the solver, so that no placement exceeds it.
-    """
+    """Return the mean CPU use under the exact packing (the solver's proven bound)."""
     counting = COUNT * case.assumptions.words * word_shares(case)
     found = []
     for row in efforts(case):
@@ -261,7 +245,7 @@ def best_use(case: OtdCase) -> float:
 
 
 def word_count(case: OtdCase) -> Graph:
-    """Sentences, Bolt 1 that splits (and calculates), Bolt 2 that counts."""
+    """Return the dataflow: sentences, Bolt 1 (splits and calculates), Bolt 2 (counts)."""
     given = case.assumptions
     split = HEAVY if case.application == "computation" else SPLIT
     return Graph(
@@ -279,15 +263,14 @@ def word_count(case: OtdCase) -> Graph:
 
 
 def quiet_rate(case: OtdCase) -> float:
-    """Sentences/s at which the communication-intensive application uses `quiet` of all cores."""
+    """Return sentences/s at which the communication-intensive application uses `quiet` of all cores."""
     return case.assumptions.quiet * case.cluster.hosts / (SPLIT + case.assumptions.words * COUNT)
 
 
 def clients(case: OtdCase) -> float:
-    """Return the sentences in flight, one per client that waits for its answer.
+    """Return the sentences in flight, one per waiting client.
 
-    Communication-intensive: as many as bring `quiet_rate` while half of the words cross nodes and an answer takes HOPS + 1
-    ways.
+    Communication-intensive: for `quiet_rate` while half of the words cross nodes and an answer takes HOPS + 1 hops.
     """
     if case.application == "computation":
         return case.assumptions.pending
@@ -295,7 +278,7 @@ def clients(case: OtdCase) -> float:
 
 
 def make(case: OtdCase) -> SimulatedPlant:
-    """The plant of a case, at time 0: tasks in round-robin order over the workers, workers over the nodes."""
+    """Return the plant of a case at time 0: tasks and workers in round-robin order."""
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     heavy = case.application == "computation"
@@ -324,14 +307,14 @@ def make(case: OtdCase) -> SimulatedPlant:
 
 
 def policy_of(case: OtdCase) -> Policy:
-    """The policy of a case; for the even deployment one that never acts."""
+    """Return the policy of a case; the even deployment's never acts."""
     if case.policy == "even":
         return Untouched()
     return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else case.assumptions.relief)
 
 
 def between_nodes(seen: Observation) -> float:
-    """Fraction of the traffic between tasks that crosses nodes."""
+    """Return the fraction of the traffic between tasks that crosses nodes."""
     regions = sorted({lease.type.region for lease in seen.leases.values()})
     node = np.array([regions.index(seen.leases[host].type.region) for host in seen.hosts.ids])
     within, between = seen.exchange.split(node[seen.tasks.host])

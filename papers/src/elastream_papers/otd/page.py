@@ -1,4 +1,4 @@
-"""Page of the simulated OTD experiment: figures beside the paper's, curves as in Figures 12 and 13, cluster sizes."""
+"""Page of the simulated OTD experiment, with curves as in Figures 12 and 13."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,14 +15,11 @@ from elastream_papers.harness.report import by_verdict, curves, report
 from elastream_papers.otd import experiment as otd
 from elastream_papers.otd.experiment import LATE, MAIN, POLICIES, STRATA, OtdRun
 
-LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47
-"""The paper's own results, sections 5.3.1 and 5.3.2; 75 % is 47 % above 51 %."""
-MORE_ANSWERS, LESS_DELAY, LEFT_TRAFFIC = 0.19, 0.14, 0.20
-"""Of Figures 13(a), 13(b) and 12(c)."""
+LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47  # sections 5.3.1 and 5.3.2; 75 % is 47 % above 51 %
+MORE_ANSWERS, LESS_DELAY, LEFT_TRAFFIC = 0.19, 0.14, 0.20  # Figures 13(a), 13(b) and 12(c)
 
 
 def mean_of(runs: list[OtdRun]) -> dict[str, float]:
-    """Means of the runs' figures, over seeds."""
     return {name: float(np.mean([run.metrics[name] for run in runs])) for name in runs[0].metrics}
 
 
@@ -30,15 +27,15 @@ METRICS = ("CPU use of workers, settled", "CPU use of workers, mean", "traffic b
 
 
 def by_policy(runs: Sequence[OtdRun], application: str) -> dict[str, list[OtdRun]]:
-    """The runs of an application by policy, in the order of their seeds."""
+    """Return the runs of an application by policy and seed."""
     mine = sorted((run for run in runs if run.case.application == application), key=lambda run: run.case.seed)
     return {policy: [run for run in mine if run.case.policy == policy] for policy in POLICIES}
 
 
 def gain(runs: Sequence[OtdRun], metric: str, policy: str = "otd", application: str = "computation") -> MeanInterval:
-    """Return the mean of `metric` under `policy` relative to the even deployment's, with its interval.
+    """Return `metric` under `policy` relative to the even deployment's, with its interval.
 
-    Linearised ratio of two means over the same draws. Differences are means of blocks: only these are independent.
+    Linearised ratio of means; only means of blocks are independent.
     """
     found = by_policy(runs, application)
     ours, even = ([run.metrics[metric] for run in found[name]] for name in (policy, "even"))
@@ -51,7 +48,7 @@ def gain(runs: Sequence[OtdRun], metric: str, policy: str = "otd", application: 
 
 
 def bars(runs: Sequence[OtdRun], named: str = "") -> tuple[Check, ...]:
-    """The paper's headline results on `MAIN`, each by the interval of its runs. named: added to their names."""
+    """Return the paper's headline results on `MAIN` as checks. named: suffix of their names."""
 
     def check(what: str, found: MeanInterval, bar: float, source: str) -> Check:
         return Check(f"{what}{named}", found.shown(3), f">= {bar:g}", found.at_least(bar), source)
@@ -106,7 +103,7 @@ def bars(runs: Sequence[OtdRun], named: str = "") -> tuple[Check, ...]:
 
 
 def _beside(runs: Sequence[OtdRun], figure: Callable[[OtdRun, OtdRun], float]) -> MeanInterval:
-    """`figure` of OTD's run and the even deployment's, over draws of the communication-intensive application."""
+    """Return the interval of `figure` of OTD's and the even run, communication-intensive."""
     found = by_policy(runs, "communication")
     return MeanInterval.of([figure(ours, even) for ours, even in zip(found["otd"], found["even"], strict=True)])
 
@@ -115,9 +112,9 @@ Figures = dict[str, dict[str, dict[str, float]]]
 
 
 def run_otd(options: ExperimentOptions) -> Findings:
-    """Run both applications under the three policies, computation with `FRESH_SEEDS`, too, and 2 to 16 nodes.
+    """Run both applications under the three policies, with `FRESH_SEEDS` and 2 to 16 nodes.
 
-    quick: `FEWER_SEEDS` on two worker nodes. sensitivity: also with every assumption halved and doubled.
+    sensitivity: also with every assumption halved and doubled.
     """
     given = otd.OtdAssumptions()
     seeds = otd.FEWER_SEEDS if options.quick else otd.SEEDS
@@ -155,7 +152,7 @@ def _numbers(seeds: Mapping[str, int], application: str) -> range:
 def runs_of(
     runs: Sequence[otd.OtdRun], cluster: otd.Cluster, assumptions: otd.OtdAssumptions, seeds: Mapping[str, int] = otd.SEEDS
 ) -> list[otd.OtdRun]:
-    """The runs on a cluster under these assumptions with the first `seeds` of their application."""
+    """Return the runs on a cluster under these assumptions with the first `seeds`."""
     return [
         run
         for run in runs
@@ -165,7 +162,7 @@ def runs_of(
 
 
 def published(ours: Sequence[otd.OtdRun], fresh: Sequence[otd.OtdRun]) -> dict[str, str]:
-    """What Algorithm 1 gains without our rule that a move must relieve somebody, with its interval."""
+    """Return the gain of Algorithm 1 without our rule that a move must relieve, with its interval."""
     found = {f"{metric}, above even": gain(ours, metric, "otd as published").shown(3) for metric in METRICS[:2]}
     if fresh:
         metric = METRICS[0]
@@ -176,7 +173,7 @@ def published(ours: Sequence[otd.OtdRun], fresh: Sequence[otd.OtdRun]) -> dict[s
 def figures_of(
     runs: Sequence[otd.OtdRun], cluster: otd.Cluster, assumptions: otd.OtdAssumptions, seeds: Mapping[str, int] = otd.SEEDS
 ) -> Figures:
-    """Means over the first `seeds`, by application and policy."""
+    """Return means over the first `seeds`, by application and policy."""
     found: Figures = {}
     for application in otd.APPLICATIONS:
         found[application] = {}
@@ -192,7 +189,7 @@ def figures_of(
 
 
 def outcome(runs: Sequence[otd.OtdRun], seconds: float) -> Findings:
-    """The findings of the runs; the bars apply to the paper's cluster."""
+    """Return the findings; the bars apply to the paper's cluster."""
     given = otd.OtdAssumptions()
     main = figures_of(runs, otd.MAIN, given)
     sizes = {size.name: found for size in otd.SIZES if (found := figures_of(runs, size, given))["communication"]}
@@ -256,7 +253,7 @@ GATHER = (
 
 
 def ours_of(runs: Sequence[otd.OtdRun], given: otd.OtdAssumptions) -> list[otd.OtdRun]:
-    """All runs on the paper's cluster under these assumptions."""
+    """Return all runs on the paper's cluster under these assumptions."""
     return [run for run in runs if (run.case.cluster, run.case.assumptions) == (otd.MAIN, given)]
 
 
@@ -273,7 +270,7 @@ def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
 
 
 def size_table(sizes: Mapping[str, Figures]) -> Table:
-    """Figures 14 and 15, whose numbers the paper's text does not give."""
+    """Return our values for Figures 14 and 15, whose numbers the text omits."""
     metrics = ("CPU use of workers, mean", "traffic between nodes, mean")
     rows = tuple(
         (f"{name}, {a}", *(percent(found[a][p][metric]) for metric in metrics for p in otd.POLICIES))
@@ -284,6 +281,7 @@ def size_table(sizes: Mapping[str, Figures]) -> Table:
     return Table("Sizes, means over 600 s, simulated (compare Figures 14 and 15)", header, rows)
 
 
+# columns of a run's series to draw, with the paper's figure
 FIGURES: Mapping[str, Sequence[tuple[int, str, str, str]]] = {
     "computation": (
         (3, "throughput", "sentences/s", "12(a)"),
@@ -296,7 +294,6 @@ FIGURES: Mapping[str, Sequence[tuple[int, str, str, str]]] = {
         (2, "traffic between nodes", "part of all", "13(c)"),
     ),
 }
-"""Columns of a run's series that are drawn, with the paper's figure of each."""
 
 
 def _plots(runs: Sequence[otd.OtdRun], application: str) -> list[Plot]:

@@ -1,1 +1,1 @@
-"""OTD and Elastic Allocator on Spark, where their placements are compared."""
+"""OTD and Elastic Allocator on Spark."""

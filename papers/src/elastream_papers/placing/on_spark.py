@@ -1,8 +1,7 @@
-"""Measures placements of state partitions on a Spark cluster: synthetic queries, hosts, and measurements.
+"""Measurements of placements of state partitions on a Spark cluster, with synthetic queries.
 
-Placement matters for tasks that exchange data and for heavy tasks. The queries have successive stages with state whose
-partitions prefer certain partners, and partitions of unequal cost. Hosts are worker processes with a CPU quota and, if the
-machine allows it, a separate network link. The experiments choose the policies.
+Partitions of successive stages prefer certain partners and have unequal cost. Hosts are worker processes with a CPU
+quota and, if possible, a network link.
 """
 
 import contextlib
@@ -35,20 +34,14 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.start import start_beside
 
 LINK = Link("20mbit")
-HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0)
-"""Two cores can run three of them in addition to Spark's driver."""
+HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0)  # two cores can run three of them beside Spark's driver
 HOSTS, PARTITIONS = 3, 6
-FAVOURITE = 0.9
-"""Fraction of a partition's output that goes to its preferred partner; the rest is spread evenly."""
-GROUPS = 128
-"""Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
+FAVOURITE = 0.9  # fraction of a partition's output to its preferred partner; the rest is even
+GROUPS = 128  # keys of the second stage per partition: pre-aggregation sends one record a key
 SEED = 1
-ROUND = 5.0
-"""Seconds between a move that landed and the next question, as in the paper: one to three batches."""
-INTERVAL = 0.1
-"""Seconds between the starts of two batches, at least: less than any of them takes."""
-LANDING, WARMING = 40.0, 60.0
-"""Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
+ROUND = 5.0  # seconds from a landed move to the next question, as in the paper
+INTERVAL = 0.1  # least seconds between batch starts: below any batch's duration
+LANDING, WARMING = 40.0, 60.0  # seconds for moves to land, and for a new query's first batches
 
 
 WatchedPlant: TypeAlias = SparkPlant[SessionQueries]
@@ -56,12 +49,11 @@ WatchedPlant: TypeAlias = SparkPlant[SessionQueries]
 
 @dataclass(frozen=True, slots=True)
 class SteadyQuery:
-    """A query whose batches follow each other without a pause (always a full batch ready).
+    """A query whose batches follow each other without a pause.
 
-    partner: what a second stage with state behind the first one does, or nothing. rows: a batch. steps: of a harmonic
-    number that the first stage works out for a record, mean over partitions. skew: exponent of the Zipf distribution by
-    which those differ from partition to partition, 0 for alike. payload: bytes that a record carries to the first stage;
-    sent: bytes that a record carries from it to the second.
+    partner: work of a second stage, or nothing. rows: a batch. steps: mean work per record in the first stage (terms of
+    a harmonic number). skew: their Zipf exponent by partition. payload, sent: bytes a record to the first and the second
+    stage.
     """
 
     name: str
@@ -73,14 +65,14 @@ class SteadyQuery:
     sent: int = 0
 
     def weights(self) -> list[int]:
-        """Steps a record, by partition."""
+        """Return steps a record, by partition."""
         share = np.arange(1, PARTITIONS + 1) ** -self.skew
         share = np.random.default_rng(SEED).permutation(share / share.mean())
         return [round(self.steps * each) for each in share]
 
 
 class Moves(NamedTuple):
-    """Moves of state partitions of a placement: number landed, and number refused by the plant."""
+    """Landed and refused moves of state partitions."""
 
     landed: int
     refused: int
@@ -88,11 +80,11 @@ class Moves(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacementFigures:
-    """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
+    """Measurements under one placement.
 
-    sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
-    within, crossing: bytes/s between tasks with state on one host and on two, NaN where they send each other nothing.
-    rate: records/s taken, of all queries. batch: seconds of a batch, median. moves: to come to this placement.
+    cpu, link: used part by host. sent: shuffle bytes/s from host (row) to host (column). within, crossing: bytes/s
+    between stateful tasks on one host and on two; NaN without traffic. rate: records/s. batch: median seconds. moves: to
+    reach this placement.
     """
 
     cpu: tuple[float, ...]
@@ -126,7 +118,7 @@ def _deviation(used: Sequence[float]) -> float:
 
 
 def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
-    """The query's frame: drops duplicate records, works on the rest, and counts them by a key of the partner partition."""
+    """Return the query's frame: drops duplicates, works on the rest, counts by a key of the partner."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
     numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
     fresh = numbers.dropDuplicatesWithinWatermark(["value"]).withColumn("p", F.expr(f"pmod(hash(value), {PARTITIONS})"))
@@ -150,7 +142,7 @@ def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
 
 
 def _bytes(count: int) -> Any:
-    """About `count` characters that hardly compress, unique per record."""
+    """Return about `count` incompressible characters, unique per record."""
     parts = [F.sha2(F.concat(F.col("value").cast("string"), F.lit(f"/{n}")), 512) for n in range(-(-count // 128))]
     return F.concat(*parts) if parts else F.lit("")
 
@@ -165,10 +157,7 @@ def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDir
 
 @contextlib.contextmanager
 def cluster(queries: Sequence[SteadyQuery], link: Link = LINK) -> Iterator[WatchedPlant]:
-    """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be.
-
-    link: each host's, with a rate.
-    """
+    """Yield a cluster with these queries, with host links if the machine can limit them."""
     assert link.bits_per_second is not None
     kind = replace(HOST, bandwidth=link.bits_per_second / 8)
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
@@ -189,7 +178,7 @@ def cluster(queries: Sequence[SteadyQuery], link: Link = LINK) -> Iterator[Watch
 
 
 def network_kind(plant: WatchedPlant) -> str:
-    """Which kind of network the hosts were on, in words."""
+    """Return the kind of network in words."""
     if plant.hosts.provider.terms.link_rate > 0:
         rate = f"{8 * _bandwidth(plant) / 1e6:g} Mbit/s"
         return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {rate}, not delayed"
@@ -197,17 +186,16 @@ def network_kind(plant: WatchedPlant) -> str:
 
 
 def _bandwidth(plant: WatchedPlant) -> float:
-    """Bytes/s of a host's link, each way."""
+    """Return bytes/s of a host's link, each way."""
     (kind,) = plant.context.host_types.values()
     assert kind.bandwidth is not None
     return kind.bandwidth
 
 
 def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
-    """Let `policy` move tasks for `seconds`: it is asked once ROUND has passed since what it asked for before has landed.
+    """Let `policy` move tasks for `seconds`, asking again ROUND after each landing.
 
-    Ends earlier where it asked for nothing twice in a row. Raises ElastreamError where a query fails, or nothing is known
-    of its tasks within WARMING.
+    Raises ElastreamError if a query fails or no task appears within WARMING.
     """
     _await_measured(plant)
     before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
@@ -226,13 +214,13 @@ def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
 
 
 def operators_of(plant: WatchedPlant, name: str) -> tuple[str, ...]:
-    """Names of the stages with state of a query, once its tasks are known."""
+    """Return a query's stages with state once its tasks are reported."""
     _await_measured(plant)
     return next(query.operators for query in plant.queries.live if query.name == name)
 
 
 def _over_a_round(plant: WatchedPlant) -> Observation:
-    """What is seen at the end of a round, with the use of hosts' CPU over all of it: within a batch it goes up and down."""
+    """Return the observation after a round, with CPU use averaged over it."""
     hosts = tuple(plant.hosts.usable)
     began, before = time.monotonic(), _cpu(plant, hosts)
     while (passed := time.monotonic() - began) < ROUND:
@@ -257,7 +245,7 @@ def _measured(seen: Observation) -> bool:
 
 
 def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures:
-    """Measure for `seconds` what goes on under the placement as it is."""
+    """Measure for `seconds` under the current placement."""
     hosts = tuple(plant.hosts.usable)
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
     seen: list[Observation] = []

@@ -15,27 +15,24 @@ from elastream.policies.placements import Even, Random
 from elastream_papers.harness.report import report
 from elastream_papers.placing import on_spark as spark
 
-MEASURED, QUICK_MEASURED = 15.0, 8.0
-"""Seconds of measurement per placement: at least four batches; with `quick` a functional check."""
-PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0
-"""Seconds that placements at once, and those of one move a round, have to come about; both end when nothing is asked."""
+MEASURED, QUICK_MEASURED = 15.0, 8.0  # seconds per placement: at least four batches; `quick` is a functional check
+PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0  # seconds for placements at once and in rounds; both end when idle
+# OTD's load bounds, missing in the paper. In micro-batches even the busiest host waits for the driver: it is used to
+# between three quarters and nine tenths.
 HIGH, LOW = 0.75, 0.65
-"""OTD's bounds of high and low load, which the paper does not give. In micro-batches even the busiest host, for which all
-others wait, itself waits for the driver between two stages: it is used to some three quarters to nine tenths."""
 
+# applications as in section 5.3, with host links: traffic so large that batches wait for links, or harmonic numbers that
+# take most of a batch
 CASES: Mapping[str, tuple[spark.SteadyQuery, Link]] = {
     "communication": (spark.SteadyQuery("distinct", 2000, "count", sent=8192), Link("8mbit")),
     "computation": (spark.SteadyQuery("distinct", 2000, "count", steps=16000, skew=1.0, sent=128), spark.LINK),
 }
-"""Application by what limits it, as in the paper, section 5.3, with the links of its hosts: what the first stage sends on,
-so much that a batch waits for links, and hosts have a low load however slow their cores are; or harmonic numbers in it, so
-many that working them out is most of a batch."""
 RUNNING, ALLOCATED = "words", "topk"
+# the running query, and the one allocated beside it
 BESIDE = (
     spark.SteadyQuery(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
     spark.SteadyQuery(ALLOCATED, 1000, steps=4000, skew=1.0, payload=4096),
 )
-"""What runs already, and what is allocated beside it."""
 
 OTD_PAPER: Mapping[str, Mapping[str, str]] = {
     "communication": {
@@ -54,10 +51,7 @@ CPU, SPREAD = "CPU of hosts (mean, of the quota)", "CPU of hosts (deviation)"
 
 
 def run_otd_spark(options: ExperimentOptions) -> Findings:
-    """Run both kinds of application, each on a separate cluster.
-
-    quick: the communication-intensive one only, measured for less long.
-    """
+    """Run both kinds of application, each on its own cluster. quick: the communication-intensive one."""
     begun, found, kinds = time.monotonic(), dict[str, dict[str, spark.PlacementFigures]](), dict[str, None]()
     cases = dict(list(CASES.items())[: 1 if options.quick else None])
     for number, (case, (query, link)) in enumerate(cases.items()):
@@ -80,7 +74,7 @@ def run_otd_spark(options: ExperimentOptions) -> Findings:
 def otd_outcome(
     found: Mapping[str, Mapping[str, spark.PlacementFigures]], kinds: Sequence[str], seconds: float
 ) -> Findings:
-    """The findings of the runs: phases by case and name. kinds: descriptions of hosts and network."""
+    """Return the findings: phases by case and name. kinds: descriptions of hosts and network."""
     checks = [check for case, phases in found.items() for check in _otd_bars(case, phases)]
     tables = [table for case, phases in found.items() for table in _tables(f"{case}-intensive, on Spark", phases)]
     paper = [
@@ -99,10 +93,7 @@ def otd_outcome(
 
 
 def run_elastic_allocator_spark(options: ExperimentOptions) -> Findings:
-    """A query allocated beside one that runs, evenly, by chance and by the allocator; otherwise as `run_otd_spark`.
-
-    quick: one random placement and not three, measured for less long.
-    """
+    """Allocate a query beside a running one: evenly, randomly and by the allocator."""
     begun = time.monotonic()
     measured = QUICK_MEASURED if options.quick else MEASURED
     with spark.cluster(BESIDE) as plant:
@@ -123,7 +114,7 @@ def run_elastic_allocator_spark(options: ExperimentOptions) -> Findings:
 
 
 def allocator_outcome(found: Mapping[str, spark.PlacementFigures], kinds: Sequence[str], seconds: float) -> Findings:
-    """The findings for the allocated query: phases by name."""
+    """Return the findings for the allocated query: phases by name."""
     ours = found[GMA].metrics
     source = "paper, section V-B: lowest deviation and highest utilisation of the three"
     checks = [
@@ -161,7 +152,6 @@ def _otd_bars(case: str, phases: Mapping[str, spark.PlacementFigures]) -> list[C
 
 
 def _mean(phases: Mapping[str, spark.PlacementFigures], policy: str) -> dict[str, float]:
-    """Means of the figures over all phases of `policy`."""
     mine = [each.metrics for name, each in phases.items() if name.startswith(policy)]
     return {name: statistics.fmean(each[name] for each in mine) for name in mine[0]}
 
@@ -174,7 +164,6 @@ def _all_accepted(who: str, phases: Mapping[str, spark.PlacementFigures]) -> Che
 
 
 def _tables(caption: str, phases: Mapping[str, spark.PlacementFigures]) -> tuple[Table, Table]:
-    """A table of all figures, and one of the traffic between hosts."""
     every = tuple(phases.values())
     figures = tuple((name, *(_text(name, each.metrics.get(name)) for each in every)) for name in every[0].metrics)
     use = (

@@ -1,10 +1,7 @@
-"""Exhaustive search of plans with pruning: the thesis's brute force (BR, p. 90).
+"""Exhaustive plan search with pruning: the thesis's brute force (BR, p. 90).
 
-Alternates come first, by the highest profit that they could have; then numbers of hosts, cheapest first; then instances
-along the dataflow. Left out are alternates that another one dominates, hosts without enough cores, and instances after
-which the throughput is missed whatever follows.
-
-The placement of an instance counts only where hosts differ in speed: links are not searched.
+Alternates by highest possible profit, then hosts by cost, then instances. Pruned: dominated alternates, too few cores,
+and instances that miss the throughput. Placement counts only if hosts differ in speed; links are ignored.
 """
 
 import heapq
@@ -41,10 +38,8 @@ from elastream_papers.search.offers import (
     reached,
 )
 
-SORTED = 10_000
-"""Combinations of alternates that are sorted by what they could be worth at most; sorting more would take the time."""
-WAYS = 1_000_000
-"""Ways to give one operator instances on hosts of several speeds that are looked at together: 100 MB."""
+SORTED = 10_000  # combinations to sort by their bound; more would take the time
+WAYS = 1_000_000  # ways to place an operator's instances at once: 100 MB
 
 
 def exhausted(
@@ -55,10 +50,10 @@ def exhausted(
     least: float | None = None,
     current: Deployment | None = None,
 ) -> Optimum:
-    """Return the plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
+    """Return the plan of the highest profit (4.8) with a relative throughput (4.7) of at least `least`.
 
-    seconds: time limit. least: the goal's throughput if None. current: plan in force, which fixes the instances of fixed
-    operators. Raises InputError for conditions of several instants.
+    seconds: time limit. least: default the goal's. current: plan in force; fixes fixed operators' instances. Raises
+    InputError for conditions of several instants.
     """
     search = _Search(problem, conditions, problem.goal.throughput if least is None else least, seconds, current)
     search.run()
@@ -69,8 +64,7 @@ def exhausted(
 
 
 class _Search:
-    """One search; `best` is the best plan so far, `profit` its profit. cut: whether something was left out for want of time
-    or room, so that something else may be better."""
+    """One search with its best plan and profit. cut: the search was incomplete."""
 
     def __init__(
         self, problem: Problem, conditions: Conditions, least: float, seconds: float, current: Deployment | None
@@ -88,7 +82,7 @@ class _Search:
         self.looked_at = 0
 
     def run(self) -> None:
-        """Search until everything was, or the time is over."""
+        """Search until done or out of time."""
         for highest, active in self._alternates():
             if highest > self.profit + ROUNDING:
                 self._hosts(active)
@@ -96,26 +90,25 @@ class _Search:
                 return
 
     def late(self) -> bool:
-        """Whether the time is over; then the search is cut."""
+        """Return True if time is over; marks the search as cut."""
         self.cut = self.cut or time.monotonic() > self.until
         return self.cut
 
     def _alternates(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Options that no other of their operator beats, combined, each with a profit that it cannot exceed; the highest of
-        these first, where they are few enough to be sorted."""
+        """Yield undominated combinations with a bound of their profit, the highest first."""
         rows = [_unbeaten(options) for options in self.problem.options]
         every = ((self._highest(active), active) for active in takewhile(lambda _: not self.late(), product(*rows)))
         yield from sorted(every, reverse=True) if math.prod(len(row) for row in rows) <= SORTED else every
 
     def _highest(self, active: tuple[int, ...]) -> float:
-        """A profit that no plan with `active` exceeds: the cores that it needs have the lowest price of a core."""
+        """Return an upper bound of the profit with `active`, at the lowest price of a core."""
         least = self.least_of(active)
         cores = least.max(initial=0.0) if self.problem.shared else least[self.problem.cores > 0].sum()
         price = min((offer.cost / (offer.speed * offer.type.cores) for offer in self.offers), default=math.inf)
         return self._profit(active, cores * price if cores > 0 else 0.0)
 
     def least_of(self, active: tuple[int, ...]) -> Floats:
-        """Cores of speed 1 that each operator needs for the throughput if all others had them without end."""
+        """Return cores (speed 1) that each operator needs if all others were unlimited."""
         problem = self.problem
         return least_capacity(problem, self.conditions, problem.costs(active), problem.selectivities(active), self.least)
 
@@ -123,7 +116,7 @@ class _Search:
         return profit_of(self.problem, self.conditions, value_of(self.problem, active), self.spent + cost)
 
     def _hosts(self, active: tuple[int, ...]) -> None:
-        """The cheapest hosts on which `active` reaches the throughput become the best plan, if they are better."""
+        """Find the cheapest hosts on which `active` reaches the throughput."""
         problem, trial, seen = self.problem, _Instances(self, active), set()
         for cost, counts in self._by_cost():
             if self.late() or self._profit(active, cost) <= self.profit + ROUNDING:
@@ -141,8 +134,7 @@ class _Search:
                 return
 
     def _by_cost(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Numbers of hosts by offer, by cost, lowest first; each once, since only the last offer counted, or one after it,
-        gets one more."""
+        """Yield numbers of hosts by offer, lowest cost first, each once."""
         costs = [offer.cost for offer in self.offers]
         queue: list[tuple[float, tuple[int, ...], int]] = [(0.0, (0,) * len(costs), 0)]
         while queue:
@@ -155,7 +147,6 @@ class _Search:
                         heapq.heappush(queue, (cost + costs[k], more, k))
 
     def _groups(self, counts: Sequence[int]) -> list["_Group"]:
-        """The hosts that are alike to their instances: of one speed, and where instances differ in size, of one offer."""
         found: dict[float | int, list[tuple[HostOffer, int]]] = {}
         for k, (offer, count) in enumerate(zip(self.offers, counts, strict=True)):
             if count:
@@ -165,7 +156,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Group:
-    """Hosts that are alike to the instances on them: offers with their numbers."""
+    """Hosts of equal effect on instances: offers with their numbers."""
 
     members: tuple[tuple[HostOffer, int], ...]
 
@@ -179,12 +170,12 @@ class _Group:
 
     @cached_property
     def fits(self) -> Integers:
-        """Instances of each operator that they hold if they hold no other."""
+        """Return instances of each operator that fit if alone."""
         found: Integers = np.sum([offer.fits * count for offer, count in self.members], axis=0, dtype=np.int64)
         return found
 
     def shared_out(self, instances: Integers) -> Iterator[tuple[HostOffer, int, Integers]]:
-        """Each offer with its number and its part of the instances; instances are alike where there are several offers."""
+        """Yield each offer with its number and its part of the instances."""
         left = instances.copy()
         for offer, count in self.members:
             if len(self.members) == 1:
@@ -196,7 +187,7 @@ class _Group:
 
 
 class _Instances:
-    """Whether, with given alternates, some instances on given hosts reach the throughput."""
+    """Search of instances on given hosts that reach the throughput."""
 
     def __init__(self, search: _Search, active: tuple[int, ...]) -> None:
         self.search, self.active, self.problem = search, active, search.problem
@@ -209,7 +200,7 @@ class _Instances:
         self.cores = np.where(self.problem.cores > 0, self.least, 0.0)
 
     def on(self, groups: Sequence[_Group]) -> Deployment | None:
-        """A plan on these hosts that reaches the throughput, or None."""
+        """Return a plan on these hosts that reaches the throughput, or None."""
         held = np.zeros((len(groups), len(self.problem.operators)), dtype=np.int64)
         slowest = min((group.speed for group in groups), default=0.0)
         cores = math.fsum((slowest if self.problem.equal else group.speed) * group.cores for group in groups)
@@ -222,8 +213,7 @@ class _Instances:
         return self._next(0, groups, room, np.full(len(self.problem.operators), np.inf), held)
 
     def _next(self, at: int, groups: Sequence[_Group], room: Floats, capacity: Floats, held: Integers) -> Deployment | None:
-        """Instances of the operator at `rows[at]`, then of those after it. room: cores that are left; capacity: inf for
-        what is not decided."""
+        """Place the operator at `rows[at]`, then those after it. room: free cores; capacity: inf if undecided."""
         search, problem = self.search, self.problem
         if at == len(self.rows):
             return self._checked(groups, held)
@@ -251,7 +241,7 @@ class _Instances:
         return None
 
     def _ways(self, row: int, groups: Sequence[_Group], room: Floats) -> Integers:
-        """Instances of an operator on each group of hosts, one at least, none of no use, shape (ways, groups)."""
+        """Return the useful ways to place an operator's instances, shape (ways, groups)."""
         size, number = float(self.problem.cores[row]), self.search.fixed[row]
         speeds = np.array([group.speed for group in groups]) * float(self.problem.per_instance[row])
         free = np.array([float(group.fits[row]) for group in groups])
@@ -273,7 +263,6 @@ class _Instances:
         return found
 
     def _checked(self, groups: Sequence[_Group], held: Integers) -> Deployment | None:
-        """The plan, where all instances find room and links do not keep it below the throughput."""
         chosen = [part for group, each in zip(groups, held, strict=True) for part in group.shared_out(each)]
         plan = laid_out(self.problem, self.active, chosen)
         if plan is None or score(self.problem, plan, self.search.conditions).mean < self.search.least - ROUNDING:
@@ -282,7 +271,7 @@ class _Instances:
 
 
 def _unbeaten(options: Sequence[Option]) -> list[int]:
-    """Rows of the options that no other beats: of the same selectivity, none has a value as high at a cost as low."""
+    """Return the options that no other of equal selectivity dominates."""
     return [
         row
         for row, option in enumerate(options)

@@ -1,6 +1,6 @@
-"""Plans as chromosomes of two strands (thesis, Fig. 4.4): the alternate of each operator, and each host's content.
+"""Plans as chromosomes of two strands (thesis, Fig. 4.4): alternates, and contents of hosts.
 
-A content is a type of host with its instances, by number: a crossover takes a host whole. Number 0 is no host.
+A content is a host type with its instances, so that a crossover takes a host whole.
 """
 
 from collections.abc import Sequence
@@ -13,30 +13,26 @@ from elastream.policies.value_cost.problem import Conditions, Deployment, Proble
 from elastream.units import ROUNDING
 from elastream_papers.search.offers import HostOffer, numbers_fixed, possible_rates, selected
 
-SPARE = 1.5
-"""Genes for hosts to lease, over what the costliest alternates need: the budget that fixes a chromosome's length."""
-FIRST = (0.9, 1.4)
-"""Cores of a random plan over those that its alternates need for the throughput."""
-KEPT = 0.8
-"""Part of the leased hosts that a random plan keeps."""
-SWITCHED = 0.2
-"""Operators whose alternate is drawn anew in a mutation, on average."""
-CHANGED = (0.5, 0.01)
-"""Hosts that a mutation changes, on average: so many, or this part of those used, whichever is more."""
+SPARE = 1.5  # host genes over the costliest alternates' needs: fixes a chromosome's length
+FIRST = (0.9, 1.4)  # range of a random plan's cores over its alternates' needs
+KEPT = 0.8  # part of the leased hosts in a random plan
+SWITCHED = 0.2  # mean number of alternates redrawn by a mutation
+CHANGED = (0.5, 0.01)  # mean hosts changed by a mutation: this many or this part, whichever is more
+# mean alternates redrawn when a plan is fitted, and its range of cores over the needs: narrow, since surplus is paid for an
+# hour
 REFITTED, FITTED = 0.5, (0.9, 1.1)
-"""Operators whose alternate is drawn anew where a plan is made to fit, on average, and cores of it over those that these
-need: nearer than of a random plan, since what is too much is paid for an hour if no mutation finds it."""
+# Frequencies of host mutations. The first two are the thesis's (p. 79); the others skip detours through plans of equal cost
+# and lower throughput.
 KINDS = {"add": 0.3, "remove": 0.3, "swap": 0.2, "type": 0.1, "drop": 0.1}
-"""How often a changed host gains an instance, loses one, has one replaced, becomes another type, or goes. The first two are
-the thesis's (p. 79); the others save it the way there through plans that cost as much and reach less."""
-JOINED = 0.5
-"""How often a host that becomes another type takes in another one."""
+JOINED = 0.5  # how often a retyped host takes in another one
 NAMES, WEIGHTS = tuple(KINDS), np.array(list(KINDS.values()))
 
 
 class Genes:
-    """Chromosomes of one problem. Rows are int64, of length `length`: an option of each operator, then a content of each
-    host, first those that are leased, then those that may be."""
+    """Chromosomes of one problem.
+
+    int64 rows: an option per operator, then a content per host, leased ones first.
+    """
 
     def __init__(
         self,
@@ -65,7 +61,6 @@ class Genes:
         self._count = 1
 
     def _positions(self) -> int:
-        """Genes of hosts: of those leased, and as many as the costliest alternates need, on hosts of a mean size."""
         if not self.new:
             return len(self.leased)
         sizes = [max(offer.speed * offer.type.cores, ROUNDING) for offer in self.new]
@@ -75,11 +70,10 @@ class Genes:
         return len(self.leased) + min(room, max(useful, self.problem.min_hosts))
 
     def _cores(self, active: Integers) -> Floats:
-        """Cores of speed 1 that each operator needs with these options."""
         return self._needs[np.arange(self.operators), active]
 
     def content(self, offer: int, held: Integers) -> int:
-        """The number of a host of `every[offer]` that holds these instances."""
+        """Return the number of a host of `every[offer]` with these instances."""
         key = (offer, held.tobytes())
         found = self._numbers.get(key)
         if found is None:
@@ -92,12 +86,12 @@ class Genes:
         return found
 
     def hosts(self, chromosomes: Integers) -> tuple[Integers, Integers]:
-        """Offer of each host, -1 for none, shape (plans, hosts), and instances on it, shape (plans, hosts, operators)."""
+        """Return offers of hosts (plans, hosts; -1 for none) and instances (plans, hosts, operators)."""
         contents = chromosomes[:, self.operators :]
         return self._offer[contents], self._held[contents]
 
     def encoded(self, deployment: Deployment) -> Integers:
-        """The chromosome of a plan; of hosts that are neither leased nor offered, or that hold nothing, none are in it."""
+        """Return the chromosome of a plan, without empty or unavailable hosts."""
         found = np.zeros(self.length, dtype=np.int64)
         found[: self.operators] = deployment.active
         names = {offer.host.name: row for row, offer in enumerate(self.leased)}
@@ -115,7 +109,7 @@ class Genes:
         return found
 
     def decoded(self, chromosome: Integers) -> Deployment:
-        """The plan of a chromosome."""
+        """Return the plan of a chromosome."""
         at, held = self.hosts(chromosome[None])
         used = at[0] >= 0
         hosts = tuple(self.every[row].host for row in at[0][used].tolist())
@@ -123,7 +117,7 @@ class Genes:
         return Deployment(active, hosts, held[0][used].reshape(-1, self.operators))
 
     def random(self, chance: np.random.Generator) -> Integers:
-        """A plan of random alternates with about the cores that these need, on hosts of random types."""
+        """Return a random plan with about the cores that its alternates need."""
         found = np.zeros(self.length, dtype=np.int64)
         found[: self.operators] = chance.integers(0, self.options)
         wanted = self._cores(found[: self.operators]) * chance.uniform(*FIRST)
@@ -144,10 +138,7 @@ class Genes:
         return found
 
     def fitted(self, start: Integers, chance: np.random.Generator) -> Integers:
-        """A plan, at times with other alternates, made to have about the cores that these need.
-
-        What an operator has to spare goes from random hosts; what it lacks comes to those with room, then to new ones.
-        """
+        """Return a plan fitted to its alternates' needs, at times with other alternates."""
         found, problem = start.copy(), self.problem
         dynamic = np.flatnonzero(self.options > 1)
         for row in dynamic[chance.random(dynamic.size) * dynamic.size < REFITTED].tolist():
@@ -184,7 +175,7 @@ class Genes:
         return types[0] if types else len(self.leased) + int(chance.integers(len(self.new)))
 
     def _open(self, missing: Floats, instances: Integers) -> NDArray[np.bool_]:
-        """Operators that need more: all in need of cores where shared, else those that lack cores or an instance."""
+        """Return the operators that need more cores or an instance."""
         if self.problem.shared:
             return np.full(self.operators, bool(missing.sum() > ROUNDING or not instances.any()))
         found = np.where(self.fixed >= 0, instances < self.fixed, (missing > ROUNDING) | (instances == 0))
@@ -199,8 +190,7 @@ class Genes:
         chance: np.random.Generator,
         begun: Integers | None = None,
     ) -> Integers:
-        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on. begun: those
-        that it holds."""
+        """Fill one host with instances of operators in need; updates `missing` and `instances`."""
         held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
         each, problem = self.every[offer], self.problem
         if problem.shared:
@@ -219,7 +209,7 @@ class Genes:
     def _drawn_operator(
         self, offer: int, held: Integers, weights: Floats | Integers, chance: np.random.Generator
     ) -> int | None:
-        """An operator that has room beside `held`, drawn by `weights`; None without one."""
+        """Draw an operator by `weights` that fits beside `held`, or None."""
         each, problem = self.every[offer], self.problem
         cores = each.type.cores - float(held @ problem.cores)
         memory = each.type.memory - float(held @ problem.memory)
@@ -227,7 +217,7 @@ class Genes:
         return _drawn(weights * room, chance)
 
     def mutate(self, chromosomes: Integers, chance: np.random.Generator) -> None:
-        """Change each row in place: the alternates of some operators, and what some hosts hold, independently."""
+        """Mutate each row in place: some alternates, and some hosts' contents."""
         count = len(chromosomes)
         dynamic = np.flatnonzero(self.options > 1)
         if dynamic.size:
@@ -247,7 +237,6 @@ class Genes:
                 contents[row, position] = self._changed(position, contents[row], chance)
 
     def _changed(self, position: int, contents: Integers, chance: np.random.Generator) -> int:
-        """Another content for one gene."""
         number = int(contents[position])
         own = position if position < len(self.leased) else None
         if not number:
@@ -271,7 +260,7 @@ class Genes:
         return self.content(offer, held) if held.any() else 0
 
     def _opened(self, own: int | None, contents: Integers, chance: np.random.Generator) -> int:
-        """A content for a gene that has none: like that of another host, or of one random instance."""
+        """Return a content for an empty gene: another host's, or one random instance."""
         others = contents[len(self.leased) :]
         others = others[others > 0]
         if own is None and len(others) and chance.random() < 0.5:
@@ -288,8 +277,7 @@ class Genes:
         return self.content(offer, held)
 
     def _retyped(self, position: int, held: Integers, contents: Integers, chance: np.random.Generator) -> int:
-        """The same instances on a host of a random type, at times with those of another host that goes; those that have no
-        room there get new hosts, as long as there are genes for them."""
+        """Move the instances to a host of a random type, at times with another host's."""
         others = [n for n in np.flatnonzero(contents[len(self.leased) :]) + len(self.leased) if n != position]
         if others and chance.random() < JOINED:
             other = others[chance.integers(len(others))]
@@ -305,7 +293,6 @@ class Genes:
         return self.content(offer, fitting) if self.problem.shared or fitting.any() else 0
 
     def _with_room(self, held: Integers, chance: np.random.Generator) -> tuple[int, Integers, Integers]:
-        """A random type, the instances that a host of it has room for, and those that are left."""
         offer = self._drawn_offer([], chance)
         fitting, left = np.zeros(self.operators, dtype=np.int64), held.copy()
         while (row := self._drawn_operator(offer, fitting, left, chance)) is not None:
@@ -315,13 +302,12 @@ class Genes:
 
 
 def _drawn(weights: Floats | Integers, chance: np.random.Generator) -> int | None:
-    """A row, drawn by `weights`; None where all are 0."""
     upto = weights.cumsum()
     return int(np.searchsorted(upto, chance.random() * upto[-1], side="right")) if upto[-1] > 0 else None
 
 
 def _needs(problem: Problem, conditions: Conditions, least: float) -> Floats:
-    """Cores of speed 1 by operator and option for `least` of what can come at most; shape (operators, options)."""
+    """Return cores (speed 1) by operator and option for `least` of the possible rate; shape (operators, options)."""
     width = max(len(each) for each in problem.options)
     most = np.array([max(option.selectivity for option in each) for each in problem.options])
     rates = possible_rates(problem, conditions, most[:, None])

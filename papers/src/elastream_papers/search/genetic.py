@@ -1,6 +1,6 @@
-"""Genetic search for plans (thesis, 4.7): chromosomes of two strands, profit as fitness, and a penalty that grows.
+"""Genetic plan search (thesis, 4.7): two strands, profit as fitness, a growing penalty.
 
-PyGAD selects by ranks, keeps the elite and crosses over by a bit mask; `genes` knows plans and mutations.
+PyGAD selects by ranks, keeps the elite and crosses over by a bit mask.
 """
 
 import math
@@ -29,29 +29,24 @@ from elastream.units import ROUNDING
 from elastream_papers.search.genes import Genes
 from elastream_papers.search.offers import coming, offers, possible_rates, reached, selected
 
-ELITE = 0.05
-"""Part of the population that is kept as it is (p. 79)."""
+ELITE = 0.05  # surviving part of the population (p. 79)
+# Profit lost for a throughput of 1 below the goal, times the iteration (alpha, p. 79: not given). From the second iteration
+# on missing throughput costs more than its cores.
 SHORTFALL = 1.0
-"""Profit that a throughput of 1 below the goal takes away, times the iteration (alpha, p. 79: not given). From the second
-iteration on a throughput missed costs more than the cores for it: what is leased breaks even at a profit of 0."""
+# Least gain of a change to the plan in force, as part of the cheapest host's cost (alpha', p. 79: not given). Relative to a
+# host, so that large plans do not keep useless ones.
 WORTH = 0.1
-"""Part of what the cheapest host costs for which one change to the plan in force is made (alpha', p. 79: not given): of
-all plans seen the best is chosen by it. A host is worth less of a profit the more there are, so that a fixed one would keep
-what nobody needs in large plans; less than a host, changes decide between plans that are as good."""
-AGED = 100
-"""Iterations after which the penalty of a change is its `WORTH`: it grows as a plan survives."""
-GAIN = 1e-4
-"""Gain in profit that counts as one: a hundredth of what figures here are given to."""
-MUTATED = 0.5
-"""Part of the first population that the plan in force and mutations of it are, where there is one."""
+AGED = 100  # iterations until a change's penalty reaches `WORTH`
+GAIN = 1e-4  # least gain in profit that counts
+MUTATED = 0.5  # part of the first population derived from the plan in force
 
 
 @dataclass(frozen=True, slots=True)
 class GeneticSettings:
-    """How long to search. population: plans at a time. generations: at most; patience: without a gain, after which it ends;
-    seconds: the time box. seed: the same seed finds the same plan, unless the time box ends the search.
+    """Limits of the search.
 
-    Raises InputError for what nothing can be found with.
+    population: plans at a time. patience: generations without a gain. seconds: time box. Equal seeds find equal plans,
+    unless it ends the search. Raises InputError for useless values.
     """
 
     population: int = 100
@@ -72,9 +67,11 @@ class GeneticSettings:
 
 @dataclass(frozen=True)
 class Evolved:
-    """The best plan found. deployment, score: None where nothing can be leased. feasible: whether it reaches the
-    throughput; else it is the plan that comes nearest. changes: genes in which it differs from the plan in force.
-    generations: that were bred; cut: whether the time box ended the search; seconds: it took."""
+    """Best plan of a search, or None.
+
+    feasible: reaches the throughput; else the nearest plan. changes: genes that differ from the plan in force. cut: by
+    the time box.
+    """
 
     deployment: Deployment | None
     score: Score | None
@@ -86,7 +83,7 @@ class Evolved:
 
     @property
     def profit(self) -> float:
-        """Profit of the plan; -inf without one, and where it does not reach the throughput."""
+        """Profit of the plan; -inf if none or infeasible."""
         return -math.inf if self.score is None or not self.feasible else self.score.profit
 
 
@@ -99,11 +96,10 @@ def evolved(
     adapting: bool = False,
     least: float | None = None,
 ) -> Evolved:
-    """Return a plan with a high profit (4.8) of those whose relative throughput (4.7) is at least `least`.
+    """Return a plan of high profit (4.8) with a relative throughput (4.7) of at least `least`.
 
-    current: plan in force, which fixes the instances of fixed operators. adapting: changes to it are penalised, and profit
-    is that of the time ahead (`offers.coming`). least: the goal's throughput if None. Raises InputError for conditions of
-    several instants.
+    current: plan in force; fixes fixed operators' instances. adapting: penalise changes, count the time ahead
+    (`offers.coming`). least: default the goal's. Raises InputError for conditions of several instants.
     """
     import pygad
 
@@ -158,8 +154,7 @@ def evolved(
 
 
 def _first(genes: Genes, start: Integers | None, population: int, chance: np.random.Generator) -> Integers:
-    """The first population: random plans, and where there is one in force, that and what descends from it: mutations, and
-    as many that are made to fit first."""
+    """Return the first population: random plans, and descendants of the plan in force."""
     kept = 0 if start is None else max(1, int(MUTATED * population))
     found = np.array([genes.random(chance) for _ in range(population - kept)]).reshape(-1, genes.length)
     if start is None:
@@ -170,9 +165,11 @@ def _first(genes: Genes, start: Integers | None, population: int, chance: np.ran
 
 
 class Fitness:
-    """Profit less penalties, of a whole population; where a plan is in force (`start`), profit of a period like what is
-    coming. change: profit that a change to it takes away. best: the best plan seen; missing: what it lacks of the
-    throughput; gained: after how many generations it was last better by a `GAIN`."""
+    """Profit less penalties of a population.
+
+    change: penalty of a change to `start`, the plan in force. missing: throughput that the best plan lacks. gained:
+    generation of the last gain.
+    """
 
     def __init__(
         self, problem: Problem, conditions: Conditions, genes: Genes, least: float, start: Integers | None
@@ -195,7 +192,7 @@ class Fitness:
         self._gain, self._counted = -math.inf, (math.inf, -math.inf)
 
     def _worth(self) -> None:
-        """Profit as a sum: of the first options at no cost, of each other option, and of each unit of money."""
+        """Set the profit's linear terms: options and money."""
         problem, count = self.problem, self.genes.operators
         first = [0] * count
         start = value_of(problem, first)
@@ -213,7 +210,7 @@ class Fitness:
         return profit_of(self.problem, self.conditions, value, cost)
 
     def _links_limit(self) -> bool:
-        """Whether links may limit a plan, a single pair of hosts all of an edge: then each plan is looked at by itself."""
+        """Return True if links may limit a plan; then plans are evaluated one by one."""
         problem, bandwidth = self.problem, self.conditions.bandwidth
         rated = [each.type.bandwidth for each in self.genes.every if each.type.bandwidth is not None]
         slowest = min([*rated, *(float(each.min()) for each in bandwidth.values())], default=math.inf)
@@ -223,7 +220,7 @@ class Fitness:
         return not problem.shared and bool((sends > slowest).any())
 
     def of(self, population: NDArray[Any], iteration: int) -> Floats:
-        """Fitness of each chromosome (4.8, less the penalty of p. 79); shape (plans,). The best one is kept."""
+        """Return the fitness of each chromosome (4.8, less the penalty of p. 79); keeps the best plan."""
         plans = np.asarray(population, dtype=np.int64)
         missing, profit = self._missing(plans), self._profit(plans)
         changes = np.zeros(len(plans)) if self.start is None else (plans != self.start).sum(axis=1)
@@ -240,8 +237,7 @@ class Fitness:
         return found
 
     def _missing(self, plans: Integers) -> Floats:
-        """By how much each plan misses the throughput; of one without an instance of each operator, with another number
-        where that is fixed, or with too few hosts, 1 for each of these besides."""
+        """Return by plan the missing throughput; each violation of instances or hosts adds 1."""
         problem, count = self.problem, self.genes.operators
         offer, held = self.genes.hosts(plans)
         costs, selectivities = selected(problem, plans[:, :count].T)
@@ -265,7 +261,7 @@ class Fitness:
         return total
 
     def _shared_cores(self, offer: Integers) -> Floats:
-        """Cores of speed 1 that all operators share, of each plan; all as slow as the slowest where they wait for it."""
+        """Return shared cores (speed 1) of each plan; all as slow as the slowest if they wait for it."""
         speeds, cores = self.speeds[offer], self.cores[offer]
         if self.problem.equal:
             slowest = np.where(speeds > 0, speeds, np.inf).min(axis=1, initial=np.inf)
@@ -274,13 +270,11 @@ class Fitness:
         return found
 
     def _linked(self, plan: Integers, capacity: Floats) -> float:
-        """Throughput of one plan with its links."""
         deployment = self.genes.decoded(plan)
         links = limits(self.problem, deployment, self.conditions)
         return float(throughput(self.problem, deployment.active, capacity, self.conditions, links).application[0])
 
     def _keep(self, plans: Integers, missing: Floats, gains: Floats, iteration: int) -> None:
-        """The best plan so far: of those that miss least, the one that gains most."""
         least = float(missing.min())
         if least > self.missing:
             return

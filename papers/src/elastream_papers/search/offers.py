@@ -1,4 +1,4 @@
-"""Offers of a plan, hosts to lease and leased ones, and the throughput of many plans at a time."""
+"""Offers of a plan (leased hosts and types to lease), and the throughput of many plans at once."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,11 @@ from elastream.units import ROUNDING
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best plan found. deployment, score: None where there is none. bound: no plan that reaches the throughput has a
-    higher profit; -inf: none reaches it; inf: nothing is known of others. optimal: whether the bound proves the plan to be
-    the best, or that there is none. seconds: it took. looked_at: partial plans that were looked at one by one."""
+    """Best plan of a search, or None.
+
+    bound: highest possible profit of a feasible plan (-inf: none is feasible; inf: unknown). optimal: the bound proves
+    the plan. looked_at: partial plans examined.
+    """
 
     deployment: Deployment | None
     score: Score | None
@@ -32,15 +34,15 @@ class Optimum:
         return -math.inf if self.score is None else self.score.profit
 
 
-MANY = 100_000
-"""Instances that a host holds where they take none of it."""
+MANY = 100_000  # instances on a host if they take none of it
 
 
 @dataclass(frozen=True)
 class HostOffer:
-    """Hosts of one kind that a plan may have. host: its name is empty until it is leased. speed: of a core in the
-    planned instant. cost: money that each adds to the period if it stays or is given back (see `coming`). most: their
-    number at most. fits: int64, shape (operators,), instances of each operator that one can hold.
+    """Hosts of one kind in a plan.
+
+    host: its name; empty until leased. speed: of a core now. cost: money each adds to the period (`coming`). most: their
+    number at most. fits: instances of each operator alone, shape (operators,).
     """
 
     host: Host
@@ -51,12 +53,11 @@ class HostOffer:
 
     @property
     def type(self) -> HostType:
-        """The type of the hosts."""
         return self.host.type
 
 
 def fits(problem: Problem, type: HostType) -> Integers:
-    """Instances of each operator that a host of `type` can hold if it holds no other; shape (operators,)."""
+    """Return instances of each operator that a host of `type` holds alone; shape (operators,)."""
     room = np.full(len(problem.operators), float(MANY))
     for needs, has in ((problem.cores, type.cores), (problem.memory, type.memory)):
         room = np.minimum(room, np.floor(np.divide(has, needs, out=np.full_like(room, MANY), where=needs > 0) + ROUNDING))
@@ -64,17 +65,15 @@ def fits(problem: Problem, type: HostType) -> Integers:
 
 
 def coming(problem: Problem, conditions: Conditions) -> float:
-    """Seconds that a plan is made for where conditions change: the longest billing time unit, no less than an instant and
-    no more than the period. What is leased now is paid for so long, and what is saved is saved until another plan is made.
-    """
+    """Return the seconds that an adapting plan is made for: the longest billing time unit, within the period."""
     units = [kind.billing.unit for kind in (*problem.types, *(host.type for host in conditions.leased))]
     return min(max([conditions.seconds, *units]), problem.goal.period)
 
 
 def offers(problem: Problem, conditions: Conditions, *, ahead: float | None = None) -> tuple[HostOffer, ...]:
-    """Return the leased hosts one by one, then the types that can be leased.
+    """Return the leased hosts one by one, then the types to lease.
 
-    ahead: planned seconds; None: the rest of the period. Raises InputError for conditions of more than one instant.
+    ahead: planned seconds; None: the rest. Raises InputError for conditions of several instants.
     """
     if conditions.instants != 1:
         raise InputError(f"conditions of {conditions.instants} instants: one is planned for; give means of their rates")
@@ -100,10 +99,7 @@ def offers(problem: Problem, conditions: Conditions, *, ahead: float | None = No
 
 
 def _beyond_paid(problem: Problem, host: Host, now: float, ahead: float) -> float:
-    """Money that `host` costs in the next `ahead` seconds beyond what is paid of it, if the whole period were like these.
-
-    A host that is given back saves nothing before its paid time ends, one in its place is paid from its first moment.
-    """
+    """Return the money for `host` in the next `ahead` seconds beyond its paid time, over the whole period."""
     billing, passed = host.type.billing, now - host.since
     left = billing.units(passed) * billing.unit - passed if host.name else 0.0
     units = max(0.0, ahead - left) / billing.unit if host.name else billing.units(ahead)
@@ -111,13 +107,13 @@ def _beyond_paid(problem: Problem, host: Host, now: float, ahead: float) -> floa
 
 
 def numbers_fixed(problem: Problem, current: Deployment | None) -> tuple[int | None, ...]:
-    """Instances that each operator is to have, None where that is free: of fixed ones as many as now, or one."""
+    """Return the fixed number of instances by operator, None if free."""
     now = np.ones(len(problem.operators)) if current is None else current.instances.sum(axis=0)
     return tuple(max(1, int(count)) if fixed else None for count, fixed in zip(now, problem.fixed, strict=True))
 
 
 def alike(problem: Problem, types: Sequence[HostType]) -> bool:
-    """Whether instances of all operators take as much of each of `types`, so that any fill a host that are few enough."""
+    """Return True if instances of all operators are of equal size on each of `types`."""
     sizes, memory = problem.cores[problem.placed], problem.memory[problem.placed]
     if not sizes.size:
         return True
@@ -128,7 +124,7 @@ def alike(problem: Problem, types: Sequence[HostType]) -> bool:
 
 
 def selected(problem: Problem, choices: Integers) -> tuple[Floats, Floats]:
-    """Costs and selectivities of the options `choices`, shape (operators, plans); arrays of the same shape."""
+    """Return costs and selectivities of the options `choices`, shape (operators, plans)."""
     width = max(len(each) for each in problem.options)
     costs, selectivities = np.zeros((len(problem.options), width)), np.zeros((len(problem.options), width))
     for row, each in enumerate(problem.options):
@@ -139,7 +135,7 @@ def selected(problem: Problem, choices: Integers) -> tuple[Floats, Floats]:
 
 
 def possible_rates(problem: Problem, conditions: Conditions, selectivities: Floats) -> Floats:
-    """Records/s that each operator takes of what comes and waits if nothing limits any; shape (operators, plans)."""
+    """Return records/s at each operator if nothing limits; shape (operators, plans)."""
     given = _given(problem, conditions)
     found = np.zeros(selectivities.shape)
     sent = np.zeros(selectivities.shape)
@@ -157,11 +153,10 @@ def reached(
     capacity: Floats,
     possible: Floats | None = None,
 ) -> Floats:
-    """Relative throughput of the application (4.4 to 4.7) of each of N plans, in one instant; shape (N,).
+    """Return the relative throughput (4.4 to 4.7) of N plans in one instant; shape (N,).
 
-    costs, selectivities: by the options of each plan; capacity: cores of speed 1 by operator, where shared all of them; of
-    shape (operators, N). possible: as from `possible_rates`. The equations are `core.qos.flows`'s, of plans instead of
-    instants; no link limits anything here.
+    As `core.qos.flows` without links. Arrays have shape (operators, N). capacity: cores (speed 1), all if shared.
+    possible: from `possible_rates`.
     """
     if possible is None:
         possible = possible_rates(problem, conditions, selectivities)
@@ -186,16 +181,16 @@ def reached(
 
 
 def _given(problem: Problem, conditions: Conditions) -> Floats:
-    """Records/s that come from outside and that wait, shape (operators, 1)."""
+    """Return records/s from outside and from backlogs, shape (operators, 1)."""
     found = conditions.queues / conditions.seconds
     found[problem.sources] += conditions.rates[0]
     return np.asarray(found[:, None])
 
 
 def least_capacity(problem: Problem, conditions: Conditions, costs: Floats, selectivities: Floats, least: float) -> Floats:
-    """Cores of speed 1 that each operator needs at least, with all others unlimited, for `least`; shape (operators,).
+    """Return the least cores (speed 1) by operator for `least`, all others unlimited; shape (operators,).
 
-    costs, selectivities: of one plan, shape (operators,). Where shared: cores that all need together, in each row.
+    Shared: the common cores in each row. costs, selectivities: of one plan.
     """
     count = len(problem.operators)
     chosen = np.repeat(selectivities[:, None], count, axis=1)
@@ -216,11 +211,10 @@ def least_capacity(problem: Problem, conditions: Conditions, costs: Floats, sele
 def laid_out(
     problem: Problem, active: Sequence[int], chosen: Sequence[tuple[HostOffer, int, Integers]]
 ) -> Deployment | None:
-    """A plan of hosts that hold given instances; None where one instance found no place.
+    """Return a plan of hosts with the given instances; None if one does not fit.
 
-    chosen: offers, each with its number of hosts and the instances of each operator on all of them together. Instances of
-    all operators go to each host in proportion, so that neighbours in the dataflow are near each other; the largest first
-    where their sizes differ.
+    chosen: offers, numbers of hosts, and instances on all of them. Hosts get proportional mixes, so that neighbours in
+    the dataflow are close.
     """
     hosts: list[Host] = []
     rows: list[Integers] = []
@@ -243,7 +237,7 @@ def laid_out(
 
 
 def _in_turn(problem: Problem, instances: Integers, *, by_size: bool) -> Iterator[int]:
-    """Operators in the order in which their `instances` are placed: in turn, in proportion to their numbers."""
+    """Yield operators in placement order: proportional to their numbers."""
     turns = [
         ((number + 0.5) / count, operator) for operator, count in enumerate(instances.tolist()) for number in range(count)
     ]

@@ -1,7 +1,6 @@
-"""Policies that search whole plans: genetic, genetic first and greedy afterwards, and exhaustive.
+"""Policies that search whole plans: genetic, genetic then greedy, and exhaustive.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), 4.7, 4.9 and p. 99. They
-differ from the greedy ones in their search alone; `value_cost` has the round. What they find is better, and takes seconds.
+"Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), 4.7, 4.9 and p. 99.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from elastream_papers.search.proven import optimum
 
 @dataclass(frozen=True)
 class _Breeding(ValueCost):
-    """What policies share that search genetically: for how long they do."""
+    """Limits of policies that search genetically."""
 
     population: int = 100
     generations: int = 5000
@@ -33,47 +32,40 @@ class _Breeding(ValueCost):
 
     @property
     def settings(self) -> GeneticSettings:
-        """How long a search takes."""
         return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
 
 
 @dataclass(frozen=True)
 class Genetic(_Breeding):
-    """GA: a genetic search in every round (thesis, 4.7).
+    """GA: a genetic search in every round (thesis, 4.7); parameters of `GeneticSettings`.
 
-    population, generations, patience, seconds, seed: see `scheduling.genetic.GeneticSettings`. The plan is the same every
-    time, unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else
-    the search starts from the plan in force and counts changes to it as a cost. Then a host costs what is not paid of it.
+    Starts anew if the plan in force misses the goal by far; else changes to it, and hosts' unpaid time, are costs.
     """
 
     name: ClassVar[str] = "genetic"
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """The plan that was bred in this round; that in force where it is time for neither stage."""
+        """Return the plan bred in this round; the plan in force if no stage is due."""
         return _bred(request, self.settings) if _due(request) else answered(request, request.situation.deployment)
 
 
 @dataclass(frozen=True)
 class Hybrid(_Breeding, Centralised):
-    """Genetic first, CE afterwards (thesis, p. 99): the first deployment is searched, and then adapted greedily.
-
-    population, generations, patience, seconds, seed: as of `Genetic`.
-    """
+    """Hybrid of GA and CE (thesis, p. 99): genetic first deployment, greedy adaptation."""
 
     name: ClassVar[str] = "hybrid"
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """The genetic search in the first round, Algorithm 4 in the others."""
+        """Return the genetic search's plan in the first round, Algorithm 4's later."""
         return super().search(request) if request.round else _bred(request, self.settings)
 
 
 @dataclass(frozen=True)
 class Exhaustive(ValueCost):
-    """BR: all plans are searched but those that cannot be better (thesis, p. 90); for small dataflows and low rates.
+    """BR: exhaustive search with pruning (thesis, p. 90), for small dataflows and low rates.
 
-    seconds: how long a round may search. Where they end, an exact model has as long again, and what it proves of the plan
-    is a remark. A plan is searched in the first round, and again where the throughput is below the goal by more than the
-    tolerance, or above it when paid time of a host ends.
+    seconds: limit of a round; then an exact model has as long, and its proof is a remark. Searches first, below the
+    goal, and above it as paid time ends.
     """
 
     seconds: float = 30.0
@@ -86,7 +78,7 @@ class Exhaustive(ValueCost):
             raise InputError(f"seconds is {self.seconds:g}; it must be above 0")
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """The best plan there is, or the best found with what is proven of it; CE's where none reaches the throughput."""
+        """Return the best plan, with its proof if the time ends; CE's if none is feasible."""
         problem, conditions, now = request.situation.problem, request.situation.conditions, request.situation.deployment
         reached = score(problem, now, conditions).mean
         # Above the goal nothing is saved before paid time ends, and the next queue would lease again.
@@ -108,15 +100,14 @@ class Exhaustive(ValueCost):
 
 
 def _due(request: SearchRequest) -> bool:
-    """Whether it is time to search: a plan is of alternates and of hosts, so either will do."""
+    """Return True if a stage is due: a plan has both alternates and hosts."""
     return request.round == 0 or request.alternates or request.resources
 
 
 def _bred(asked: SearchRequest, settings: GeneticSettings) -> SearchResult:
-    """The plan of a genetic search, from the plan in force where that comes near the goal.
+    """Return the plan of a genetic search, from the plan in force if that is near the goal.
 
-    As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above
-    the goal, and for these, plans must hold what it does under a load that lasts.
+    As in Algorithm 4, that plan stays within the tolerance, except when a host's paid time ends.
     """
     problem, conditions, now = asked.situation.problem, asked.situation.conditions, asked.situation.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean

@@ -1,12 +1,7 @@
-"""Finds the plan of the highest profit with a proof, or a plan and a proven bound: what every other search is measured by.
+"""Optimal plans with a proof, or a proven bound: the yardstick of every other search.
 
-A mixed integer model (`linear_model`): alternates, the number of hosts of each offer, and the instances of each operator on
-them. What could leave the dataflow depends on selectivities: combinations of these are solved one by one, or, if they are
-too many, in relaxations, each of a range of them, that are divided where their bound is loose. A plan that is found is
-scored by the equations themselves.
-
-Links are not in the model. They can only lower a throughput: the bound holds with them, too, and the plan is scored with
-them.
+A mixed integer model (`linear_model`) of alternates, hosts by offer, and instances. Combinations of selectivities are
+solved singly or by branch and bound. Plans are scored by the equations; links only lower the throughput.
 """
 
 import heapq
@@ -37,25 +32,22 @@ if TYPE_CHECKING:
     from ortools.math_opt.python.mathopt import LinearSum, Model, Variable
 
 
-ENOUGH = 1e-5
-"""Difference of profit below which a plan counts as optimal: a tenth of a thousandth of the value."""
-SLACK = 1e-6
-"""Part of a throughput that may be missed in the model: what the solver's own tolerances may come to."""
+ENOUGH = 1e-5  # least difference of profit that counts
+SLACK = 1e-6  # part of a throughput that solver tolerances may miss
 
-Allowed: TypeAlias = tuple[tuple[int, ...], ...]
-"""Rows of the options of each operator that a model may choose."""
+Allowed: TypeAlias = tuple[tuple[int, ...], ...]  # permitted options by operator
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What the solver chose. chosen: offers, each with its number of hosts and the instances on them."""
+    """The solver's choice: offers, each with its number of hosts and instances."""
 
     active: tuple[int, ...]
     chosen: tuple[tuple[HostOffer, int, Integers], ...]
 
 
 class LinearModel:
-    """The problem as a linear model. Rates are in parts of the most that an operator can take."""
+    """Linear model of the problem. Rates are parts of an operator's maximum."""
 
     def __init__(
         self,
@@ -90,7 +82,7 @@ class LinearModel:
             self._objective()
 
     def solve(self, seconds: float, beaten: float) -> tuple[Solution | None, float]:
-        """(what was found or None, bound of the profit). beaten: a profit that is to be exceeded."""
+        """Return (solution or None, bound of the profit). beaten: a profit to exceed."""
         from ortools.math_opt.python import mathopt
 
         if not self.fits:
@@ -126,19 +118,19 @@ class LinearModel:
         return Solution(active, tuple(chosen)), bound
 
     def _extreme(self, pick: Callable[[list[float]], float]) -> Floats:
-        """The most or the least that each operator can take, over the options allowed."""
+        """Return the extreme rate of each operator over the permitted options."""
         options = zip(self.problem.options, self.allowed, strict=True)
         each = np.array([pick([among[a].selectivity for a in rows]) for among, rows in options])
         return possible_rates(self.problem, self.conditions, each[:, None])[:, 0]
 
     def _useful(self, row: int, offer: HostOffer) -> int:
-        """Instances on hosts of `offer` beyond which one more is of no use: they work everything that can come, and one."""
+        """Return how many instances of an operator are useful on hosts of `offer`."""
         speed = offer.speed * float(self.problem.per_instance[row])
         useful = self.fixed[row] or (math.ceil(self.needs[row] / speed) + 1 if speed > 0 else 1)
         return max(0, min(int(offer.fits[row]) * min(offer.most, self.problem.max_hosts), useful))
 
     def _most_hosts(self, offer: HostOffer) -> int:
-        """Hosts of `offer` beyond which one more is of no use; as many as there must be at least are never too many."""
+        """Return how many hosts of `offer` are useful."""
         problem = self.problem
         if problem.shared:
             each = offer.speed * offer.type.cores
@@ -148,13 +140,13 @@ class LinearModel:
         return min(offer.most, problem.max_hosts, useful + problem.min_hosts)
 
     def _order(self) -> None:
-        """Equal offers of one host each are interchangeable (symmetry): the first of them are leased first."""
+        """Break symmetry: equal offers of one host are leased in order."""
         for k, (one, other) in enumerate(zip(self.offers, self.offers[1:], strict=False)):
             if one.most == other.most == 1 and one.host == other.host:
                 self.model.add_linear_constraint(self.hosts[k] >= self.hosts[k + 1])
 
     def _flow(self, *, at_most: bool) -> list[list["Variable"]]:
-        """Rates by operator and option allowed, 0 of those not chosen: at most, or at least, what arrives."""
+        """Return rates by operator and option, 0 unless chosen, bounded by the arrivals."""
         problem, model = self.problem, self.model
         found = [[model.add_variable(lb=0.0, ub=1.0 if most > 0 else 0.0) for _ in rows]
                  for rows, most in zip(self.allowed, self.most.tolist(), strict=True)]  # fmt: skip
@@ -174,12 +166,11 @@ class LinearModel:
         return found
 
     def _worked(self, rates: Sequence[Sequence["Variable"]], row: int) -> "LinearSum | float":
-        """Cores of speed 1 that an operator works."""
         options, most = self.problem.options[row], float(self.most[row])
         return sum(most * options[a].cost * rate for rate, a in zip(rates[row], self.allowed[row], strict=True))
 
     def _own_cores(self) -> None:
-        """Instances hold cores of hosts; what operators take has cores to work it (4.4), and enough leaves (4.7)."""
+        """Constrain rates to the instances' cores (4.4), and the output to the goal (4.7)."""
         problem, model = self.problem, self.model
         taken = self._flow(at_most=True)
         placed = np.flatnonzero(problem.placed).tolist()
@@ -207,10 +198,7 @@ class LinearModel:
         self._leaves(taken)
 
     def _leaves(self, taken: Sequence[Sequence["Variable"]]) -> None:
-        """Of what could reach each output it takes a part; the mean of the parts is enough (4.7).
-
-        Where what could reach one is a choice, the part times that is relaxed to its convex hull (McCormick's envelope).
-        """
+        """Constrain the mean relative output (4.7), relaxed to the convex hull (McCormick's envelope)."""
         rows = [row for row in self.problem.outputs.tolist() if self.most[row] > 0]
         varies = [row for row in rows if self.most[row] - self.fewest[row] > self.most[row] * ROUNDING]
         possible = self._flow(at_most=False) if varies else []
@@ -227,7 +215,7 @@ class LinearModel:
             self.model.add_linear_constraint(sum(parts) >= self.least * len(parts))
 
     def _shared_cores(self) -> None:
-        """Where all operators take turns on all cores, all take the same part of what they could: cores over work."""
+        """Constrain operators that share all cores to equal parts of their rates."""
         possible = self._flow(at_most=False)
         rows = [row for row in range(len(self.problem.operators)) if self.needs[row] > 0]
         if rows:
@@ -236,7 +224,6 @@ class LinearModel:
             self.model.add_linear_constraint(sum(cores) >= self.least * work)
 
     def _objective(self) -> None:
-        """The profit: linear in the options' values and in the hosts."""
         problem, conditions = self.problem, self.conditions
         first = [rows[0] for rows in self.allowed]
         start = value_of(problem, first)
@@ -254,15 +241,11 @@ class LinearModel:
         self.model.maximize(self.profit)
 
 
-MARGIN = 1e-5
-"""Throughput to plan for beyond the least, where a plan was within `SLACK` of the least and missed it."""
-COMBINATIONS = 64
-"""Most combinations of selectivities that are solved one by one."""
-APART = 40
-"""Most hosts that are told apart, where instances of unlike sizes found no room on hosts counted together."""
+MARGIN = 1e-5  # extra throughput for a plan that missed the least within `SLACK`
+COMBINATIONS = 64  # most combinations of selectivities to solve one by one
+APART = 40  # most hosts modelled singly, if unequal instances did not fit
 
-Part: TypeAlias = tuple[tuple[HostOffer, ...], Allowed]
-"""One model: the hosts and the options that it may choose."""
+Part: TypeAlias = tuple[tuple[HostOffer, ...], Allowed]  # one model: its hosts and options
 
 
 def optimum(
@@ -273,19 +256,17 @@ def optimum(
     least: float | None = None,
     current: Deployment | None = None,
 ) -> Optimum:
-    """The plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
+    """Return the plan of the highest profit (4.8) with a relative throughput (4.7) of at least `least`.
 
-    seconds: time limit. least: the goal's throughput, if None. current: the plan in force, of whose fixed operators the
-    number of instances stays; None: one of each. The same plan is found every time, unless the time limit is reached.
-
-    Raises InputError for conditions of several instants.
+    seconds: time limit, the only source of differences. least: default the goal's. current: plan in force; fixes fixed
+    operators' instances. Raises InputError for conditions of several instants.
     """
     least = problem.goal.throughput if least is None else least
     return _Proof(problem, conditions, least, current, seconds).optimum()
 
 
 class _Proof:
-    """One search for the optimum, as one model or several, within its time."""
+    """One search for the optimum, by one model or several."""
 
     def __init__(
         self, problem: Problem, conditions: Conditions, least: float, current: Deployment | None, seconds: float
@@ -299,7 +280,7 @@ class _Proof:
         self.profit = -math.inf
 
     def optimum(self) -> Optimum:
-        """The best of all models, with the bound of all."""
+        """Return the best of all models, with their bound."""
         every = tuple(tuple(range(len(options))) for options in self.problem.options)
         combinations = list(_combinations(self.problem)) or [every]
         relaxed = len(combinations) > COMBINATIONS
@@ -310,12 +291,10 @@ class _Proof:
         return Optimum(self.best, scored, bound, proven, time.monotonic() - self.began)
 
     def _each(self, parts: Sequence[Part]) -> float:
-        """The bound of all models, solved one by one."""
         return max(self._solved(among, allowed, len(parts) - number) for number, (among, allowed) in enumerate(parts))
 
     def _best_first(self, parts: Sequence[Part]) -> float:
-        """The bound of relaxed models: that with the highest is divided by selectivities until none is above the plan
-        found, or time is over. What could leave is a choice in a smaller range then, and the relaxation nearer."""
+        """Return the bound of relaxed models by branch and bound on selectivities."""
         left: list[tuple[float, int, Part]] = []
         solved = closed = -math.inf
         for number, part in enumerate(parts):
@@ -334,14 +313,14 @@ class _Proof:
         return max(closed, -left[0][0] if left else -math.inf)
 
     def _as_slow(self) -> list[tuple[HostOffer, ...]]:
-        """The offers; where all hosts wait for the slowest, those at least as fast as each, and as slow."""
+        """Return the offers; if all hosts wait for the slowest, the faster ones slowed to each speed."""
         if not (self.problem.shared and self.problem.equal):
             return [self.offers]
         speeds = sorted({offer.speed for offer in self.offers})
         return [tuple(replace(each, speed=speed) for each in self.offers if each.speed >= speed) for speed in speeds]
 
     def _solved(self, among: tuple[HostOffer, ...], allowed: Allowed, left: int) -> float:
-        """Solve one model, keep its plan if it is the best, and return its bound. left: models not solved yet."""
+        """Solve one model, keep its plan if better, return its bound. left: unsolved models."""
         until = time.monotonic() + (self.until - time.monotonic()) / left
         found, bound = self._solve(among, allowed, self.least, until)
         for _ in range(3):
@@ -360,7 +339,7 @@ class _Proof:
         return model.solve(max(0.1, until - time.monotonic()), self.profit)
 
     def _kept(self, found: Solution) -> bool:
-        """Whether that is a plan that reaches the throughput; the best of them is kept."""
+        """Return True if a solution's plan reaches the throughput; keep the best."""
         plan = laid_out(self.problem, found.active, found.chosen)
         if plan is None:
             return False
@@ -373,7 +352,7 @@ class _Proof:
 
 
 def _combinations(problem: Problem) -> Iterator[Allowed]:
-    """Options that have the same selectivity of each operator, in all combinations, up to one more than are solved."""
+    """Yield combinations of equal selectivities, at most one more than are solved."""
     rows = []
     for options in problem.options:
         by_selectivity: dict[float, list[int]] = {}
@@ -387,7 +366,7 @@ def _combinations(problem: Problem) -> Iterator[Allowed]:
 
 
 def _divided(problem: Problem, allowed: Allowed) -> tuple[Allowed, ...]:
-    """`allowed` in two, by the selectivities of the operator whose differ most; nothing where none differ."""
+    """Split `allowed` at the operator with the widest selectivities; empty if none differ."""
     rows = [[problem.options[row][a].selectivity for a in options] for row, options in enumerate(allowed)]
     spreads = [max(each) - min(each) for each in rows]
     at = int(np.argmax(spreads))
@@ -401,7 +380,6 @@ def _divided(problem: Problem, allowed: Allowed) -> tuple[Allowed, ...]:
 
 
 def _same(problem: Problem, active: Sequence[int]) -> Allowed:
-    """Options that have the selectivities of `active`."""
     return tuple(
         tuple(row for row, option in enumerate(options) if option.selectivity == options[chosen].selectivity)
         for options, chosen in zip(problem.options, active, strict=True)
@@ -409,7 +387,7 @@ def _same(problem: Problem, active: Sequence[int]) -> Allowed:
 
 
 def _told_apart(every: Sequence[HostOffer], found: Solution) -> tuple[HostOffer, ...]:
-    """The offers with a few single hosts instead of numbers of hosts, about as many as were chosen of each."""
+    """Return the offers with about the chosen number of single hosts."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))
     return tuple(

@@ -1,4 +1,4 @@
-"""Simulated plant with a queue per instance and hosts whose cores and link are shared, as in Storm."""
+"""Plant with a queue per instance, on hosts whose cores and link are shared, as in Storm."""
 
 from elastream_papers.tasks.network import TaskNetwork
 from elastream_papers.tasks.settings import Background, TaskSettings

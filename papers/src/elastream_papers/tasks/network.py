@@ -1,8 +1,7 @@
-"""Simulates instances with a queue each on hosts whose cores and link they share, as Storm runs executors in workers.
+"""Instances with a queue each, on hosts whose cores and link they share, as in Storm.
 
-Placement matters beyond host speed: the instances on a host share its capacity, so an overloaded host delays all of them.
-Records are amounts that flow in time steps; each instance gets its share (`Settings.shares`), and the age of waiting
-records is kept as a mean. Random waiting in queues below capacity is not modelled; several inputs are merged.
+Records are amounts that flow in time steps by each instance's share (`Settings.shares`), with a mean age. Random waiting
+below capacity is not modelled; several inputs are merged.
 """
 
 import math
@@ -26,12 +25,9 @@ from elastream_papers.tasks.settings import TaskSettings
 from elastream_papers.tasks.shared_hosts import SharedHosts, background_of, shared_hosts
 from elastream_papers.tasks.station import TaskStation, mean_of_both
 
-STEPS = 20
-"""Time steps per monitoring period."""
-PASSES = 4
-"""Most iterations per step that fit the demand on hosts to their capacity."""
-HALVINGS = 24
-"""Of the part of the records that enter in a step, where a limit of records under way bounds it."""
+STEPS = 20  # time steps per monitoring period
+PASSES = 4  # most iterations to fit demand to host capacity
+HALVINGS = 24  # bisections for the records admitted under `pending`
 
 
 class TaskNetwork(QueueNetwork):
@@ -61,11 +57,9 @@ class TaskNetwork(QueueNetwork):
         return frozenset(self.graph.by_name)
 
     def background_of(self, hosts: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return the load of other processes on each of `hosts`: (cores, bytes/s)."""
         return background_of(self.settings, hosts)
 
     def _grouped(self, epoch: int) -> None:
-        """Find which sources feed operators together under the composition of `epoch`."""
         self.grouped = epoch
         self.groups = source_groups(self)
         self.before = [(0.0, 0.0)] * len(self.groups)
@@ -85,7 +79,6 @@ class TaskNetwork(QueueNetwork):
             self._note_effective(begin)
 
     def _step(self, begin: float, lasts: float, pool: SimulatedHosts) -> None:
-        """Simulate one step: admitted records flow through all operators, limited by the hosts' cores and links."""
         placed = self._current(begin, pool)
         waiting = self._waiting(begin + lasts)
         parts = [self._room(number, members, waiting, lasts) for number, (members, _) in enumerate(self.groups)]
@@ -115,7 +108,7 @@ class TaskNetwork(QueueNetwork):
         lasts: float,
         scale: tuple[Floats, Floats],
     ) -> tuple[Floats, tuple[Floats, Floats]]:
-        """(records that instances process in a step, what hosts and links grant of the demand for them)."""
+        """Return (processed records by instance, demand granted by hosts and links)."""
         at = np.where(placed.host >= 0, placed.host, 0)
         hosts, links = placed.room.size, placed.link.size
         by_cores, by_link = scale if (scale[0].size, scale[1].size) == (hosts, links) else (np.ones(hosts), np.ones(links))
@@ -133,7 +126,7 @@ class TaskNetwork(QueueNetwork):
         return served, (by_cores, by_link)
 
     def _waiting(self, end: float) -> dict[str, tuple[float, float]]:
-        """Records that wait at each source until `end`, and their mean arrival time."""
+        """Return records waiting at each source until `end`, and their mean arrival time."""
         found = {}
         for name, (held, born) in self.held.items():
             flow = self.sources[name].until(end)
@@ -142,7 +135,7 @@ class TaskNetwork(QueueNetwork):
         return found
 
     def _room(self, number: int, members: Sequence[str], waiting: Mapping[str, tuple[float, float]], lasts: float) -> float:
-        """Part of what waits at the sources of a group for which there is room within their `pending` limit."""
+        """Return the part of a group's waiting records that fits its `pending` limit."""
         under_way = self._queued(self.groups[number][1])
         every = sum(waiting[name][0] for name in members)
         # Records finished within the step free room; estimated by those of the last step.
@@ -159,12 +152,7 @@ class TaskNetwork(QueueNetwork):
         lasts: float,
         away: float,
     ) -> list[float]:
-        """The same where a record is under way for `away` seconds beside its waiting: the most that may enter in a step.
-
-        Little's law: what enters in `lasts` seconds has `away` / `lasts` of itself in transit at any time. The largest
-        part for which that, and what the step leaves in queues, are within the limit; by bisection, as what is left grows
-        with what enters.
-        """
+        """Return the same where records are also in transit for `away` seconds (Little's law), by bisection."""
         if self.changing:
             return [0.0] * len(self.groups)
         limits = [self.settings.pending * len(members) for members, _ in self.groups]
@@ -195,7 +183,6 @@ class TaskNetwork(QueueNetwork):
     def _left(
         self, placed: SharedHosts, queues: Floats, entering: Mapping[str, tuple[float, float]], served: Floats
     ) -> list[float]:
-        """Records of each group's sources that a step leaves in queues."""
         emitted = {name: amount for name, (amount, _) in entering.items()}
         left = {}
         for station in self.stations:
@@ -212,7 +199,7 @@ class TaskNetwork(QueueNetwork):
     def _admitted(
         self, waiting: Mapping[str, tuple[float, float]], parts: Sequence[float]
     ) -> dict[str, tuple[float, float]]:
-        """Records that each source admits, and their mean arrival time. parts: of what waits, by group."""
+        """Return records admitted by source, and their mean arrival time. parts: by group."""
         return {
             name: (waiting[name][0] * part, waiting[name][1])
             for (members, _), part in zip(self.groups, parts, strict=True)
@@ -227,7 +214,7 @@ class TaskNetwork(QueueNetwork):
         most: Floats,
         granted: Floats,
     ) -> tuple[Floats, Floats]:
-        """(core-seconds that instances demand, records that they process) if `granted` of the demand is, by instance."""
+        """Return (core-seconds demanded, records processed) by instance if `granted` of the demand is."""
         wanted, served = np.zeros(queues.size), np.zeros(queues.size)
         emitted = {name: amount for name, (amount, _) in entering.items()}
         for station in self.stations:
@@ -242,7 +229,7 @@ class TaskNetwork(QueueNetwork):
     def _settle(
         self, placed: SharedHosts, entering: Mapping[str, tuple[float, float]], served: Floats, now: float, lasts: float
     ) -> None:
-        """Record a step's results: queues, ages, work and emitted records. now: the middle of the step."""
+        """Record a step's queues, ages, work and output. now: the middle of the step."""
         emitted = dict(entering)
         for station in self.stations:
             assert isinstance(station, TaskStation)
@@ -293,17 +280,15 @@ class TaskNetwork(QueueNetwork):
                     self.committed += entering[name][0] * self.part_of(edge)
 
     def part_of(self, edge: Edge) -> float:
-        """Fraction of what the source of `edge` emits that travels over `edge`."""
         if edge.delivery is not Delivery.ROUND_ROBIN:
             return 1.0
         return 1 / sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
 
     def inputs_of(self, name: str) -> list[Edge]:
-        """Edges over which records reach an operator now."""
         return [edge for edge in self.graph.inputs[name] if edge in self.live[edge.source]]
 
     def _current(self, now: float, pool: SimulatedHosts) -> SharedHosts:
-        """The current placement, recomputed if instances, shares or host speeds have changed."""
+        """Return the placement, recomputed after changes of instances, shares or speeds."""
         tasks: list[TaskStation] = []
         for station in self.stations:
             assert isinstance(station, TaskStation)
@@ -331,12 +316,11 @@ def _one(duration: float, count: float) -> Items:
     return Items(np.array([duration]), np.array([count]), np.array([count]))
 
 
-LEAST = 1e-9
-"""Records of a source that has none, as a weight beside others'."""
+LEAST = 1e-9  # weight of a source without records
 
 
 def source_groups(network: QueueNetwork) -> list[tuple[list[str], dict[str, float]]]:
-    """Groups of sources that reach a common operator, with the records at each operator per record of the group."""
+    """Return groups of sources with a common operator, and records at each operator."""
     graph, terms = network.graph, network.terms[min(network.taken.values())]
     composition = terms.composition
     selectivity = {name: cost.selectivity for name, cost in terms.costs.items()}

@@ -12,7 +12,7 @@ from elastream.simulator import Settings
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Load of other processes on a host, served before its tasks. cores: number; link: bytes/s."""
+    """Load of other processes on a host, served first: cores, and bytes/s of its link."""
 
     cores: float = 0.0
     link: float = 0.0
@@ -24,17 +24,16 @@ class Background:
 
 @dataclass(frozen=True)
 class TaskSettings(Settings):
-    """Constants of a plant of tasks, beside those of every simulated plant.
+    """Constants of a plant of tasks.
 
-    shares: weights by instance of an operator. efforts: factors on an operator's cost by instance, as shares are given.
-    pending: most records of a source in flight at once, the others wait at the source (Storm's max.spout.pending).
-    machine_link: bytes/s of the link that the hosts of one region share: they are processes of one machine, and records
-    within a region need neither time nor link. None: each host is a machine, with its type's link.
+    shares, efforts: weights and cost factors by instance. pending: most records of a source in flight (Storm's
+    max.spout.pending). machine_link: bytes/s shared by a region's hosts, within which records need no link. None: each
+    host is a machine.
     """
 
+    # Seconds. Assumed: from a record's last result until its successor enters, under `pending`; then transit counts as in
+    # flight. 0: senders react at once.
     turnaround: float = 0.0
-    """Seconds. Assumed: from a record's last result until the next record enters in its place, where `pending` limits them;
-    records in transit count as in flight then. 0: senders react at once, and only waiting records are in flight."""
     efforts: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
     pending: float = math.inf
     machine_link: float | None = None

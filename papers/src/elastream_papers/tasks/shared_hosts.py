@@ -1,7 +1,6 @@
-"""Where instances are that share the cores and links of their hosts: what a record costs each, and how long it travels.
+"""Placement of instances that share cores and links: costs and transit times of records.
 
-A link is a host's, or that of a machine with several hosts, such as Storm's workers on a worker node
-(`TaskSettings.machine_link`): what stays within a machine then takes neither time nor link.
+Within a machine with several hosts (`TaskSettings.machine_link`) records need neither time nor link.
 """
 
 import math
@@ -22,12 +21,11 @@ from elastream_papers.tasks.station import TaskStation
 
 @dataclass(frozen=True)
 class SharedHosts:
-    """Current placement of all instances. Arrays by instance, except `room`, by host, and `link`, by link.
+    """Placement of all instances, as arrays by instance (`room`: by host, `link`: by link).
 
-    slices: instances of each operator. host: row of the host, -1 if unplaced. cost: core-seconds per record. limit: cores
-    that an instance can use. wire: row of its link. carried: bytes per record over that link. room: cores. link: bytes/s,
-    inf without a limit. shares: fraction of the operator's records. travelled: mean seconds in transit over each edge.
-    away: seconds that a source's record is in transit, until the last of what it brings has arrived.
+    slices: of each operator. host: row or -1. cost: core-seconds per record. limit: usable cores. wire: row of its link.
+    carried: bytes per record. room: cores. link: bytes/s. shares: of the operator's records. travelled: mean seconds by
+    edge. away: seconds until a source record's last effect.
     """
 
     slices: Mapping[str, slice]
@@ -44,28 +42,25 @@ class SharedHosts:
 
 
 class Connected(Protocol):
-    """What is read of a network of tasks."""
+    """Members of a task network that placement needs."""
 
     settings: TaskSettings
     graph: Graph
     live: dict[str, list[Edge]]
 
     def inputs_of(self, name: str) -> Sequence[Edge]:
-        """Edges over which records reach an operator now."""
+        """Return the current input edges of an operator."""
         ...
 
     def part_of(self, edge: Edge) -> float:
-        """Fraction of what the source of `edge` emits that travels over `edge`."""
+        """Return the fraction of a source's output that travels over `edge`."""
         ...
 
 
 def shared_hosts(
     network: Connected, tasks: Sequence[TaskStation], volumes: Mapping[str, float], pool: SimulatedHosts, now: float
 ) -> SharedHosts:
-    """Where the instances of `tasks`, operators in topological order, are at `now`.
-
-    volumes: records at an operator for each of a source.
-    """
+    """Return the placement of `tasks` (topological order) at `now`. volumes: records per source record."""
     settings = network.settings
     ends = np.cumsum([0, *(len(station.crew) for station in tasks)]).tolist()
     slices = {station.name: slice(a, b) for station, a, b in zip(tasks, ends, ends[1:], strict=False)}
@@ -115,13 +110,13 @@ def shared_hosts(
 
 
 def background_of(settings: TaskSettings, hosts: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return the load of other processes on each of `hosts`: (cores, bytes/s), 0 by default; shape (hosts,) each."""
+    """Return (cores, bytes/s) of other processes on each of `hosts`; shape (hosts,) each."""
     loads = [settings.background.get(host, Background()) for host in hosts]
     return np.array([each.cores for each in loads]), np.array([each.link for each in loads])
 
 
 def _links(settings: TaskSettings, pool: SimulatedHosts, hosts: int) -> tuple[Integers, Floats]:
-    """(Row of each host's link; bytes/s of each link, inf without a limit)."""
+    """Return (link row by host; bytes/s by link, inf without a limit)."""
     if settings.machine_link is None:
         return np.arange(hosts), np.where(pool.bandwidth[:hosts] > 0, pool.bandwidth[:hosts], math.inf)
     regions = [lease.type.region for lease in pool.leases] or [""]

@@ -1,4 +1,4 @@
-"""An operator whose instances have queues of their own and share the cores and links of their hosts."""
+"""An operator with a queue per instance, on shared cores and links."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ from elastream_papers.tasks.settings import TaskSettings
 
 
 class TaskStation(Station):
-    """An operator. crew.queued: records waiting at each instance; crew.born: the mean time at which they arrived.
+    """An operator.
 
-    loose: records of removed instances, to be divided among the others.
+    crew.born: mean arrival time of its queued records. loose: records of removed instances, to redistribute.
     """
 
     def __init__(self, operator: Operator, stream: int, settings: TaskSettings) -> None:
@@ -25,18 +25,16 @@ class TaskStation(Station):
 
     @property
     def needs(self) -> tuple[float, float]:
-        """A token amount of cores, which are shared (makes the pool spread instances evenly), and the memory."""
+        """Return a token amount of cores (shared, so that the pool spreads instances) and the memory."""
         return 1e-6, self.operator.memory
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the operator's records that each instance gets now."""
         mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
         return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
 
     @property
     def efforts(self) -> Floats:
-        """Factor on the operator's cost per record at each instance now."""
         return self.settings.by_instance(self.settings.efforts, self.name, self.crew.index, self.now)
 
     @property
@@ -45,7 +43,7 @@ class TaskStation(Station):
 
     @property
     def in_service(self) -> float:
-        """0: a record in service still counts as waiting."""
+        """Return 0: records in service still wait."""
         return 0.0
 
     @property
@@ -53,7 +51,7 @@ class TaskStation(Station):
         return self.queued > 1e-6
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances and pass their records to the others; those of a lost host keep them and restart elsewhere."""
+        """Remove instances and redistribute their records; those of a lost host restart elsewhere."""
         if lost:
             return
         crew = self.crew
@@ -66,6 +64,6 @@ class TaskStation(Station):
 
 
 def mean_of_both(weight: float, value: float, more: float, more_sum: float) -> float:
-    """Mean over `weight` records with mean `value` and `more` records with sum `more_sum`; 0 for no records."""
+    """Return the mean of `weight` records of mean `value` and `more` records of sum `more_sum`; 0 for none."""
     total = weight + more
     return (weight * value + more_sum) / total if total > ROUNDING else 0.0

@@ -1,4 +1,4 @@
-"""The cloud of chapters 4 and 5 of the thesis, and simulated runs on it that begin with a plan in force."""
+"""The cloud of chapters 4 and 5 of the thesis, and simulated runs from a plan in force."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,23 +26,21 @@ from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 from elastream.units import ROUNDING
 from elastream_papers.harness.assumptions import assumed
 
-RUN, INSTANT = 12 * 3600.0, 300.0
-"""Seconds of a run, and between two rounds (thesis, pp. 88 and 111)."""
+RUN, INSTANT = 12 * 3600.0, 300.0  # seconds of a run, and between two rounds (thesis, pp. 88 and 111)
+# Cores, speed of a core (EC2 compute units), GiB and $ an hour: us-east-1, 26 September 2013, the oldest list at hand. The
+# thesis names m1 and no price (p. 94).
 PRICES: Mapping[str, tuple[int, float, float, float]] = {
     "m1.small": (1, 1.0, 1.7, 0.06),
     "m1.medium": (1, 2.0, 3.75, 0.12),
     "m1.large": (2, 2.0, 7.5, 0.24),
     "m1.xlarge": (4, 2.0, 15.0, 0.48),
 }
-"""Cores, speed of a core (EC2 compute units; the m1.small's is 1), GiB and $ an hour: us-east-1, 26 September 2013, the
-oldest list at hand. The thesis names m1 and no price (p. 94)."""
-GIB = 2**30 / 1e6
-"""Megabytes."""
+GIB = 2**30 / 1e6  # megabytes
 
 
 @dataclass(frozen=True)
 class CloudAssumptions:
-    """What the thesis does not give of its cloud and loads, which can be halved and doubled."""
+    """Values of cloud and loads missing in the thesis."""
 
     start: float = assumed(
         100.0, "s from lease to ready", "97 s: Linux on EC2, mean (Mao and Humphrey 2012, 'A performance study on the VM "
@@ -55,7 +53,7 @@ class CloudAssumptions:
 
 
 def host_types(given: CloudAssumptions) -> tuple[HostType, ...]:
-    """The m1 types, smallest first, billed by the hour."""
+    """Return the m1 types, smallest first, billed by the hour."""
     return tuple(
         HostType(
             name, cores=float(cores), speed=speed, memory=memory * GIB, price=price, billing=Billing(3600.0),
@@ -66,7 +64,7 @@ def host_types(given: CloudAssumptions) -> tuple[HostType, ...]:
 
 
 def walk(mean: float, seed: int, given: CloudAssumptions, seconds: float = RUN, every: float = 120.0) -> Pattern:
-    """A load that walks within +-50 % of `mean` records/s (thesis, p. 86): even steps, folded back at both ends."""
+    """Return a load walking within +-50 % of `mean` records/s (thesis, p. 86), reflected at the ends."""
     draws = np.random.default_rng([seed, 41]).uniform(-given.step, given.step, math.ceil(seconds / every))
     # Folding an unbounded walk at both ends is the walk that reflects there.
     place = np.abs(np.mod(np.cumsum(draws) - 0.5, 2.0) - 1.0) - 0.5
@@ -74,20 +72,18 @@ def walk(mean: float, seed: int, given: CloudAssumptions, seconds: float = RUN, 
 
 
 def loads_between(rates: Floats, every: float, seconds: float) -> Pattern:
-    """A load of these rates, records/s, each for `every` seconds. Rounded, so that it is the same on every machine."""
+    """Return a load of these rates (records/s), each for `every` seconds; rounded, so equal on every machine."""
     levels = [round(float(rate), 9) for rate in rates]
     return Pattern(tuple(Section(min(every, seconds - number * every), rate, rate) for number, rate in enumerate(levels)))
 
 
-MONITOR = INSTANT
-"""Seconds between two measurements: those of an instant are what the thesis plans by (p. 73)."""
-MAX_HOSTS = 10_000
-"""Most hosts: above what 8,000 messages/s need."""
+MONITOR = INSTANT  # seconds between measurements, by which the thesis plans (p. 73)
+MAX_HOSTS = 10_000  # above the needs of 8,000 messages/s
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a run is of. loads: by source; expected: records/s by source that the first plan is made for."""
+    """Conditions of a run. loads: by source; expected: records/s by source for the first plan."""
 
     graph: Graph
     types: Sequence[HostType]
@@ -98,7 +94,6 @@ class Site:
     seed: int
 
     def plant(self, **given: object) -> SimulatedPlant:
-        """The plant of this run at time 0."""
         return make_plant(
             lay_out(self.graph, chained=False), host_types=self.types, loads=self.loads, seed=self.seed,
             settings=self.settings, max_hosts=MAX_HOSTS, **given,  # type: ignore[arg-type]
@@ -106,8 +101,7 @@ class Site:
 
 
 def settings_of(given: CloudAssumptions, *, varies: bool, seed: int) -> Settings:
-    """Settings of a plant. varies: whether speeds of hosts walk as documented, and links are as section 1.3 measured
-    them."""
+    """Return settings of a plant. varies: host speeds walk, and links are as in section 1.3."""
     fixed = Settings(monitor=MONITOR, travel=Travel.COHORTS, start_cached=given.instance)
     if not varies:
         return fixed
@@ -115,7 +109,7 @@ def settings_of(given: CloudAssumptions, *, varies: bool, seed: int) -> Settings
 
 
 def problem_at(site: Site) -> tuple[Problem, Conditions]:
-    """The problem before anything is leased, under the expected rates and the rated speeds of hosts (thesis, p. 70)."""
+    """Return the problem before any lease, at expected rates (thesis, p. 70)."""
     seen = site.plant().observe()
     found = read(seen, site.goal, INSTANT).problem
     rates = np.array([[site.expected[found.operators[row]] for row in found.sources]])
@@ -123,7 +117,7 @@ def problem_at(site: Site) -> tuple[Problem, Conditions]:
 
 
 def deployed(site: Site, problem: Problem, plan: Deployment) -> SimulatedPlant:
-    """The plant with `plan` in force at time 0, its hosts up and its instances where it has them."""
+    """Return the plant with `plan` in force at time 0."""
     on = {
         name: np.repeat(np.arange(len(plan.hosts)), plan.instances[:, row]).tolist()
         for row, name in enumerate(problem.operators)
@@ -143,14 +137,14 @@ def deployed(site: Site, problem: Problem, plan: Deployment) -> SimulatedPlant:
 
 
 def run_site(site: Site, plant: SimulatedPlant, policy: Policy) -> tuple[Worth, SimulatedRun]:
-    """What `policy` comes to on `plant` in 12 hours, and the run."""
+    """Run `policy` on `plant` for 12 hours; return its worth and the run."""
     watch = WorthWatch(site.graph, site.goal, INSTANT)
     run = simulated(plant, policy, period=INSTANT, until=RUN, look=watch.look)
     return watch.worth(), run
 
 
 def of_best(graph: Graph) -> Graph:
-    """The dataflow with only the alternate of the highest value of each operator (thesis, p. 94: "Gamma = 1")."""
+    """Return the dataflow with only the best alternates (thesis, p. 94: "Gamma = 1")."""
     return replace(
         graph,
         operators=tuple(
@@ -161,8 +155,7 @@ def of_best(graph: Graph) -> Graph:
 
 
 def at_best(site: Site) -> tuple[float, float, float]:
-    """(profit, value, money) of a run in which every instant has the alternates that leave most (4.8), and of each operator
-    just the instances that its records need, on cores of the type that cost least for them."""
+    """Return (profit, value, money) of a run with the best alternates (4.8) in every instant."""
     problem, _ = problem_at(site)
     trace = site.settings.speed_trace
     speed = 1.0 if trace is None else float(trace.factors.mean())
@@ -182,7 +175,6 @@ def at_best(site: Site) -> tuple[float, float, float]:
 
 
 def _hourly(problem: Problem, rates: Floats, speed: float, active: Sequence[int]) -> float:
-    """Money an hour of the instances that work `rates`, all cores being `speed` times as fast as rated."""
     works = problem.network.unlimited(rates, problem.selectivities(active)) * problem.costs(active)
 
     def of(kind: HostType) -> Floats:
@@ -194,8 +186,7 @@ def _hourly(problem: Problem, rates: Floats, speed: float, active: Sequence[int]
 
 
 def _best(problem: Problem, rates: Floats, speed: float, active: list[int]) -> list[int]:
-    """The alternates whose value, less what their instances cost for the period, is highest: one after the other is tried
-    until none is better."""
+    """Return the alternates of the highest value less instance costs, by coordinate search."""
 
     def worth(each: list[int]) -> float:
         money = _hourly(problem, rates, speed, each) * problem.goal.period / HOUR

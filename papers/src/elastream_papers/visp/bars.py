@@ -1,4 +1,4 @@
-"""Bars of the VISP experiment, of the paper's Tables 3 to 6 and its discussion: each of paired runs, with its interval."""
+"""Bars of the VISP experiment: Tables 3 to 6 and the discussion, on paired runs."""
 
 import math
 import statistics
@@ -10,18 +10,15 @@ from elastream.evaluation.findings import Check
 from elastream_papers.harness.checks import MeanInterval, mean_at_least, ordered
 from elastream_papers.visp.experiment import BTUS, COLUMNS, LEVELS, VispRun
 
-REQUIRED_POINTS = 15.0
-"""Issue: BTU60's near-real-time compliance is at least 15 points above the threshold's (paper: 93 % against 67 %)."""
-REQUIRED_SAVING = 0.20
-"""Issue: total near-real-time cost of BTU60 at least 20 % below the threshold's (paper: 36 %)."""
+REQUIRED_POINTS = 15.0  # BTU60's near-real-time compliance, points above the threshold's (paper: 93 % against 67 %)
+REQUIRED_SAVING = 0.20  # BTU60's total near-real-time cost below the threshold's (paper: 36 %)
 
-PRINTED = 0.005
-"""Half of a whole per cent, to which the paper prints compliance: of two that are printed alike neither is the greater."""
+PRINTED = 0.005  # half of a per cent, the precision of printed compliance: equal values have no order
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """Mean and sample standard deviation over seeds; NaN values are ignored. values: by seed, in the order of runs."""
+    """Mean and sample standard deviation over seeds, without NaN. values: by seed."""
 
     mean: float
     deviation: float
@@ -45,7 +42,7 @@ Figures = Mapping[str, Columns]
 
 
 def tabulate(runs: Sequence[VispRun]) -> Figures:
-    """pattern -> column (`"btu 10"`, ..., `"threshold 60"`) -> metric -> its values over the seeds; what was run only."""
+    """Return pattern -> column (`"btu 10"`, ..., `"threshold 60"`) -> metric -> values over seeds."""
     found: dict[str, dict[str, dict[str, Statistic]]] = {}
     for pattern in dict.fromkeys(run.case.pattern for run in runs):
         columns = found.setdefault(pattern, {})
@@ -62,12 +59,12 @@ def tabulate(runs: Sequence[VispRun]) -> Figures:
 
 
 def bars(figures: Figures, policy: str = "btu") -> tuple[Check, ...]:
-    """Our bars, for every pattern, of `policy` ("btu" or "text") against the baseline; differences are by seed."""
+    """Return the bars by pattern, of `policy` ("btu" or "text") against the baseline by seed."""
     return tuple(check for pattern, columns in figures.items() for check in _bars(pattern, columns, policy))
 
 
 def orders(pattern: str, columns: Columns, policy: str = "btu", tolerance: float = 0.0) -> Iterable[Check]:
-    """Of each level of compliance, whether the policies are in the paper's order. tolerance: between units of billing."""
+    """Yield checks of the paper's order by compliance level. tolerance: between billing units."""
     ranked = ["threshold 10", *(f"{policy} {minutes}" for minutes in BTUS)]
     for level in LEVELS:
         metric = f"{level} compliance"
@@ -82,7 +79,7 @@ def orders(pattern: str, columns: Columns, policy: str = "btu", tolerance: float
 
 
 def _rises(columns: Columns, names: Sequence[str], metric: str, sign: float = 1.0) -> list[list[float]]:
-    """Of each step from a column to the next, the change in every seed, times `sign`."""
+    """Return by step between columns the change in every seed, times `sign`."""
     pairs = ((columns[a][metric].values, columns[b][metric].values) for a, b in pairwise(names))
     return [[sign * (y - x) for x, y in zip(before, after, strict=True)] for before, after in pairs]
 

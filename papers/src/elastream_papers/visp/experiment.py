@@ -1,7 +1,6 @@
-"""The VISP paper's evaluation, simulated: provisioning by billing time unit against queue thresholds.
+"""The VISP paper's evaluation, simulated: billing time units against queue thresholds.
 
-Four arrival patterns, BTUs of 10, 30 and 60 min by the rule of the authors' system and by that of the text, and one
-threshold run priced at all three, each with several seeds.
+Four patterns; BTUs of 10, 30 and 60 min by the authors' system and by the text.
 """
 
 import math
@@ -36,23 +35,21 @@ from elastream_papers.visp.manufacturing import (
 
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
-POLICIES = ("btu", "text", "threshold")
-"""The BTU policy by its authors' system (`Btu(partial_release=True)`), by its text, and the baseline."""
+POLICIES = ("btu", "text", "threshold")  # the authors' system (`Btu(partial_release=True)`), the text, and the baseline
 COLUMNS = tuple(f"{policy} {minutes}" for policy in POLICIES for minutes in BTUS)
+# permitted duration as a multiple of the service level (paper, metrics)
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
-"""Compliance levels: allowed duration as a multiple of the service level (paper, metrics)."""
 SEEDS = tuple(range(1, 13))
 SENSITIVITY_SEEDS = SEEDS[:3]
+# minutes to count instances: the paper's text on the two-level pattern has growth from minute 20 and a cut around minute 60
 TIMES: Mapping[str, tuple[float, float]] = {"20 to 30": (20, 30), "50 to 60": (50, 60), "65 to 75": (65, 75)}
-"""Minutes between which instances are counted: the paper's text on the two-level pattern says that they grow from minute 20
-on and are cut back around minute 60."""
 
 
 @dataclass(frozen=True, slots=True)
 class VispCase:
-    """One run: a pattern, a policy of `POLICIES` with units of `minutes` (None: the baseline, which ignores them), a seed.
+    """A run: pattern, policy of `POLICIES` with units of `minutes` (None: the baseline), seed.
 
-    held: whether the network holds arrivals up for short times, see `held_up`.
+    held: the network delays arrivals, see `held_up`.
     """
 
     pattern: str
@@ -70,15 +67,16 @@ class VispCase:
 
     @property
     def period(self) -> float:
-        """Seconds between plans: hosts are questioned at the monitoring interval, all else at the provisioning one."""
+        """Return seconds between plans: monitoring interval, otherwise provisioning interval."""
         return PROVISIONING if self.minutes is None else MONITORING
 
 
 @dataclass(frozen=True, slots=True)
 class VispRun:
-    """Results of a case; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
-    late: items beyond each level. unused_cpu, unused_memory: mean part of leased resources that no instance needs
-    (Equation 1). series: rows of (minutes, records/s offered, instances, hosts).
+    """Results of a case; mappings by BTU (minutes) have one entry, or three for the threshold.
+
+    late: items beyond each level. unused_cpu, unused_memory: of leases (Equation 1). series: (minutes, records/s,
+    instances, hosts).
     """
 
     case: VispCase
@@ -99,11 +97,11 @@ class VispRun:
     series: tuple[tuple[float, float, float, float], ...]
 
     def compliance(self, level: str) -> float:
-        """Fraction of items within the level."""
+        """Return the fraction of items within the level."""
         return 1 - self.late[level] / self.items
 
     def total_cost(self, level: str, minutes: int) -> float:
-        """Resource cost and a penalty for every item late at that level (paper, evaluation configuration)."""
+        """Return resource cost and penalties of late items (paper, evaluation configuration)."""
         return self.cost[minutes] + PENALTY * self.late[level]
 
     @property
@@ -111,13 +109,13 @@ class VispRun:
         return self.upscalings + self.downscalings + self.migrations
 
     def objective(self, minutes: int) -> float:
-        """Equation (1), its mean over the run: hosts times their cost, unused CPU and memory, and a minute's penalties."""
+        """Return the mean of Equation (1): host costs, unused CPU and memory, a minute's penalties."""
         hosts = self.mean_hosts * BTU_PRICES[minutes]
         penalties = PENALTY * self.late["real-time"] / (RUN_SECONDS / 60)
         return hosts + self.unused_cpu + self.unused_memory + penalties
 
     def instances_between(self, low: float, high: float) -> float:
-        """Mean number of instances from minute `low` to minute `high`."""
+        """Return the mean instances from minute `low` to `high`."""
         return float(np.mean([row[2] for row in self.series if low <= row[0] < high]))
 
     def metrics(self, minutes: int) -> dict[str, float]:
@@ -151,7 +149,6 @@ def cases(
     *,
     held: bool = False,
 ) -> list[VispCase]:
-    """Every case of these patterns, seeds and policies."""
     given = assumptions or VispAssumptions()
     return [
         VispCase(name, policy, minutes, seed, given, held)
@@ -163,7 +160,7 @@ def cases(
 
 
 def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
-    """The plant of a case, at time 0: one host, every operator once."""
+    """Return the plant of a case at time 0: one host, every operator once."""
     assumptions = case.assumptions
     emitted = loads(patterns(assumptions)[case.pattern], case.seed)
     return make_plant(
@@ -207,7 +204,7 @@ def run_case(case: VispCase) -> VispRun:
 
 
 def unused_of(seen: Observation) -> tuple[float, float]:
-    """Fractions of the leased cores and memory that no placed instance needs (Equation 1, second and third term)."""
+    """Return unused fractions of leased cores and memory (Equation 1, second and third term)."""
     by_name = seen.context.graph.by_name
     hosts = [lease.type for lease in seen.leases.values() if lease.active]
     placed = [by_name[task.operator] for task, host in zip(seen.tasks.tasks, seen.tasks.host, strict=True) if host >= 0]

@@ -1,7 +1,7 @@
-"""VISP's manufacturing scenario for the simulator: nine operators, three sensors, four arrival patterns.
+"""VISP's manufacturing scenario, simulated: nine operators, three sensors, four arrival patterns.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Tables 1 and 2, Figures
-1 and 7. `VispAssumptions` holds values that the paper does not give, with reasons; they can be halved and doubled.
+"Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Tables 1 and 2, Figures 1
+and 7.
 """
 
 import math
@@ -18,29 +18,19 @@ from elastream.loads import random_walk, steps
 from elastream.simulator import Emissions, Messaging, Settings
 from elastream_papers.harness.assumptions import assumed
 
-RUN_SECONDS = 7200.0
-"""Paper, data arrival pattern: 120 min."""
-TICK = 0.480
-"""Seconds between emissions; the amount that Table 1 gives per minute is emitted every 480 ms."""
-PENALTY = 0.0001
-"""Money for one delayed item; paper, evaluation configuration."""
-MONITORING, PROVISIONING = 15.0, 60.0
-"""Seconds between observations and between plans; paper, evaluation configuration."""
+RUN_SECONDS = 7200.0  # paper, data arrival pattern: 120 min
+TICK = 0.480  # seconds between emissions: Table 1's amount per minute is emitted every 480 ms
+PENALTY = 0.0001  # money per late item; paper, evaluation configuration
+MONITORING, PROVISIONING = 15.0, 60.0  # seconds between observations and plans; paper
+# price by minutes of a billing time unit; paper, evaluation configuration
 BTU_PRICES: Mapping[int, float] = {10: 1.0, 30: 3.0, 60: 6.0}
-"""Price of a billing time unit by its minutes; paper, evaluation configuration."""
-HOST_START = 45.0
-"""Seconds to lease a host: the middle of the paper's 30 to 60."""
+HOST_START = 45.0  # seconds to lease a host: middle of the paper's 30 to 60
+# Seeds of the walks: the first within 1 to 8 that fit the text. Walk 1 "decreases over time" and "rises again, e.g., around
+# minutes 85 or 120": its mean falls by a machine in minutes 60 to 80 and gains two in 80 to 94 and 109 to 119. Walk 2 "is
+# rising ... after minute 40": the means of 40-minute thirds each gain a machine.
 WALKS: Mapping[str, int] = {"walk 1": 40582, "walk 2": 54045}
-"""Seeds of the walks: the first that stay within 1 to 8 ("we have selected two") and fit the text.
-
-Walk 1 "decreases over time" and "rises again, e.g., around minutes 85 or 120": its mean over minutes 60 to 80 is a machine
-below that over 20 to 60, and it gains two from minute 80 to 94 and from 109 to 119. Walk 2 "is rising ... after minute 40":
-the means over minutes 0 to 40, 40 to 80 and 80 to 120 each gain a machine.
-"""
-HOLD_EVERY, HOLD_SECONDS = 300.0, 2.0
-"""Mean seconds between two network delays and how long one holds arrivals up; the paper gives neither ("short")."""
-SHARES_PER_CORE = 1024
-"""CPU shares of a whole core: Docker's unit, in which Table 2 gives needs "on a single core VM"."""
+HOLD_EVERY, HOLD_SECONDS = 300.0, 2.0  # mean seconds between network delays, and their length ("short" in the paper)
+SHARES_PER_CORE = 1024  # Docker's unit, for Table 2's needs "on a single core VM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +46,15 @@ class OperatorRow:
     follows: tuple[str, ...]
 
 
+# sensors: items a machine emits per tick, bytes an item
 TABLE_1: Mapping[str, tuple[int, int]] = {
     "availability_sensor": (5, 95),
     "production_data": (1, 12_500),
     "temperature_sensor": (10, 90),
 }
-"""Sensors: items a machine emits per tick, bytes an item."""
 
+# Operators; `follows` is Figure 1. O1 deals its three parts to three operators. O7 works on single items, not triples: only
+# so do Table 3's penalties (0.0001 a late item; 1.70 million items under BTU10) fit Table 1.
 TABLE_2: Mapping[str, OperatorRow] = {
     "parse": OperatorRow("Parse and Distribute Data (O1)", 1500, 660, 452, 89, (1, 3), ("production_data",)),
     "filter_availability": OperatorRow("Filter Availability (O2)", 600, 131, 524, 68, (50, 1), ("availability_sensor",)),
@@ -76,11 +68,6 @@ TABLE_2: Mapping[str, OperatorRow] = {
     ),
     "report": OperatorRow("Generate Report (O9)", 1300, 47, 452, 70, (300, 1), ("oee",)),
 }
-"""Operators, in the paper's numbering; `follows` is Figure 1. O1 deals its three parts to three operators, an item each.
-
-O7 works on each of the three items that make a value, not on triples: its ratio counts them (3:1), and only so do the
-penalties of Table 3 (0.0001 a late item) fit Table 1: they mean 1.70 million items under BTU10, and so does the pattern.
-"""
 
 LIGHT, CALCULATING, HEAVY = (
     ("filter_availability", "monitor_temperature", "inform"),
@@ -91,10 +78,9 @@ LIGHT, CALCULATING, HEAVY = (
 
 @dataclass(frozen=True)
 class VispAssumptions:
-    """Values that the paper does not give, which can be halved and doubled.
+    """Values missing in the paper.
 
-    Table 2's durations are means without queueing and include the messaging before the operator; the part that occupies an
-    instance is not given. Messaging is the remainder of the assumed part, so that the mean stays that of Table 2.
+    Table 2's durations exclude queueing and include messaging; the part that occupies an instance is assumed.
     """
 
     light_work: float = assumed(
@@ -129,7 +115,7 @@ class VispAssumptions:
     network_latency: float = assumed(0.0005, "s", "a round trip of 1 ms within a data centre")
 
     def work(self, operator: str) -> float:
-        """Seconds for which an item occupies an instance; never more than Table 2's whole duration."""
+        """Return seconds that an item occupies an instance; at most Table 2's duration."""
         duration = TABLE_2[operator].duration / 1000
         if operator in LIGHT:
             return min(self.light_work, duration)
@@ -138,12 +124,12 @@ class VispAssumptions:
         return max(duration - self.heavy_messaging, 0.0) or 0.01 * duration
 
     def messaging(self, operator: str) -> float:
-        """Seconds between sending to an operator and reaching its queue: Table 2's duration minus `work`."""
+        """Return seconds from sending to queueing: Table 2's duration minus `work`."""
         return TABLE_2[operator].duration / 1000 - self.work(operator)
 
 
 def manufacturing(assumptions: VispAssumptions) -> Graph:
-    """The dataflow of Figure 1 with Table 2's needs and levels. Cost is work times the cores an instance is given."""
+    """Return Figure 1's dataflow with Table 2's needs and levels. Cost is work times an instance's cores."""
     sources = tuple(Operator(name, Kind.SOURCE, cores=0.0) for name in TABLE_1)
     operators = tuple(
         Operator(
@@ -163,13 +149,13 @@ def manufacturing(assumptions: VispAssumptions) -> Graph:
 
 
 def _selectivity(operator: str) -> float:
-    """Items out per item in. O1's 1:3 is one item over each of its three edges, which duplicate what it emits."""
+    """Return items out per item in. O1's 1:3 is one item over each of its three edges."""
     taken, given = TABLE_2[operator].ratio
     return 1.0 if operator == "parse" else given / taken
 
 
 def docker_host(minutes: int, assumptions: VispAssumptions) -> HostType:
-    """The paper's host, 4 cores and 7 GB, billed by `minutes` at the paper's price."""
+    """Return the paper's host, 4 cores and 7 GB, billed by `minutes`."""
     return HostType(
         "dockerhost",
         cores=4,
@@ -183,10 +169,10 @@ def docker_host(minutes: int, assumptions: VispAssumptions) -> HostType:
 
 
 def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
-    """The four arrival patterns of Figure 7, their rates being machines.
+    """Return Figure 7's four arrival patterns, in machines.
 
-    The stepwise one goes 2, 5, 8, 5 every 4 min (the middle level is not printed), the two-level one 2, 8 every 8 min; the
-    walks are Eq. (6) from 4 within 1 to 8, see `WALKS`.
+    Stepwise: 2, 5, 8, 5 every 4 min (the middle is not printed); two-level: 2, 8 every 8 min; walks: Eq. (6), see
+    `WALKS`.
     """
     lasts = RUN_SECONDS
     walk = {"low": 1, "high": 8, "every": assumptions.walk_interval, "lasts": lasts}
@@ -199,10 +185,7 @@ def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
 
 
 def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
-    """Emissions of the sensors: in every tick the items of each machine, spread over the tick by the messaging system.
-
-    The data provider and the runtime share no clock, so that the first tick is at a random time determined by `seed`.
-    """
+    """Return the sensors' emissions: each machine's items per tick, spread over it. seed: first tick."""
     ticks = np.arange(math.ceil(RUN_SECONDS / TICK) - 1, dtype=np.float64) * TICK
     machines = np.array([pattern.rate(float(time)) for time in ticks])
     start = float(np.random.default_rng(seed).uniform(0, TICK))
@@ -213,10 +196,10 @@ def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
 
 
 def held_up(emitted: Mapping[str, Emissions], seed: int) -> Mapping[str, Emissions]:
-    """The same items where the network holds them up at random times: all that is sent meanwhile arrives when it ends.
+    """Return the items with random network delays: those sent meanwhile arrive at the end.
 
-    The paper's discussion of the two-level pattern takes "short network delays due to other applications" for the cause of
-    upscalings that the volume does not ask for. The time for which an item is held is not part of its duration here.
+    The paper blames "short network delays due to other applications" for needless upscalings. Delays are not part of
+    durations.
     """
     rng = np.random.default_rng([seed, 1])
     starts = np.cumsum(rng.exponential(HOLD_EVERY, math.ceil(4 * RUN_SECONDS / HOLD_EVERY)) + HOLD_SECONDS)
@@ -229,7 +212,6 @@ def held_up(emitted: Mapping[str, Emissions], seed: int) -> Mapping[str, Emissio
 
 
 def simulator_settings(assumptions: VispAssumptions) -> Settings:
-    """Constants of the simulated plant for this scenario."""
     return Settings(
         monitor=MONITORING,
         registry_bandwidth=assumptions.registry_bandwidth,

@@ -1,8 +1,4 @@
-"""VISP on Spark: `examples/manufacturing.py` on hosts leased by billing time unit against queue thresholds, in pairs of
-runs.
-
-Items are judged as in the paper, by their time against service levels. `SCALE` lists the scaling to two cores.
-"""
+"""VISP on Spark: `examples/manufacturing.py` by billing time unit against queue thresholds, in pairs."""
 
 import tempfile
 import time
@@ -41,36 +37,34 @@ from elastream_papers.visp.manufacturing import PENALTY, RUN_SECONDS, TABLE_2
 from elastream_papers.visp.page import written
 from elastream_papers.visp.paper import TABLES
 
-UNIT, PAPERS_UNIT = 60.0, 600.0
-"""Seconds of a billing time unit here, and of the paper's BTU10: its times are a tenth here, where they can be."""
+UNIT, PAPERS_UNIT = 60.0, 600.0  # seconds of a billing time unit here and of the paper's BTU10: a tenth
 MONITORING, PROVISIONING = 1.5, 6.0
-QUEUE, SECOND_QUEUE = 5.0, 25.0
-"""Items waiting that call for an instance, and for two (the paper: 50 and 250): the rate is an eighth of the paper's."""
-STEP, QUICK_STEP = 24.0, 16.0
-"""Seconds of a step of the load (the paper: 240)."""
+QUEUE, SECOND_QUEUE = 5.0, 25.0  # items that call for one instance, and two (the paper: 50 and 250): an eighth of its rate
+STEP, QUICK_STEP = 24.0, 16.0  # seconds of a load step (the paper: 240)
 PAIRS = 3
-PAPERS_ITEMS = 1.7e6
-"""Items that Table 3's penalties mean (`paper.implied_items`)."""
+PAPERS_ITEMS = 1.7e6  # items by Table 3's penalties (`paper.implied_items`)
 POLICIES: Mapping[str, Policy] = {
     "btu": Btu(scaling_threshold=QUEUE, period=MONITORING, scaling=PROVISIONING, partial_release=True),
     "threshold": QueueThreshold(upper=QUEUE, second_upper=SECOND_QUEUE),
 }
 PERIODS: Mapping[str, float] = {"btu": MONITORING, "threshold": PROVISIONING}
+# By query: the sensor, and the operators whose service levels add up. Of O1's three parallel successors one counts: their
+# levels are alike.
 JUDGED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "parse": ("production_data", ("parse", "performance", "oee")),
     "report": ("production_data", ("parse", "performance", "oee", "report")),
     "availability_sensor": ("availability_sensor", ("filter_availability",)),
     "temperature_sensor": ("temperature_sensor", ("monitor_temperature",)),
 }
-"""Query: the sensor whose items it gets in order, one for each, and the operators between the two, whose service levels add
-up. Of the three that follow O1 one counts: they work on parts of one item side by side, and their levels are alike."""
 QUERIES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class VispSparkRun:
-    """What a run came to. late: items beyond each level. penalty: money for one. series: rows of (seconds, records/s
-    offered, parse's instances, hosts)."""
+    """Results of a run. late: items beyond each level. penalty: money for one.
+
+    series: (seconds, records/s, parse's instances, hosts).
+    """
 
     policy: str
     items: int
@@ -89,16 +83,16 @@ class VispSparkRun:
     series: tuple[tuple[float, ...], ...]
 
     def compliance(self, level: str) -> float:
-        """Fraction of the items within the level."""
+        """Return the fraction of items within the level."""
         return 1 - self.late[level] / self.items
 
     def total_cost(self, level: str) -> float:
-        """What hosts cost, and a penalty for each item late at that level."""
+        """Return host costs and penalties of late items."""
         return self.cost + self.penalty * self.late[level]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Figures by name, those of the simulated form's among them."""
+        """Return figures by name, including the simulated form's."""
         return {
             **{f"{level} compliance": self.compliance(level) for level in LEVELS},
             "resource cost": self.cost,
@@ -114,12 +108,12 @@ class VispSparkRun:
 
 
 def machines(quick: bool) -> Pattern:
-    """The stepwise pattern: gone through twice, or once with `quick`."""
+    """Return the stepwise pattern, twice; once if `quick`."""
     return steps(2, 5, 8, 5, every=QUICK_STEP if quick else STEP).repeated(1 if quick else 2)
 
 
 def run_pair(quick: bool, swapped: bool) -> Iterator[VispSparkRun]:
-    """Both policies under the same load, one after the other. swapped: the baseline first."""
+    """Run both policies under equal load in turn. swapped: the baseline first."""
     example = application("manufacturing")
     names = list(POLICIES)
     for name in reversed(names) if swapped else names:
@@ -127,7 +121,7 @@ def run_pair(quick: bool, swapped: bool) -> Iterator[VispSparkRun]:
 
 
 def run_one(example: ModuleType, name: str, load: Pattern) -> VispSparkRun:
-    """Run the example under one policy on a cluster of its own. Raises ElastreamError where it does not finish."""
+    """Run the example under one policy on its own cluster. Raises ElastreamError if it does not finish."""
     host = replace(example.HOST, billing=Billing(UNIT), stop=1.0)
     with tempfile.TemporaryDirectory(prefix="visp-") as made:
         folder = Path(made)
@@ -142,7 +136,7 @@ def run_one(example: ModuleType, name: str, load: Pattern) -> VispSparkRun:
 
 
 def difference(example: ModuleType, line: Any, results: Path) -> str:
-    """What the example's own check finds wrong; empty where all is as it must be."""
+    """Return errors of the example's own check; empty if none."""
     try:
         example.check(line, results)
     except SystemExit as error:
@@ -153,10 +147,7 @@ def difference(example: ModuleType, line: Any, results: Path) -> str:
 def summed_up(
     name: str, result: RunResult, loads: Mapping[str, ArrivalPattern], load: Pattern, slack: float, wrong: str = ""
 ) -> VispSparkRun:
-    """The figures of a run under the `loads` of its sensors, of which `load` is the number of machines.
-
-    slack: what the example multiplies Table 2's durations by.
-    """
+    """Return the figures of a run. load: number of machines. slack: factor on Table 2's durations."""
     recording = result.recording
     assert recording.ending is not None
     begun = {sensor: began(result.directory, sensor) - recording.header.started for sensor in loads}
@@ -191,9 +182,9 @@ def summed_up(
 
 
 def times_over(batches: Sequence[MicroBatch], load: ArrivalPattern, begun: float, level: float) -> Floats:
-    """Of each item, in the order of coming, its time from being due to the commit of the batch that took it, over `level`.
+    """Return each item's time from due to commit, over `level`.
 
-    begun: second of the run at which the load began. A batch takes items in order: their numbers tell when they were due.
+    begun: begin of the load. Batches take items in order.
     """
     counts = np.array([batch.records for batch in batches], dtype=np.int64)
     ends = np.repeat([batch.end for batch in batches], counts)
@@ -201,24 +192,23 @@ def times_over(batches: Sequence[MicroBatch], load: ArrivalPattern, begun: float
 
 
 def began(folder: Path, sensor: str) -> float:
-    """Epoch second at which the load of a sensor began, from the checkpoint of its query."""
+    """Return the epoch second at which a sensor's load began, from its checkpoint."""
     checkpoint = RunDirectory(folder).checkpoint(sensor)
     return float(offsets_of(checkpoint, latest_batch(checkpoint, "commits"))[0]["started"])
 
 
 def penalty(items: int, seconds: float) -> float:
-    """Money for a late item: so that all of them, if late, cost what all of the paper's do, in billing units of a host an
-    hour of the load."""
+    """Return money per late item, so that all cost as much as the paper's, in billing units an hour."""
     return PENALTY * PAPERS_ITEMS / items * (seconds / UNIT) / (RUN_SECONDS / PAPERS_UNIT)
 
 
 def early(lease: Lease, ended: float) -> bool:
-    """Whether a host was given back early, and not because the run ended."""
+    """Return True if a host was released early, before the run's end."""
     return lease.until is not None and lease.until < ended and released_early(lease, Settings().early_margin)
 
 
 def tabulate(runs: Sequence[VispSparkRun]) -> dict[str, dict[str, Statistic]]:
-    """Policy -> metric -> its values, in the order of pairs."""
+    """Return policy -> metric -> values, in order of pairs."""
     return {
         name: {
             metric: Statistic.of(run.metrics[metric] for run in runs if run.policy == name) for metric in runs[0].metrics
@@ -228,7 +218,7 @@ def tabulate(runs: Sequence[VispSparkRun]) -> dict[str, dict[str, Statistic]]:
 
 
 def bars(runs: Sequence[VispSparkRun]) -> tuple[Check, ...]:
-    """Our bars, by pairs: of few pairs an interval is wide, and of one there is none."""
+    """Return the bars by pairs; few pairs give wide intervals, one none."""
     btu, threshold = (tabulate(runs)[name] for name in POLICIES)
 
     def gained(metric: str, sign: float = 1.0) -> list[float]:
@@ -257,6 +247,7 @@ def bars(runs: Sequence[VispSparkRun]) -> tuple[Check, ...]:
 
 
 PAPER = TABLES["stepwise"]
+# (what, paper, here, why)
 SCALE: tuple[tuple[str, str, str, str], ...] = (
     ("billing time unit (s)", "600, 1800 and 3600", f"{UNIT:g}", "BTU10 in a tenth of its time"),
     ("a step of the load (s)", "240", f"{STEP:g}", "as the unit"),
@@ -287,14 +278,10 @@ SCALE: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("penalty of a late item", "0.0001", "so that all late items cost the same part of the hosts", "fewer items"),
 )
-"""(what, paper, here, why)."""
 
 
 def run_visp_spark(options: ExperimentOptions) -> Findings:
-    """Run both policies in pairs, each run on a cluster of its own, the second pair in the other order.
-
-    quick: one pair of a shorter load, gone through once.
-    """
+    """Run both policies in pairs on own clusters, every second pair swapped. quick: one shorter pair."""
     begun, runs = time.monotonic(), list[VispSparkRun]()
     pairs = 1 if options.quick else PAIRS
     for number in range(pairs):
@@ -305,7 +292,6 @@ def run_visp_spark(options: ExperimentOptions) -> Findings:
 
 
 def outcome(runs: Sequence[VispSparkRun], seconds: float) -> Findings:
-    """The findings of the runs."""
     table, pairs = tabulate(runs), len(runs) // len(POLICIES)
     paper = {name: {metric: row[f"{name} 10"] for metric, row in PAPER.rows.items()} for name in POLICIES}
     caption = f"Costs and compliance side by side, mean (σ) of {pairs} runs each"

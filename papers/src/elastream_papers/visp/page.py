@@ -1,4 +1,4 @@
-"""Page of the simulated VISP experiment: Tables 3 to 6 beside the paper's, plots as in Figures 8 to 11."""
+"""Page of the simulated VISP experiment: Tables 3 to 6, plots as in Figures 8 to 11."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from elastream_papers.visp.bars import PRINTED, Figures, Statistic, bars, orders
 from elastream_papers.visp.manufacturing import HOLD_EVERY, HOLD_SECONDS, MONITORING, VispAssumptions
 from elastream_papers.visp.paper import COLUMNS, TABLES, implied
 
+# the paper's figure by pattern
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
-"""The paper's figure of each pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class VispVariation:
 def outcome(
     runs: Sequence[visp.VispRun], seconds: float, varied: Sequence[VispVariation] = (), held: Sequence[visp.VispRun] = ()
 ) -> Findings:
-    """The findings of the runs: figures, the paper's under the same names, bars and the page.
+    """Return the findings. held: runs with network delays.
 
-    held: runs with arrivals held up by the network. Bars are of the authors' system; those of the text's rule are figures.
+    Bars are of the authors' system.
     """
     figures = tabulate(runs)
     checks, by_text = bars(figures), bars(figures, "text")
@@ -84,10 +84,9 @@ def outcome(
 
 
 def run_visp(options: ExperimentOptions) -> Findings:
-    """Run the whole experiment; `quick`: the seven runs of the stepwise pattern and one seed.
+    """Run the whole experiment. quick: the stepwise pattern's seven runs, one seed.
 
-    sensitivity: also the authors' rule and the baseline on the stepwise pattern with every assumption halved and doubled,
-    and with the 200 ms that published versions of O2 and O6 wait.
+    sensitivity: also with every assumption halved and doubled, and the 200 ms wait of published O2 and O6.
     """
     wanted = visp.cases(("stepwise",), (1,)) if options.quick else visp.cases()
     held = [] if options.quick else visp.cases(("two-level",), policies=("btu", "threshold"), held=True)
@@ -112,12 +111,12 @@ def run_visp(options: ExperimentOptions) -> Findings:
 
 
 def printed(pattern: str) -> dict[str, dict[str, Statistic]]:
-    """The paper's figures of a pattern, by column and metric."""
+    """Return the paper's figures of a pattern, by column and metric."""
     return {column: {metric: row[column] for metric, row in TABLES[pattern].rows.items()} for column in COLUMNS}
 
 
 def verdict(checks: Sequence[Check], by_text: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
-    """What the bars come to: of the authors' system by topic, and beside it of the text's rule."""
+    """Return the conclusion: the authors' system by topic, then the text's rule."""
     said = []
     for kind in Topic:
         found = [check for check in checks if kind in kinds_missed(check)]
@@ -144,7 +143,7 @@ class Topic(Enum):
 
 
 def kinds_missed(check: Check) -> set[Topic]:
-    """Which claims a missed bar contradicts; the order of all four makes two. None for a bar that holds."""
+    """Return the claims that a missed bar contradicts; the order of all four is two."""
     if not check.missed:
         return set()
     if "early host releases of BTU" in check.name:
@@ -162,7 +161,7 @@ def _are(checks: Sequence[Check]) -> str:
 
 
 def _hangs_on(varied: Sequence[VispVariation]) -> str:
-    """Assumptions under which each kind of bar holds, from the variations."""
+    """Return the assumptions under which each kind of bar holds."""
     said = []
     for kind in Topic:
         by_missed: dict[bool, list[str]] = {True: [], False: []}
@@ -178,7 +177,7 @@ def _hangs_on(varied: Sequence[VispVariation]) -> str:
 
 
 def sensitivity_table(varied: Sequence[VispVariation]) -> Table:
-    """Which bars are missed with which assumption multiplied; stepwise pattern, all seeds."""
+    """Return the bars missed with each assumption multiplied; stepwise pattern, all seeds."""
     rows = []
     for variation in varied:
         missed = [check.name.removeprefix("stepwise: ") for check in variation.checks if check.missed]
@@ -219,7 +218,7 @@ def seeds_of(runs: Sequence[visp.VispRun]) -> set[int]:
 
 
 def by_text_table(by_text: Sequence[Check]) -> Table:
-    """Values of the bars under the rule of the paper's text, as figures: they are no checks of this run."""
+    """Return the bars' values under the text's rule, as figures."""
     rows = tuple((each.name, str(each.value), each.bound, each.verdict) for each in by_text)
     return Table(
         "The same by the rule of the paper's text: figures, not checks", ("bar", "value", "bound", "would be"), rows
@@ -227,7 +226,7 @@ def by_text_table(by_text: Sequence[Check]) -> Table:
 
 
 def items_table(figures: Figures) -> Table:
-    """Items that come here, and those that each of the paper's columns means, millions; `implied_items`."""
+    """Return our items and those each column implies (millions); `implied_items`."""
     rows = []
     for pattern, columns in figures.items():
         here = f"{columns['btu 10']['items'].mean / 1e6:.2f}"
@@ -238,7 +237,7 @@ def items_table(figures: Figures) -> Table:
 
 
 def delays_table(without: Figures, held: Figures) -> Table:
-    """What changes where the network holds arrivals up, mean (σ); patterns that were run so."""
+    """Return changes under network delays, mean (σ), by pattern."""
     metrics = (
         "near-real-time compliance", "resource cost", "upscalings", "scaling actions", "objective (Eq. 1)",
         *(f"instances, minutes {name}" for name in visp.TIMES),
@@ -256,7 +255,7 @@ def delays_table(without: Figures, held: Figures) -> Table:
 
 
 def _without_tolerance(figures: Figures) -> str:
-    """What the orders of compliance come to where two units of billing may not be alike."""
+    """Return results of the compliance orders without tolerance between billing units."""
     strict = [check for pattern, columns in figures.items() for check in orders(pattern, columns)]
     left = [
         f"{each.name.split(' compliance')[0]} ({each.verdict}: {each.value})" for each in strict if each.verdict != "held"

@@ -1,6 +1,6 @@
-"""Figures printed in the VISP paper (Hochreiner et al., PeerJ CS 2017): Tables 3 to 6.
+"""Printed figures of the VISP paper (Hochreiner et al., PeerJ CS 2017): Tables 3 to 6.
 
-A row gives BTU10, BTU30 and BTU60, then the threshold: a single value if it does not depend on the BTU.
+Rows are BTU10, BTU30, BTU60, then the threshold: one value if independent of the BTU.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """One table: per metric the values under `"btu 10"`, ... and `"threshold 10"`, ..."""
+    """A table: by metric the values under `"btu 10"`, ... and `"threshold 10"`, ..."""
 
     name: str
     rows: Mapping[str, Mapping[str, Statistic]]
@@ -90,9 +90,9 @@ TABLES: Mapping[str, PaperTable] = {
 
 
 def implied_items(pattern: str, level: str, column: str) -> float:
-    """Items that a column of a table means: its penalties, over the penalty of an item, over the fraction late.
+    """Return the items that a column implies: penalties over an item's, over the late fraction.
 
-    Compliance is printed in whole percents, so that the nearer it is to 100 % the less this says.
+    Imprecise near 100 %, as compliance is printed in whole percents.
     """
     row = TABLES[pattern].rows
     penalties = row[f"{level} total cost"][column].mean - row["resource cost"][column].mean
@@ -100,5 +100,5 @@ def implied_items(pattern: str, level: str, column: str) -> float:
 
 
 def implied(pattern: str) -> dict[str, dict[str, float]]:
-    """The same of every level and column."""
+    """Return implied items of every level and column."""
     return {level: {column: implied_items(pattern, level, column) for column in COLUMNS} for level in LEVELS}

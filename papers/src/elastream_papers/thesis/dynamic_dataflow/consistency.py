@@ -1,7 +1,6 @@
-"""Update latency against consistency (thesis, p. 50, which gives no figures): each way to switch a running dataflow.
+"""Update latency against consistency (thesis, p. 50, without figures) of each way to switch.
 
-Simulated: the same load and the same switches under each mode of consistency in turn. On Spark the modes are those that it
-has; the last one, re-wiring, mixes, and exists here only.
+Spark has all modes but re-wiring, which mixes compositions and exists here only.
 """
 
 import math
@@ -26,19 +25,17 @@ from elastream.simulator.arrivals import Load
 from elastream.simulator.updates import PendingUpdate
 from elastream_papers.thesis.dynamic_dataflow.methods import METHODS
 
+# plans of switches by time (seconds); a plan is one composition
 Schedule: TypeAlias = Sequence[tuple[float, Sequence[Switch]]]
-"""Plans of switches, each with its time in seconds; all switches of a plan are one composition."""
-STEP = 1.0
-"""Seconds by which a run is continued at its end, until nothing of the load is left."""
+STEP = 1.0  # seconds a run is continued until the load is processed
 
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What the switches of a schedule came to in one mode.
+    """Results of a schedule of switches in one mode.
 
-    latencies: of each update, seconds from its request until nothing worked under an older composition any more. delays:
-    seconds until each query that it changes had committed records under it; NaN where one had none to commit. mixed:
-    records that met changed operators under both, by update. finished: seconds until all records were processed.
+    latencies: seconds until no older composition works. delays: seconds until each query commits under it, or NaN.
+    mixed: records that met both, by update. finished: seconds until all records were processed.
     """
 
     mode: Consistency
@@ -49,17 +46,17 @@ class Consequence:
 
     @property
     def latency(self) -> float:
-        """Mean of the update latencies, seconds; NaN without updates."""
+        """Mean update latency (seconds); NaN without updates."""
         return _mean(self.latencies)
 
     @property
     def delay(self) -> float:
-        """Mean of the known delays, seconds; NaN where none is known."""
+        """Mean of the available delays (seconds); NaN without any."""
         return _mean([each for each in self.delays if not math.isnan(each)])
 
     @property
     def mixed_records(self) -> float:
-        """Records that met both compositions, of all updates."""
+        """Records that met both compositions, over all updates."""
         return math.fsum(self.mixed)
 
 
@@ -78,8 +75,8 @@ def consistency_table(
 ) -> tuple[Consequence, ...]:
     """Switch `layout` by `schedule` under its load, once in each of `modes`; a row each.
 
-    hosts, parallelism, settings, seed: as `make_plant` takes them. seconds: at most so long, for loads without an end and
-    hosts that do not suffice. Raises InputError for a plan that the simulation refuses.
+    seconds: limit for endless loads. Other parameters: see `make_plant`. Raises InputError for a plan that the
+    simulation refuses.
     """
     return tuple(
         _consequence(replace(settings or Settings(), consistency=mode), layout, host_types, loads, schedule,
@@ -122,9 +119,9 @@ def _consequence(
 
 
 def switches_at_random(graph: Graph, times: Sequence[float], seed: int) -> Schedule:
-    """A plan for each of `times` that switches from one to all of the alternates and branches of `graph`.
+    """Return a plan for each of `times` that switches one to all alternates and branches.
 
-    Raises InputError for a dataflow in which nothing can be switched.
+    Raises InputError if nothing can be switched.
     """
     draw = random.Random(seed)
     composition = Composition.default(graph)
@@ -151,13 +148,10 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-RATE, SECONDS = 350.0, 120.0
-"""Records/s, which keep the hosts busy for two thirds of the time, and how long they come."""
-BATCH = 1.0
-"""Seconds from one micro-batch to the next, at least: what Spark's governor aims at."""
+RATE, SECONDS = 350.0, 120.0  # records/s that use two thirds of the hosts, and their duration
+BATCH = 1.0  # least seconds between micro-batches: the target of Spark's governor
 SWITCHES, FEWER = 20, 6
-COSTS = {"arima": 2e-3, "regression_tree": 3e-3}
-"""Core-seconds of a forecast; of the other methods COST."""
+COSTS = {"arima": 2e-3, "regression_tree": 3e-3}  # core-seconds of a forecast; COST for other methods
 COST = 1e-3
 HOST = HostType("station", cores=1.0, slots=2)
 HOSTS = 2
@@ -165,11 +159,11 @@ SEED = 1
 
 
 def nothing(*_: object) -> None:
-    """What operators do where they are simulated only."""
+    """Do nothing: operators are simulated only."""
 
 
 def application() -> Graph:
-    """What is simulated: as `examples/demand_response.py`, with a forecast for each record and without the comparison."""
+    """Return `examples/demand_response.py`'s dataflow, with a forecast per record and no comparison."""
     flow = Dataflow("demand_response")
     meters = flow.source(None, load=constant(RATE, SECONDS), name="meters", cores=0)
     integrated = meters.map(
@@ -188,7 +182,6 @@ def application() -> Graph:
 
 
 def consequences(quick: bool = False) -> tuple[Consequence, ...]:
-    """The same plans under the same load in each mode."""
     graph = application()
     number = FEWER if quick else SWITCHES
     draw = random.Random(SEED)
@@ -205,7 +198,6 @@ def consequences(quick: bool = False) -> tuple[Consequence, ...]:
 
 
 def figures_of(rows: Sequence[Consequence]) -> dict[str, dict[str, float]]:
-    """Figures by mode."""
     return {
         str(row.mode): {
             "update latency, s": round(row.latency, 3),
@@ -218,7 +210,6 @@ def figures_of(rows: Sequence[Consequence]) -> dict[str, dict[str, float]]:
 
 
 def table_of(rows: Sequence[Consequence]) -> Table:
-    """A row for each mode."""
     header = ("mode", "update latency, mean, s", "in force after, mean, s", "mixed records, of all updates", "updates")
     shown = tuple(
         (

@@ -1,8 +1,6 @@
-"""The evaluation of the thesis's section 3.6: seven forecasting methods, a network that picks one for each customer and
-hour, an oracle that knows, and chance.
+"""Evaluation of the thesis's section 3.6: seven forecasting methods and ways to pick one.
 
-Three folds in the order of time: each trains on three weeks and is judged on the week after them, which nothing saw. Errors
-of a forecast are MAPE (Eq. 3.1) of the four quarter hours of one hour.
+Three folds: each trains on three weeks and is judged on the next. Errors are MAPE (Eq. 3.1) of an hour's quarters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,36 +16,31 @@ from elastream_papers.harness.checks import median_at_least, median_at_most
 from elastream_papers.thesis.dynamic_dataflow.methods import HORIZON, METHODS, fit, pasts_of, percentage_errors, values_of
 from elastream_papers.thesis.dynamic_dataflow.readings import WEEK, Generator, PowerReadings, generate
 
-WARM = 3
-"""Weeks before the first forecast: 15 days that methods look back, and something to fit on."""
-TRAINED = 3
-"""Weeks that a selector is trained on (p. 52)."""
-FOLDS = 3
-"""Weeks that it is judged on, one after the other (p. 54)."""
+WARM = 3  # weeks before the first forecast: 15 days of look-back, and data to fit
+TRAINED = 3  # training weeks (p. 52)
+FOLDS = 3  # weeks judged, one after the other (p. 54)
 WEEKS = WARM + TRAINED + FOLDS
+# the network is asked when the running method's error exceeds this multiple of the customer's best in training; no value in
+# the thesis
 RISE = 1.5
-"""The network is asked anew where the running method's error passes this many times what the best methods of the customer
-came to in training. The thesis names a threshold and no value."""
 
-NEAR = 1.0
-"""Percentage points of MAPE: for readers, no bar goes by it."""
+NEAR = 1.0  # percentage points of MAPE; no bar uses it
 
-DATAFLOW, OPERATOR = "demand_response", "forecast"
-"""What a selector is for: `examples/demand_response.py`."""
+DATAFLOW, OPERATOR = "demand_response", "forecast"  # target of a selector: `examples/demand_response.py`
 
+# p. 54; the printed deviation of -0.0318 contradicts Eq. 3.2
 PAPER = {"lowest fold": 0.8412, "highest fold": 0.9448, "deviation from the best": 0.0318}
-"""p. 54. The deviation is printed as -0.0318, which Eq. 3.2 cannot be."""
 
 NETWORK, SELECTOR, ONLINE, REGIME = "network", "selector", "online", "knows the regime"
 ORACLE, RANDOM = "oracle", "random"
+# ways to pick: the network for every hour; only when the running method is bad, as in operation; an online tree; the best
+# method for the true regime; chance; the oracle
 PICKED = (NETWORK, SELECTOR, ONLINE, REGIME, RANDOM, ORACLE)
-"""Ways to pick: the network asked for every hour; asked only where what runs became bad, which is what runs; the tree that
-learns online; the best method of training for the true regime of the past hour, which nobody has; chance; the oracle."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """One data set. name: what it is in tables."""
+    """A data set. name: for tables."""
 
     given: Generator
     seed: int
@@ -57,9 +50,11 @@ class DataSet:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Picks:
-    """What one way to pick came to in a fold. accuracy: part of the hours in which a best method was picked; close: one
-    within
-    NEAR of it; mape: percent, mean; excess: Eq. 3.2; errors: MAPE by customer and hour."""
+    """Results of one way to pick in a fold.
+
+    accuracy: hours with a best method; close: within NEAR of it; mape: mean percent; excess: Eq. 3.2; errors: by
+    customer and hour.
+    """
 
     accuracy: float
     close: float
@@ -70,8 +65,11 @@ class Picks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ForecastWeek:
-    """One week of forecasts. methods: errors by method; picks: by way to pick; asked: part of the hours in which the
-    selector asked its network; shares: part of the hours in which each method was a best one."""
+    """One week of forecasts.
+
+    methods: errors; picks: by way to pick; asked: hours with a network query; shares: hours in which each method was a
+    best one.
+    """
 
     methods: Mapping[str, Floats]
     picks: Mapping[str, Picks]
@@ -81,29 +79,29 @@ class ForecastWeek:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DataSetResult:
-    """A case and its folds."""
+    """A data set and its folds."""
 
     case: DataSet
     folds: tuple[ForecastWeek, ...]
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Of the network, by fold."""
+        """Accuracy of the network by fold."""
         return tuple(fold.picks[NETWORK].accuracy for fold in self.folds)
 
     @property
     def deviation(self) -> float:
-        """Of the network from the best (Eq. 3.2), mean of the folds."""
+        """Mean deviation of the network from the best (Eq. 3.2)."""
         return float(np.mean([fold.picks[NETWORK].excess for fold in self.folds]))
 
     @property
     def against_single(self) -> float:
-        """Mean MAPE of what ran over that of the best single method."""
+        """Mean MAPE of the selector over the best single method's."""
         return self._mape(SELECTOR) / min(self.by_method.values())
 
     @property
     def against_random(self) -> float:
-        """Mean MAPE of what ran over that of random choice."""
+        """Mean MAPE of the selector over random choice's."""
         return self._mape(SELECTOR) / self._mape(RANDOM)
 
     @property
@@ -150,8 +148,7 @@ def run_case(case: DataSet) -> DataSetResult:
 
 
 def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
-    """Of the hours after WARM weeks: error of each method (customers, hours, methods); deviations of the four quarter hours
-    before (customers, hours, 4); regime in which each began (customers, hours)."""
+    """Return errors (customers, hours, methods), preceding deviations, and initial regimes, after WARM weeks."""
     loads, deviations = readings.loads, readings.deviations
     customers = len(loads)
     found: list[Floats] = []
@@ -172,7 +169,7 @@ Part = tuple[Floats, Floats, Integers]
 
 
 def _fold(known: Part, judged: Part, online: Online, seed: int) -> ForecastWeek:
-    """Train on `known` and pick on `judged`; each is (vectors, errors, regimes). The online tree goes on learning."""
+    """Train on `known`, pick on `judged`: (vectors, errors, regimes)."""
     vectors, errors, regimes = judged
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
     by_regime = {regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()}
@@ -199,10 +196,7 @@ def _fold(known: Part, judged: Part, online: Online, seed: int) -> ForecastWeek:
 
 
 def selector_of(customers: Sequence[str], vectors: Floats, errors: Floats, seed: int = 0) -> Selector:
-    """A selector of the forecast method, trained on hours.
-
-    vectors: shape (customers, hours, 4); errors: (customers, hours, methods).
-    """
+    """Return a selector trained on hours. vectors: (customers, hours, 4); errors: (customers, hours, methods)."""
     network = train(vectors.reshape(-1, HORIZON), errors.reshape(-1, len(METHODS)), seed)
     usual = errors.min(axis=-1).mean(axis=1)
     bounds = {name: RISE * float(each) for name, each in zip(customers, usual, strict=True)}
@@ -216,7 +210,7 @@ def _picks(errors: Floats, chosen: Integers, shape: tuple[int, ...]) -> Picks:
 
 
 def as_it_runs(selector: Selector, vectors: Floats, errors: Floats) -> tuple[Integers, float]:
-    """What runs in each hour of each customer, and the part of the hours in which the network was asked."""
+    """Return the running method by customer and hour, and the part of hours with a network query."""
     answers = selector.chooser.choose(vectors.reshape(-1, vectors.shape[-1])).reshape(vectors.shape[:2])
     found, asked = np.empty(vectors.shape[:2], dtype=np.int64), 0
     for customer in range(len(vectors)):
@@ -230,7 +224,7 @@ def as_it_runs(selector: Selector, vectors: Floats, errors: Floats) -> tuple[Int
 
 
 def teach(online: Online, vectors: Floats, errors: Floats) -> Integers:
-    """Let the online tree choose for each hour and then learn what came; returns what it chose."""
+    """Let the online tree choose each hour, then learn; return its choices."""
     found = np.empty(vectors.shape[:2], dtype=np.int64)
     for hour in range(vectors.shape[1]):
         found[:, hour] = online.choose(vectors[:, hour])
@@ -240,7 +234,7 @@ def teach(online: Online, vectors: Floats, errors: Floats) -> Integers:
 
 
 def bars(results: Sequence[DataSetResult]) -> tuple[Check, ...]:
-    """The thesis's results over data sets of equal parameters and other seeds: each holds in most sets, by a sign test."""
+    """Return the thesis's results as sign tests over data sets of other seeds."""
     lowest = [min(each.accuracies) for each in results]
     deviations = [each.deviation for each in results]
     return (
@@ -256,7 +250,7 @@ def bars(results: Sequence[DataSetResult]) -> tuple[Check, ...]:
 
 
 def held(result: DataSetResult) -> tuple[bool, ...]:
-    """Whether each of the `bars` holds on one data set."""
+    """Return by bar True if it holds on one data set."""
     return (
         min(result.accuracies) >= PAPER["lowest fold"],
         result.deviation <= PAPER["deviation from the best"],

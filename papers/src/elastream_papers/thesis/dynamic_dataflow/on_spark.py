@@ -1,4 +1,4 @@
-"""The application of the thesis's section 3.6 on Spark, every record checked against plain Python."""
+"""The application of the thesis's section 3.6 on Spark, checked record by record."""
 
 import tempfile
 import time
@@ -10,13 +10,15 @@ from elastream.evaluation.page import Table
 from elastream_papers.harness.cases import application
 from elastream_papers.harness.report import report
 
-SHORT, FEWER = 16, 6
-"""Hours and customers with `quick`."""
+SHORT, FEWER = 16, 6  # hours and customers with `quick`
 SOURCE = "our bar: all of them"
 
 
 def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
-    """Run the application on a cluster of this machine and check all that it gave. quick: fewer hours and customers."""
+    """Run the application on a cluster of this machine and check all results.
+
+    quick: fewer hours and customers.
+    """
     begun = time.monotonic()
     example = application("demand_response")
     options.progress("readings, methods, training", 0, 2)

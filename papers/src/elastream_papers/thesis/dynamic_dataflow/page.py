@@ -1,4 +1,4 @@
-"""Page of the dynamic dataflow experiment: methods, ways to pick one, Fig. 3.7; on synthetic readings."""
+"""Page of the dynamic dataflow experiment on synthetic readings, with Fig. 3.7."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,13 +33,10 @@ from elastream_papers.thesis.dynamic_dataflow.experiment import (
 from elastream_papers.thesis.dynamic_dataflow.methods import METHODS
 from elastream_papers.thesis.dynamic_dataflow.readings import CUSTOMERS, Generator
 
-SEEDS = 5
-"""Data sets of the assumed parameters: five are the least that a sign test decides on."""
-DRAWS, FEWER_DRAWS = 40, 4
-"""Data sets with all parameters drawn anew: 40 give a share to within 0.16, twice its standard error at most."""
+SEEDS = 5  # least number of data sets that a sign test decides on
+DRAWS, FEWER_DRAWS = 40, 4  # data sets with drawn parameters: 40 give a share to within 0.16, twice its standard error
 FEWER_CUSTOMERS = 6
-POINTS = 100
-"""Points of a curve of Fig. 3.7."""
+POINTS = 100  # points of a curve of Fig. 3.7
 WAYS = {
     NETWORK: "network, asked for every hour",
     SELECTOR: "selector: network, asked when what runs became bad",
@@ -51,9 +48,9 @@ WAYS = {
 
 
 def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
-    """SEEDS data sets of the assumed parameters, and DRAWS with parameters drawn within `AROUND` of them.
+    """Run SEEDS data sets of the assumed parameters, and DRAWS with drawn ones (within `AROUND`).
 
-    quick: fewer draws, and fewer customers. sensitivity: also one data set with each parameter halved and doubled.
+    sensitivity: also each parameter halved and doubled.
     """
     given = Generator()
     customers = FEWER_CUSTOMERS if options.quick else CUSTOMERS
@@ -69,7 +66,7 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
 
 
 def outcome(results: Sequence[DataSetResult], switched: Sequence[Consequence], seconds: float) -> Findings:
-    """The findings; bars apply to the data sets of the assumed parameters. switched: by mode of consistency."""
+    """Return the findings; bars apply to the assumed parameters. switched: by mode of consistency."""
     main = [each for each in results if each.case.name == "as assumed"]
     draws = [each for each in results if each.case.name == "drawn"]
     others = {each.case.name: bars([each]) for each in results if each.case.name not in ("as assumed", "drawn")}
@@ -126,13 +123,13 @@ SWITCHING = (
 
 
 def shares_of(checks: Sequence[Check], draws: Sequence[DataSetResult]) -> dict[str, float]:
-    """Part of the drawn data sets in which each bar holds."""
+    """Return the share of drawn data sets in which each bar holds."""
     found = np.array([held(each) for each in draws], dtype=float)
     return {check.name: round(float(found[:, number].mean()), 4) for number, check in enumerate(checks)} if draws else {}
 
 
 def verdict(figures: Mapping[str, Any], checks: Sequence[Check]) -> str:
-    """What came out, and what the best that could be known would have come to."""
+    """Return the conclusion, with the oracle's result."""
     picks = figures["picks"]
     single = min(figures["methods, mean MAPE, %"].values())
     text = (
@@ -148,7 +145,6 @@ def verdict(figures: Mapping[str, Any], checks: Sequence[Check]) -> str:
 
 
 def method_table(figures: Mapping[str, Any]) -> Table:
-    """Single methods: mean MAPE and how often each is a best one."""
     rows = tuple(
         (name, f"{mape:.2f}", percent(figures["best in"][name])) for name, mape in figures["methods, mean MAPE, %"].items()
     )
@@ -156,7 +152,6 @@ def method_table(figures: Mapping[str, Any]) -> Table:
 
 
 def pick_table(figures: Mapping[str, Any]) -> Table:
-    """Ways to pick one: mean MAPE, how often a best one was picked, and Eq. 3.2."""
     rows = [
         (
             WAYS[way], f"{found['mape']:.2f}", percent(found["accuracy"]), percent(found["close"]),
@@ -170,7 +165,6 @@ def pick_table(figures: Mapping[str, Any]) -> Table:
 
 
 def fold_table(main: Sequence[DataSetResult]) -> Table:
-    """Accuracy of the network by fold and data set."""
     rows = tuple(
         (f"data set {each.case.seed}", *(f"{accuracy:.4f}" for accuracy in each.accuracies), f"{each.deviation:.4f}")
         for each in main
@@ -180,7 +174,7 @@ def fold_table(main: Sequence[DataSetResult]) -> Table:
 
 
 def cdf_plot(result: DataSetResult) -> Plot:
-    """Fig. 3.7 for one data set: part of the forecasts by MAPE."""
+    """Return Fig. 3.7 for one data set: part of the forecasts by MAPE."""
     curves: dict[str, Floats] = {
         name: np.concatenate([fold.methods[name].ravel() for fold in result.folds]) for name in METHODS
     }

@@ -1,10 +1,7 @@
-"""Synthetic electricity readings of customers, a value a minute: the stand-in for the campus meters of the thesis (3.6),
-which are not public.
+"""Synthetic electricity readings by minute: the thesis's campus meters (3.6) are not public.
 
-The premise of the selection (p. 52) is that the variance of the near past tells which method will forecast best. These data
-hold that premise by construction: each customer works in one of three ways at a time, which differ in how their minutes
-vary, and each of which another family of methods can foresee. What they test is whether selection makes use of it. Whether
-it holds of real customers they cannot say.
+Premise of the selection (p. 52): recent variance tells which method will forecast best. The data hold it by
+construction, by three regimes of customers. They test if selection uses it, not if real customers do so.
 """
 
 from dataclasses import dataclass
@@ -15,29 +12,23 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream_papers.harness.assumptions import assumed
 
-INTERVAL = 15
-"""Minutes that forecasts are for: what the meters of the thesis's campus report, and what utilities settle by."""
-DAY = 24 * 60 // INTERVAL
-"""Intervals of a day."""
+INTERVAL = 15  # minutes, as the campus's meters report and utilities settle
+DAY = 24 * 60 // INTERVAL  # intervals of a day
 WEEK = 7 * DAY
-CUSTOMERS = 24
-"""Meters: as many as two cores forecast for eight weeks in a minute; a third of them starts in each way of working."""
+CUSTOMERS = 24  # two cores forecast eight weeks of them in a minute; a third starts in each regime
 
 
 class Regime(IntEnum):
-    """The ways in which a customer works."""
+    """Ways in which a customer works."""
 
-    SCHEDULED = 0
-    """By a timetable of machines that repeats day by day, in steps; all of it follows the weather."""
-    DRIFTING = 1
-    """By hand: power wanders smoothly over hours, whatever the timetable."""
-    CYCLING = 2
-    """Machines switch on and off by the hour."""
+    SCHEDULED = 0  # a daily timetable of machines, in steps; follows the weather
+    DRIFTING = 1  # by hand: power drifts over hours
+    CYCLING = 2  # machines switch by the hour
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """Parameters of the data. They were fixed before any result was computed on them."""
+    """Parameters of the data, fixed before any result."""
 
     level: float = assumed(100.0, "kW", "mean of a customer; percentages do not depend on it")
     spread: float = assumed(0.5, "of its logarithm", "customers differ in size")
@@ -59,25 +50,24 @@ class Generator:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PowerReadings:
-    """power: kW, shape (customers, minutes), from a Monday 0:00 on. regime: how the customer worked, for diagnosis only."""
+    """Readings: kW, shape (customers, minutes), from a Monday 0:00 on. regime: for diagnosis only."""
 
     power: Floats
     regime: Integers
 
     def first(self, weeks: int) -> "PowerReadings":
-        """Those of the first `weeks` weeks."""
         minutes = weeks * WEEK * INTERVAL
         return PowerReadings(self.power[:, :minutes], self.regime[:, :minutes])
 
     @property
     def loads(self) -> Floats:
-        """Mean power of each interval, kW, shape (customers, intervals)."""
+        """Return mean power by interval, kW, shape (customers, intervals)."""
         found: Floats = self._by_interval.mean(axis=2)
         return found
 
     @property
     def deviations(self) -> Floats:
-        """Standard deviation of the minutes within each interval over their mean, shape (customers, intervals)."""
+        """Return by interval the standard deviation of its minutes over their mean."""
         found: Floats = self._by_interval.std(axis=2) / self.loads
         return found
 
@@ -87,7 +77,7 @@ class PowerReadings:
 
 
 def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> PowerReadings:
-    """`weeks` weeks of readings; equal for equal arguments."""
+    """Return `weeks` weeks of readings; equal for equal arguments."""
     rng = np.random.default_rng(seed)
     minutes = weeks * WEEK * INTERVAL
     regime = np.array([_regimes(rng, given, Regime(c % len(Regime)), minutes) for c in range(customers)])
@@ -118,7 +108,7 @@ def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS
 
 
 def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: int) -> Integers:
-    """The regime of each minute: at home and away in turn, both for times without memory."""
+    """Return the regime of each minute: home and away in turn, memoryless."""
     others = [regime for regime in Regime if regime is not home]
     found: list[Integers] = []
     at_home = True
@@ -131,7 +121,6 @@ def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: 
 
 
 def _wander(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
-    """A smooth curve of deviation 1: three sines of random phase, their periods within `around` of `period`."""
     periods = period * rng.uniform(1 - around, 1 + around, 3)
     phases = rng.uniform(0, 2 * np.pi, 3)
     found: Floats = np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)

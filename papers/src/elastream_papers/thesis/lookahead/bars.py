@@ -1,4 +1,4 @@
-"""What of chapter 5 is judged: its Figures 5.3 to 5.5, as bars on the runs of `experiment`."""
+"""Bars of chapter 5's Figures 5.3 to 5.5, on the runs of `experiment`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,10 @@ from elastream.evaluation.findings import Check
 from elastream_papers.thesis.lookahead.experiment import FIGURE_5_5, POLICIES, REACTIVE, TARGET, TOLERANCE, LookaheadRun
 
 PLASTICC = "plasticc"
-GAIN = 0.20
-"""p. 100: "an improvement of up to 20% in the overall profit as compared to the reactive adaptation algorithm"."""
-SMALL = 0.05
-"""Errors up to this are small (Fig. 5.5: PLAStiCC leads at 0 and 5 %)."""
+GAIN = 0.20  # p. 100: "an improvement of up to 20% in the overall profit as compared to the reactive adaptation algorithm"
+SMALL = 0.05  # small errors (Fig. 5.5: PLAStiCC leads at 0 and 5 %)
+# Spearman's rank correlation that is significant for so many points: one-sided, 5 %
 CRITICAL: Mapping[int, float] = {3: 1.0, 4: 1.0, 5: 0.9, 6: 0.829}
-"""Spearman's rank correlation, from which on so many points rise by more than chance: one-sided, 5 %."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +24,24 @@ class LookaheadResults:
 
     @cached_property
     def horizons(self) -> tuple[int, ...]:
-        """Minutes ahead, of PLAStiCC under the perfect oracle."""
+        """Return minutes ahead of PLAStiCC under the perfect oracle."""
         return tuple(
             sorted({r.case.horizon for r in self.runs if r.case.policy == PLASTICC and r.case.forecast.by == "oracle"})
         )
 
     @cached_property
     def errors(self) -> tuple[float, ...]:
-        """Errors of unbiased oracles."""
         return tuple(sorted({r.case.forecast.error for r in self.runs if r.case.forecast.bias == 0.0}))
 
     @cached_property
     def biases(self) -> tuple[float, ...]:
-        """Biases of oracles, none first."""
+        """Return biases of oracles, none first."""
         return tuple(dict.fromkeys(run.case.forecast.bias for run in self.runs))
 
     def of(
         self, policy: str, horizon: int, error: float = 0.0, bias: float = 0.0, by: str = "oracle"
     ) -> list[LookaheadRun]:
-        """Its runs, one a seed; of a policy that looks at what was, whatever the horizon."""
+        """Return runs by seed; those of reactive policies at any horizon."""
         return [
             run
             for run in self.runs
@@ -59,19 +56,19 @@ class LookaheadResults:
     def mean(
         self, figure: str, policy: str, horizon: int, error: float = 0.0, bias: float = 0.0, by: str = "oracle"
     ) -> float:
-        """Mean of a figure over these runs; NaN without any."""
+        """Return the mean of a figure over these runs; NaN without any."""
         found = [getattr(run, figure) for run in self.of(policy, horizon, error, bias, by)]
         return float(np.mean(found)) if found else float("nan")
 
 
 def bars(results: LookaheadResults) -> tuple[Check, ...]:
-    """The bars of the issue's second table, on means over the runs."""
+    """Return the bars."""
     parts: tuple[Callable[[LookaheadResults], Iterator[Check]], ...] = (_kept, _profits, _stability, _errors, _biases)
     return tuple(check for part in parts for check in part(results))
 
 
 def ranked(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation; 0 where all of one are equal."""
+    """Return Spearman's rank correlation; 0 if one side is constant."""
     ranks = [
         np.array([np.mean(np.flatnonzero(np.sort(each) == value)) for value in each]) for each in map(np.asarray, (x, y))
     ]

@@ -1,8 +1,6 @@
-"""Chapter 5 of the thesis, simulated: look-ahead scheduling against reactive scheduling on the synthetic dataflow.
+"""Chapter 5 of the thesis, simulated: look-ahead against reactive scheduling.
 
-Every run begins with the same deployment for the rates of its first instant, and differs in who adapts it, how far that one
-looks ahead, and how wrong the forecast is. `contenders` has the policies, `page` shows what came of it, `bars` what is
-judged.
+Runs share the first deployment and differ in policy, horizon and forecast error.
 """
 
 import re
@@ -34,22 +32,22 @@ from elastream_papers.thesis.deployed import (
 from elastream_papers.thesis.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
 from elastream_papers.thesis.reactive.algorithms import policy_of, searched
 
+# forecasters by table name, with their parameters
 FORECASTERS: Mapping[str, Mapping[str, Any]] = {"method chosen by back-test": {"forecast": "real"}}
-"""Real forecasters, by what tables call them, and the parameters that choose them."""
+# variants: CAF that plans alternates and hosts in turn (p. 84, without numbers: every other round), and PLAStiCC that uses
+# the interval's mean
 IN_TURNS, INTERVAL = "caf, stages in turns", "plasticc, interval"
-"""Readings shown beside: CAF whose alternates and hosts are not planned in the same round (p. 84, which gives no numbers:
-every other round each), and PLAStiCC that holds the mean of the interval instead of each step."""
+# policy and parameters of each variant
 READINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     IN_TURNS: ("caf", {"alternates": 2, "resources": 2}),
     INTERVAL: ("plasticc", {"hold": "interval"}),
 }
-"""Name of the policy, and parameters, of each reading."""
+# a policy's remark on retracted and reversed changes
 UNDONE = re.compile(r"so far ([\d,]+) planned changes? retracted, ([\d,]+) enacted")
-"""How a policy says how many planned changes it took back, and how many enacted ones it undid."""
 
 
 def contender(policy: str, site: Site, plant: SimulatedPlant, horizon: float, by: str, error: float, bias: float) -> Policy:
-    """The policy called so, looking `horizon` seconds ahead; what only an oracle knows is given to it."""
+    """Return the policy, looking `horizon` seconds ahead; an oracle gets the true future."""
     name, more = READINGS.get(policy, (policy, {}))
     own: dict[str, Any] = {"horizon": horizon, **more}
     own |= {"forecast": "oracle", "error": error, "bias": bias, "seed": site.seed} if by == "oracle" else FORECASTERS[by]
@@ -58,7 +56,7 @@ def contender(policy: str, site: Site, plant: SimulatedPlant, horizon: float, by
 
 
 def undone(remarks: Iterable[str]) -> tuple[float, float]:
-    """(planned changes retracted, enacted ones reversed) by the end of a run, by what the policy remarked; 0 if nothing."""
+    """Return (retracted, reversed) changes by a run's end, from the remarks."""
     said = [found for each in remarks if (found := UNDONE.search(each))]
     if not said:
         return 0.0, 0.0
@@ -66,23 +64,19 @@ def undone(remarks: Iterable[str]) -> tuple[float, float]:
     return retracted, undid
 
 
-HORIZONS = (10, 20, 30, 40, 50, 60)
-"""Minutes of a prediction interval (Figs. 5.3 and 5.4; the text, p. 113, goes to 30, the axes to 70)."""
+HORIZONS = (10, 20, 30, 40, 50, 60)  # minutes of a prediction interval (Figs. 5.3 and 5.4; the text, p. 113, goes to 30)
+# mean errors and biases of forecasts (Figs. 5.4 and 5.5)
 ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
-"""Mean errors and biases of forecasts (Figs. 5.4 and 5.5)."""
-FIGURE_5_5 = 20
-"""Minutes ahead in Fig. 5.5."""
-REACTIVE = ("caf", "waaf", IN_TURNS)
-"""Policies that look at what was: one run for all horizons."""
+FIGURE_5_5 = 20  # minutes ahead in Fig. 5.5
+REACTIVE = ("caf", "waaf", IN_TURNS)  # reactive policies: one run for all horizons
 POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
-SEEDS = (1, 2, 3)
-"""Three runs (p. 110), each with a dataflow, loads and hosts of its own."""
+SEEDS = (1, 2, 3)  # three runs (p. 110), each with its own dataflow, loads and hosts
 TARGET, TOLERANCE = 0.8, 0.05
 
 
 @dataclass(frozen=True)
 class LookaheadAssumptions:
-    """All that is assumed: of the dataflow and its loads, and of the cloud."""
+    """All assumptions on dataflow, loads and cloud."""
 
     flow: SyntheticAssumptions = field(default_factory=SyntheticAssumptions)
     cloud: CloudAssumptions = field(default_factory=CloudAssumptions)
@@ -90,7 +84,7 @@ class LookaheadAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """Who looks ahead, and how wrong. by: `"oracle"`, or a real forecaster. error, bias: of the oracle (pp. 112-113)."""
+    """A forecaster and its error. by: `"oracle"`, or a real one. error, bias: of the oracle (pp. 112-113)."""
 
     by: str = "oracle"
     error: float = 0.0
@@ -110,10 +104,11 @@ class LookaheadCase:
 
 @dataclass(frozen=True, slots=True)
 class LookaheadRun:
-    """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
-    interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
-    undone. most: of the profit, about (`at_best`).
-    series: rows of (hours, hosts, throughput, value)."""
+    """Results of a case.
+
+    throughput: of arrivals; waited: with backlogs; worst: lowest by interval; unstable: chi. retracted, reversed:
+    changes withdrawn, undone. most: approximate upper profit (`at_best`). series: (hours, hosts, throughput, value).
+    """
 
     case: LookaheadCase
     throughput: float
@@ -133,7 +128,7 @@ class LookaheadRun:
 
 
 def site_of(seed: int, given: LookaheadAssumptions) -> Site:
-    """The synthetic dataflow of a seed, its loads and its hosts."""
+    """Return the synthetic dataflow of a seed, its loads and its hosts."""
     loads = streams(seed)
     graph = synthetic(given.flow, loads, seed)
     lowest, highest = break_even(given.flow, graph)
@@ -155,7 +150,7 @@ def _most(seed: int, given: LookaheadAssumptions) -> float:
 
 
 def run_case(case: LookaheadCase) -> LookaheadRun:
-    """Deploy by CE's first plan ("we retain our earlier initial deployment algorithm", p. 105), then adapt for 12 hours."""
+    """Deploy by CE's first plan (p. 105), then adapt for 12 hours."""
     began = time.process_time()
     site = site_of(case.seed, case.given)
     problem, conditions = problem_at(site)

@@ -1,4 +1,4 @@
-"""Page of the look-ahead experiment: Figures 5.3 to 5.5 beside the thesis's text, and real forecasters."""
+"""Page of the look-ahead experiment: Figures 5.3 to 5.5 and real forecasters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,21 +31,20 @@ from elastream_papers.thesis.lookahead.experiment import (
     run_case,
 )
 
+# pp. 100, 113 and 115; no other numbers in the text
 THESIS = {
     "profit of PLAStiCC, perfect oracle, from 10 to 60 minutes": [0.6, 0.7],
     "profit of PLAStiCC above the reactive, up to": 0.2,
     "relative throughput kept by all": 0.8,
 }
-"""pp. 100, 113 and 115; Figures 5.3 to 5.5 have no other numbers in the text."""
 QUICK_HORIZONS, QUICK_ERRORS, QUICK_BIASES, QUICK_SEEDS = (20, 60), (0.0, 0.20), (0.0, -0.05), (1,)
 PREDICTING = ("wpa", "wpo", "wpp")
 
 
 def run_lookahead(options: ExperimentOptions) -> Findings:
-    """Every policy at every horizon, PLAStiCC at every error, and all at every error and bias 20 minutes ahead.
+    """Run every policy by horizon, PLAStiCC by error, and all by error and bias at 20 minutes.
 
-    quick: two horizons, errors and biases, one run each. sensitivity: also the quick form with all assumptions drawn within
-    `AROUND` of theirs.
+    sensitivity: also the quick form with drawn assumptions.
     """
     given = LookaheadAssumptions()
     draws = draws_of(given, options)
@@ -56,7 +55,6 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
 
 
 def _cases(given: LookaheadAssumptions, quick: bool, real: bool) -> list[LookaheadCase]:
-    """Runs to be made, each once. real: with real forecasters, too."""
     horizons, errors = (QUICK_HORIZONS, QUICK_ERRORS) if quick else (HORIZONS, ERRORS)
     biases, seeds = (QUICK_BIASES, QUICK_SEEDS) if quick else (BIASES, SEEDS)
     wanted: dict[tuple[str, int, Foresight], None] = {(policy, FIGURE_5_5, Foresight()): None for policy in REACTIVE}
@@ -74,7 +72,7 @@ def _cases(given: LookaheadAssumptions, quick: bool, real: bool) -> list[Lookahe
 
 
 def outcome(main: LookaheadResults, draws: Sequence[LookaheadResults], seconds: float) -> Findings:
-    """The findings. draws: results under assumptions that were drawn."""
+    """Return the findings. draws: under drawn assumptions."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
     given = main.runs[0].case.given
@@ -115,7 +113,6 @@ def outcome(main: LookaheadResults, draws: Sequence[LookaheadResults], seconds: 
 
 
 def _summary(runs: Sequence[LookaheadRun]) -> dict[str, Any]:
-    """Means over the runs, and the spread of the profit."""
     if not runs:
         return {}
     names = ("throughput", "waited", "worst", "value", "cost", "profit", "unstable", "hosts", "retracted", "reversed",
@@ -125,7 +122,6 @@ def _summary(runs: Sequence[LookaheadRun]) -> dict[str, Any]:
 
 
 def verdict(results: LookaheadResults, checks: Sequence[Check]) -> str:
-    """What came out, in sentences with the figures."""
     first, last = results.horizons[0], results.horizons[-1]
     own = [results.mean("profit", PLASTICC, h) for h in (first, last)]
     caf, turns = (results.mean("profit", policy, last) for policy in ("caf", IN_TURNS))
@@ -160,7 +156,7 @@ HEADER = ("", "throughput", "least over an interval", "with what waited", "value
 
 
 def horizon_table(results: LookaheadResults) -> Table:
-    """Fig. 5.3."""
+    """Return Fig. 5.3."""
     rows = [
         _row(policy.upper() if policy in REACTIVE else f"{policy.upper()}, {horizon} min", results.of(policy, horizon))
         for policy in (*POLICIES, IN_TURNS, INTERVAL)
@@ -173,7 +169,7 @@ def horizon_table(results: LookaheadResults) -> Table:
 
 
 def error_table(results: LookaheadResults) -> Table:
-    """Fig. 5.5."""
+    """Return Fig. 5.5."""
     rows = [
         _row(f"{policy.upper()}, error {error:.0%}, bias {bias:+.0%}", results.of(policy, FIGURE_5_5, error, bias))
         for bias in results.biases
@@ -184,7 +180,7 @@ def error_table(results: LookaheadResults) -> Table:
 
 
 def forecaster_table(results: LookaheadResults) -> Table:
-    """Real forecasters beside the oracle and CAF; the thesis has none."""
+    """Return real forecasters beside the oracle and CAF; the thesis has none."""
     rows = [_row("perfect oracle", results.of(PLASTICC, FIGURE_5_5)), _row("CAF", results.of("caf", FIGURE_5_5))]
     rows += [_row(by, runs) for by in FORECASTERS if (runs := results.of(PLASTICC, FIGURE_5_5, by=by))]
     return Table(f"PLAStiCC, {FIGURE_5_5} minutes ahead, by who looks ahead (not in the thesis)", HEADER, tuple(rows))

@@ -1,7 +1,6 @@
-"""The synthetic dataflow of the thesis's Figure 5.2: ten stages of three operators, some with alternates, three inputs.
+"""The thesis's synthetic dataflow (Figure 5.2): ten stages of three operators, three inputs.
 
-Page 111 gives its size, the number of alternates and the loads; what it leaves open is assumed here, once, and can be
-varied. All of it follows from a seed.
+Page 111 gives size, number of alternates and loads; the rest is assumed. All follows from a seed.
 """
 
 import math
@@ -18,19 +17,16 @@ from elastream.loads.pattern import Pattern
 from elastream_papers.harness.assumptions import assumed
 from elastream_papers.thesis.deployed import PRICES, RUN, loads_between
 
-STAGES, WIDE = 10, 3
-"""Stages, and operators of each (Figure 5.2)."""
+STAGES, WIDE = 10, 3  # stages, and operators of each (Figure 5.2)
+# alternates of the thirty operators, drawn in order: 45 in all (Figure 5.2: one to three each)
 NUMBERS = (1,) * 18 + (2,) * 9 + (3,) * 3
-"""Alternates of the thirty operators, in an order that is drawn: 45 in all (Figure 5.2: one to three each, about 45)."""
-LOW, HIGH, WAVE = 2.0, 75.0, 24 * 3600.0
-"""Messages/s at trough and peak, and seconds of a wave (p. 111)."""
-NOISE, EVERY = 0.2, 60.0
-"""Largest change by noise, as a part of the rate, and seconds between two (p. 111)."""
+LOW, HIGH, WAVE = 2.0, 75.0, 24 * 3600.0  # messages/s at trough and peak, and seconds of a wave (p. 111)
+NOISE, EVERY = 0.2, 60.0  # largest noise relative to the rate, and its period in seconds (p. 111)
 
 
 @dataclass(frozen=True)
 class SyntheticAssumptions:
-    """Values that the thesis does not give, which can be halved and doubled."""
+    """Values missing in the thesis."""
 
     work: float = assumed(
         0.1,
@@ -57,7 +53,7 @@ class SyntheticAssumptions:
 
 
 def streams(seed: int, seconds: float = RUN) -> dict[str, Pattern]:
-    """The three loads: sines of independent phases, and noise that is drawn anew every minute (p. 111)."""
+    """Return three loads: sines of independent phases, with new noise every minute (p. 111)."""
     rng = np.random.default_rng([seed, 52])
     minutes = (np.arange(math.ceil(seconds / EVERY)) + 0.5) * EVERY
     found = {}
@@ -69,10 +65,7 @@ def streams(seed: int, seconds: float = RUN) -> dict[str, Pattern]:
 
 
 def synthetic(given: SyntheticAssumptions, loads: Mapping[str, ArrivalPattern], seed: int) -> Graph:
-    """The dataflow: operator `p<stage>_<row>` feeds that of its row in the next stage, and some another one as well.
-
-    The first alternate of each is the best, of value 1; the others cost less.
-    """
+    """Return the dataflow: `p<stage>_<row>` feeds its row in the next stage, some another one too."""
     rng = np.random.default_rng([seed, 53])
     numbers = iter(rng.permutation(NUMBERS).tolist())
     operators = [
@@ -103,7 +96,6 @@ def _name(stage: int, row: int) -> str:
 
 
 def _alternates(given: SyntheticAssumptions, number: int, rng: np.random.Generator) -> tuple[Alternate, ...]:
-    """The best, and others of less value and less cost."""
     best = given.work * (1 + rng.uniform(-given.spread, given.spread))
     found = []
     for rank in range(number):
@@ -114,7 +106,7 @@ def _alternates(given: SyntheticAssumptions, number: int, rng: np.random.Generat
 
 
 def break_even(given: SyntheticAssumptions, graph: Graph) -> tuple[float, float]:
-    """Costs an hour at which the lowest and the highest value break even: of the best alternates' work at the mean rate."""
+    """Return hourly costs at which the lowest and highest value break even, at the mean rate."""
     best = {each.name: each.alternates[0] for each in graph.operators if each.alternates}
     rates = offered_rates(
         graph,

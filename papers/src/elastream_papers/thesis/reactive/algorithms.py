@@ -1,4 +1,4 @@
-"""The thesis's four ways to plan, by name: for a first deployment, and as policies that adapt it."""
+"""The thesis's four planning algorithms, for first deployments and as policies."""
 
 import math
 from collections.abc import Mapping
@@ -11,23 +11,21 @@ from elastream.documents.user_code import References
 from elastream.policies.value_cost.greedy import deployed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Problem, Score, score
 
+# first plan: all generations, within a minute (thesis: up to a thousand seconds)
 FIRST: Mapping[str, Any] = {"generations": 2000, "patience": 2000, "seconds": 60.0}
-"""The genetic search of a first plan: all of its generations, within a minute. The thesis's takes up to a thousand
-seconds."""
+# Each of a run's 144 rounds, from the plan in force. An idle machine never meets the time box, so runs are reproducible.
 ROUND: Mapping[str, Any] = {"population": 40, "generations": 60, "seconds": 30.0}
-"""The genetic search in each of the 144 rounds of a run, which begins at the plan in force. The box is not met on a
-machine that does nothing else, so that a run is the same every time."""
 
 
 class FoundPlan(NamedTuple):
-    """A plan and what it promises."""
+    """A plan and its promised results."""
 
     deployment: Deployment
     score: Score
 
 
 def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: float) -> tuple[FoundPlan, float]:
-    """(the first deployment by `algorithm`, the profit that none exceeds or NaN). seconds: of the exact model, at most."""
+    """Return (first deployment by `algorithm`, bound of the profit or NaN). seconds: of the exact model, at most."""
     bound = math.nan
     match algorithm:
         case "exact":
@@ -46,7 +44,7 @@ def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: 
 
 
 def parameters(goal: Goal) -> dict[str, Any]:
-    """The parameters of policies that say what is wanted."""
+    """Return the parameters of a policy for this goal."""
     return {
         "throughput": goal.throughput,
         "tolerance": goal.tolerance,
@@ -58,7 +56,7 @@ def parameters(goal: Goal) -> dict[str, Any]:
 
 
 def policy_of(algorithm: str, goal: Goal, **more: Any) -> Policy:
-    """The policy called so, with this goal. more: parameters of its own."""
+    """Return the policy with this goal. more: its own parameters."""
     own = dict(ROUND) if algorithm == "genetic" else {}
     found: Policy = made(POLICY, algorithm, parameters(goal) | own | more, References(Path()))
     return found

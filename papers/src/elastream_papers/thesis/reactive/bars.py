@@ -1,4 +1,4 @@
-"""What of chapter 4 is judged: its Table 4.2 and Figures 4.6 and 4.7, as bars on the runs of `experiment`."""
+"""Bars of chapter 4's Table 4.2 and Figures 4.6 and 4.7, on the runs of `experiment`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,35 +21,27 @@ from elastream_papers.thesis.reactive.experiment import (
     Variation,
 )
 
+# The thesis's names. Its brute force is the exact model here, with a proof or a bound.
 NAMES: Mapping[str, str] = {"exact": "BR", "genetic": "GA", "sh": "SH", "ce": "CE"}
-"""The thesis's names. Its brute force is the exact model here, which proves what it finds or says how far off it may be."""
+# Table 4.2, static at 50 messages/s: profit; relative throughput with no variability, of hosts, of rates, of both
 TABLE: Mapping[str, tuple[float, float, float, float, float]] = {
     "exact": (0.67, 0.80, 0.68, 0.59, 0.44),
     "genetic": (0.65, 0.79, 0.67, 0.48, 0.37),
     "sh": (0.45, 0.81, 0.60, 0.40, 0.29),
     "ce": (0.58, 0.81, 0.66, 0.42, 0.31),
 }
-"""Table 4.2, static at 50 messages/s: profit, and relative throughput without variability, with that of the hosts, of the
-rates, and of both."""
-ADAPTED: Mapping[str, float] = {"genetic": 0.34, "ce": 0.29}
-"""p. 93: profit at 50 messages/s, adapted, with both."""
+ADAPTED: Mapping[str, float] = {"genetic": 0.34, "ce": 0.29}  # p. 93: profit at 50 messages/s, adapted, with both
+# p. 93, from Fig. 4.7(a): the first two are exceeded
 PLANNING_SECONDS: Mapping[tuple[str, int], float] = {("exact", 50): 10_000, ("genetic", 8000): 1_000, ("ce", 8000): 2.5,
     ("sh", 8000): 2.5}  # fmt: skip
-"""p. 93, from Fig. 4.7(a): the first two are exceeded."""
 
 
-STATIC_HELD, STATIC_LOST = 0.75, 0.75
-"""Throughput of a static plan: at least that where nothing varies, below it where something does (Table 4.2)."""
-NEAR_OPTIMUM = 0.97
-"""Of the best profit, what the genetic search reaches (Table 4.2: 0.65 of 0.67)."""
-CE_OF_GENETIC = 0.6
-"""p. 93: "between 60% to 80% of GA's profit"."""
-STRAIGHT = 0.99
-"""Least R^2 of a line through cores by rate (Fig. 4.7(b))."""
-SAVED, SAVED_MOST = 0.069, 0.275
-"""p. 94: alternates cut cost by 6.9 % to 27.5 %."""
-TEN_FOLD = 12.0
-"""Most times as long as at 800 messages/s that planning for 8,000 takes: linear, and a fifth more."""
+STATIC_HELD, STATIC_LOST = 0.75, 0.75  # throughput of a static plan without and with variability (Table 4.2)
+NEAR_OPTIMUM = 0.97  # of the best profit (Table 4.2: 0.65 of 0.67)
+CE_OF_GENETIC = 0.6  # p. 93: "between 60% to 80% of GA's profit"
+STRAIGHT = 0.99  # least R^2 of cores by rate (Fig. 4.7(b))
+SAVED, SAVED_MOST = 0.069, 0.275  # p. 94: alternates cut cost by 6.9 % to 27.5 %
+TEN_FOLD = 12.0  # most times as long at 8,000 as at 800 messages/s: linear, and a fifth
 
 
 @dataclass(frozen=True)
@@ -61,23 +53,23 @@ class ReactiveResults:
 
     @cached_property
     def rates(self) -> tuple[int, ...]:
-        """Mean rates of adapted runs."""
+        """Return mean rates of adapted runs."""
         return tuple(sorted({run.case.rate for run in self.runs if run.case.adapted}))
 
     def plan(self, algorithm: str, rate: int) -> Planned | None:
-        """The plan of an algorithm for a rate, with all alternates."""
+        """Return the plan of an algorithm for a rate, with all alternates."""
         found = [p for p in self.planned if (p.case.algorithm, p.case.rate, p.case.alternates) == (algorithm, rate, True)]
         return found[0] if found else None
 
     def plans(self, algorithm: str) -> list[Planned]:
-        """Its plans with all alternates, by rate."""
+        """Return an algorithm's plans with all alternates, by rate."""
         found = [p for p in self.planned if p.case.algorithm == algorithm and p.case.alternates]
         return sorted(found, key=lambda p: p.case.rate)
 
     def of(
         self, algorithm: str, rate: int, varies: Variation = BOTH, *, adapted: bool = True, alternates: bool = True
     ) -> list[ReactiveRun]:
-        """Its runs, one a seed."""
+        """Return its runs by seed."""
         wanted = (algorithm, rate, varies, adapted, alternates)
         return [
             run
@@ -86,13 +78,13 @@ class ReactiveResults:
         ]
 
     def mean(self, figure: str, *which: object, **how: bool) -> float:
-        """Mean of a figure over these runs; NaN without any."""
+        """Return the mean of a figure over these runs; NaN without any."""
         found = [getattr(run, figure) for run in self.of(*which, **how)]  # type: ignore[arg-type]
         return float(np.mean(found)) if found else float("nan")
 
 
 def bars(results: ReactiveResults) -> tuple[Check, ...]:
-    """The bars of the issue's first table, on means over the runs."""
+    """Return the bars."""
     parts: tuple[Callable[[ReactiveResults], Iterator[Check]], ...] = (_static, _adapted, _profits, _planning, _alternates)
     return tuple(check for part in parts for check in part(results))
 
@@ -130,13 +122,11 @@ def _static(results: ReactiveResults) -> Iterator[Check]:
     )
 
 
+# Throughput by column of Table 4.2. Eq. 4.4 and the last three columns count what waits. Without variability a static plan
+# at 0.8 would near 0 as its queue grows, so 0.80 must be of the arrivals; by arrivals none falls below 0.77 under rates
+# within +-50 %.
 FIGURE = {column: "throughput" if column == NONE else "waited" for column in COLUMNS.values()}
-"""Which throughput a column of Table 4.2 is judged by. Eq. 4.4 counts what waits, and so do the last three. Where
-nothing varies a static plan at 0.8 is short by a fifth of what comes in, for ever: with its growing queue counted its
-throughput nears 0, and 0.80 can only be what it is of what comes in. Of that, no static plan at 0.8 falls below 0.77
-under rates within +-50 %, as often above the mean as below: at the ends it is 1 and 0.53."""
-EQUAL = 1e-6
-"""Profits nearer than that are equal: what an exact plan is proven to."""
+EQUAL = 1e-6  # profits this close are equal: an exact plan's tolerance
 
 
 def _adapted(results: ReactiveResults) -> Iterator[Check]:
@@ -195,12 +185,12 @@ def _alternates(results: ReactiveResults) -> Iterator[Check]:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """`part` over `whole`; 0 where `whole` is no gain, of which no part says anything: the bar is missed then."""
+    """Return `part` over `whole`; 0 if `whole` is no gain: the bar is missed then."""
     return part / whole if whole > 0 else 0.0
 
 
 def straightness(x: Sequence[float], y: Sequence[float]) -> float:
-    """R^2 of the best line through the points."""
+    """Return R^2 of the best line through the points."""
     fit = np.polyval(np.polyfit(x, y, 1), x)
     rest, all_of = np.square(np.subtract(y, fit)).sum(), np.square(np.subtract(y, np.mean(y))).sum()
     return float(1 - rest / all_of) if all_of > 0 else 1.0

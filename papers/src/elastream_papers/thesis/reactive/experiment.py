@@ -1,8 +1,6 @@
-"""Chapter 4 of the thesis, simulated: deployments of Linear Road that stay, and such that are adapted, under hosts and
-rates that vary.
+"""Chapter 4 of the thesis, simulated: static and adapted deployments of Linear Road.
 
-First every algorithm plans for each mean rate; then its plan runs for 12 hours, static or adapted by the policy of the same
-name. `algorithms` has both, `page` shows what came of it, `bars` what is judged.
+Every algorithm plans for each mean rate; its plan runs for 12 hours under varying hosts and rates.
 """
 
 import time
@@ -33,24 +31,18 @@ from elastream_papers.thesis.deployed import (
 from elastream_papers.thesis.reactive.algorithms import policy_of, searched
 from elastream_papers.thesis.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
 
-RATES = (10, 20, 50, 100, 500, 1000, 2000)
-"""Mean messages/s of the runs (Figs. 4.6 and 4.7(c))."""
-TABLED = 50
-"""Those of Table 4.2."""
-PLANNED = (*RATES, 4000, 8000)
-"""Those of the plans (Fig. 4.7)."""
+RATES = (10, 20, 50, 100, 500, 1000, 2000)  # mean messages/s of the runs (Figs. 4.6 and 4.7(c))
+TABLED = 50  # of Table 4.2
+PLANNED = (*RATES, 4000, 8000)  # of the plans (Fig. 4.7)
 ALGORITHMS = ("exact", "genetic", "ce", "sh")
-ADAPTING = ("genetic", "ce", "sh")
-"""Policies that adapt; the exact model plans once."""
-SEEDS = (1, 2, 3)
-"""Three runs (p. 88), each with loads and hosts of its own."""
-TARGET, TOLERANCE = 0.8, 0.05
-"""Relative throughput that is to hold (p. 90)."""
+ADAPTING = ("genetic", "ce", "sh")  # policies that adapt; the exact model plans once
+SEEDS = (1, 2, 3)  # three runs (p. 88), each with its own loads and hosts
+TARGET, TOLERANCE = 0.8, 0.05  # relative throughput to hold (p. 90)
 
 
 @dataclass(frozen=True)
 class ReactiveAssumptions:
-    """All that is assumed: of the dataflow, and of the cloud."""
+    """All assumptions on dataflow and cloud."""
 
     road: LinearRoadAssumptions = field(default_factory=LinearRoadAssumptions)
     cloud: CloudAssumptions = field(default_factory=CloudAssumptions)
@@ -58,20 +50,19 @@ class ReactiveAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """What varies in a run: speeds and links of hosts, and rates."""
+    """Variability of a run: host speeds and links, and rates."""
 
     hosts: bool
     rates: bool
 
 
 NONE, HOSTS, LOADS, BOTH = Variation(False, False), Variation(True, False), Variation(False, True), Variation(True, True)
-COLUMNS: Mapping[str, Variation] = {"neither": NONE, "hosts": HOSTS, "rates": LOADS, "both": BOTH}
-"""Columns of Table 4.2."""
+COLUMNS: Mapping[str, Variation] = {"neither": NONE, "hosts": HOSTS, "rates": LOADS, "both": BOTH}  # columns of Table 4.2
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCase:
-    """A plan for a mean rate. seconds: time limit of the exact model. alternates: whether others than the best may run."""
+    """A plan for a mean rate. seconds: limit of the exact model. alternates: others than the best may run."""
 
     algorithm: str
     rate: int
@@ -82,8 +73,10 @@ class PlanCase:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a plan promises. cores: of all hosts. speed: their cores times speed. seconds: CPU that planning took. bound: no
-    plan has a higher profit; NaN but of the exact model."""
+    """Promised results of a plan.
+
+    cores: of all hosts; speed: cores times speed. seconds: CPU time. bound: of the profit, or NaN.
+    """
 
     case: PlanCase
     plan: Deployment
@@ -99,7 +92,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ReactiveCase:
-    """A run. policy: that adapts; None: the plan stays."""
+    """A run. policy: adapts; None: static."""
 
     algorithm: str
     rate: int
@@ -113,9 +106,11 @@ class ReactiveCase:
 
 @dataclass(frozen=True, slots=True)
 class ReactiveRun:
-    """What a case came to. throughput: of what came in; waited: with what waited; unstable: chi. hosts, cores: mean of
-    those leased. most: of the profit, about (`at_best`). series: rows of (hours, records/s that came, hosts, throughput,
-    value)."""
+    """Results of a case.
+
+    throughput: of arrivals; waited: with backlogs; unstable: chi. hosts, cores: mean leased. most: approximate upper
+    profit (`at_best`). series: (hours, records/s, hosts, throughput, value).
+    """
 
     case: ReactiveCase
     throughput: float
@@ -136,7 +131,7 @@ class ReactiveRun:
 def site_of(
     rate: int, varies: Variation, seed: int, given: ReactiveAssumptions, *, alternates: bool = True, seconds: float = RUN
 ) -> Site:
-    """Linear Road at a mean of `rate` position reports a second."""
+    """Return Linear Road at a mean of `rate` position reports a second."""
     load = walk(rate, seed, given.cloud, seconds) if varies.rates else constant(float(rate), seconds)
     graph = linear_road(given.road, load, rate)
     if not alternates:
@@ -154,7 +149,6 @@ def site_of(
 
 
 def plan_case(case: PlanCase) -> Planned:
-    """Let an algorithm plan."""
     site = site_of(case.rate, NONE, SEEDS[0], case.given, alternates=case.alternates)
     problem, conditions = problem_at(site)
     began = time.process_time()

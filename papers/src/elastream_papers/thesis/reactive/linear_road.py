@@ -1,14 +1,10 @@
-"""The Linear Road dataflow of the thesis as it is simulated: eight operators, with costs, values and selectivities.
+"""The thesis's Linear Road dataflow, simulated: eight operators (chapter 4, Figure 4.5, section 4.9).
 
-Chapter 4, Figure 4.5 and section 4.9. The figure gives the alternates of P2 and P7 in a unit that is not said, the text
-some edges; the rest is assumed here, once, and can be varied. `examples/linear_road.py` is the same dataflow on Spark.
-
-How it was set: the unit of cost so that the cheapest static plan that keeps 0.8 at 50 reports/s, with the alternates of
-most value and by the m1 prices of September 2013, costs between the two break-even costs of p. 90 (30 and 60 $ for 12
-hours), near the lower one, which is where Figure 4.6(c) has the adapted plans: 32.40 $ in whole cores. At 8,000 reports/s
-it is 3,323 cores of speed 2, below the 6,000 of Figure 4.7(b). Table 4.2's profit of 0.67 would need 15.33 $ at most, which
-p. 90 excludes. Operators downstream of P2 weigh most of the six, so that the alternates of least value cost not much more
-than half of those of most: the two break-even costs are in the ratio 0.5.
+Figure and text give the alternates of P2 and P7 and some edges; the rest is assumed. `examples/linear_road.py` is the
+same on Spark. Unit of cost: the cheapest static plan for 0.8 at 50 reports/s (m1, September 2013) costs 32.40 $ in whole
+cores, between p. 90's break-even costs (30 and 60 $ for 12 hours; Figure 4.6(c)). At 8,000 reports/s it is 3,323 cores
+of speed 2 (Figure 4.7(b): below 6,000). Table 4.2's profit of 0.67 would need 15.33 $, which p. 90 excludes. Operators
+downstream of P2 weigh most, so that the cheapest alternates cost about half.
 """
 
 from collections.abc import Mapping
@@ -20,17 +16,18 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.loads import constant
 from elastream_papers.harness.assumptions import assumed
 
+# P0 to P7 of Figure 4.5
 OPERATORS = ("weather", "parse", "congestion", "accidents", "tolls", "assessments", "balances", "travel_times")
-"""P0 to P7 of Figure 4.5."""
+# P2, Congestion Estimation: value, cost in units, selectivity (Figure 4.5)
 CONGESTION: Mapping[str, tuple[float, float, float]] = {
     "neighbours": (1.0, 1.2, 1.0),
     "trend": (0.8, 0.8, 1.0),
     "sparse": (0.5, 0.8, 0.5),
 }
-"""Alternates of P2, Congestion Estimation: value, cost in units, selectivity (Figure 4.5)."""
+# P7, Travel Time Estimator: value, cost in units, selectivity (Figure 4.5)
 TRAVEL_TIMES: Mapping[str, tuple[float, float, float]] = {"recent": (0.6, 0.3, 1.0), "historical": (1.0, 0.5, 1.0)}
-"""Alternates of P7, Travel Time Estimator: value, cost in units, selectivity (Figure 4.5)."""
 
+# the text (p. 89) has accidents to tolls and travel times, tolls to assessments and balances; the rest is assumed
 EDGES = (
     ("updates", "weather"),
     ("positions", "parse"),
@@ -47,15 +44,14 @@ EDGES = (
     ("balances", "accounts"),
     ("travel_times", "answers"),
 )
-"""Accidents to tolls and travel times, tolls to assessments and balances are in the text (p. 89), the rest is assumed."""
 
+# break-even money an hour at lowest and highest value, for every PER reports/s (p. 90)
 LOWEST, HIGHEST, PER = 0.5, 1.0, 10.0
-"""Break-even costs at the lowest and the highest value: so much money an hour for every PER reports/s (p. 90)."""
 
 
 @dataclass(frozen=True)
 class LinearRoadAssumptions:
-    """Values that the thesis does not give, which can be halved and doubled. A unit is what Figure 4.5 counts costs in."""
+    """Values missing in the thesis. A unit is Figure 4.5's of cost."""
 
     unit: float = assumed(
         0.35, "core-seconds of speed 1", "break-even costs of p. 90 at 50 reports/s, and Figure 4.7(b): see above"
@@ -71,7 +67,7 @@ class LinearRoadAssumptions:
     record: float = assumed(50.0, "bytes", "a line of fifteen numbers: 45 in recorded reports, and its end")
 
     def alternates(self, rows: Mapping[str, tuple[float, float, float]]) -> tuple[Alternate, ...]:
-        """Alternates by name, from value, units and selectivity."""
+        """Return alternates by name, from value, units and selectivity."""
         return tuple(
             Alternate(name, value=value, cost=units * self.unit, selectivity=selectivity)
             for name, (value, units, selectivity) in rows.items()
@@ -79,14 +75,14 @@ class LinearRoadAssumptions:
 
 
 def break_even(rate: float) -> tuple[float, float]:
-    """Costs an hour at which the lowest and the highest value break even, `rate` reports/s being the mean (p. 90)."""
+    """Return hourly break-even costs at the lowest and highest value for a mean of `rate` reports/s (p. 90)."""
     return LOWEST * rate / PER, HIGHEST * rate / PER
 
 
 def linear_road(given: LinearRoadAssumptions, reports: ArrivalPattern, rate: float) -> Graph:
-    """Figure 4.5. reports: load of position reports; rate: its mean, reports/s, which the weather updates are a part of.
+    """Return Figure 4.5's dataflow.
 
-    Sources and sinks cost nothing; selectivities are 1 but those of the figure and that of accidents.
+    reports: load of position reports; rate: its mean (reports/s), which scales the weather updates.
     """
     loads = {"updates": constant(given.updates * rate, reports.seconds), "positions": reports}
     dynamic = {"congestion": CONGESTION, "travel_times": TRAVEL_TIMES}

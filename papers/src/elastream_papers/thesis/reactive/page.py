@@ -31,12 +31,9 @@ from elastream_papers.thesis.reactive.experiment import (
     run_case,
 )
 
-PLANNED = (*RATES, 800, 4000, 8000)
-"""Mean messages/s of plans: those of the runs, and those to which Fig. 4.7 goes; 800 for the bar on how planning grows."""
-PROOF, SHORT = 600.0, 20.0
-"""Seconds that the exact model has at TABLED (the issue's ten minutes), and at other rates and in quick forms."""
-GENETIC_UP_TO = 2000
-"""Messages/s up to which the genetic search plans and adapts: beyond, each round takes its whole time box."""
+PLANNED = (*RATES, 800, 4000, 8000)  # mean messages/s of plans (Fig. 4.7); 800 for the growth of planning time
+PROOF, SHORT = 600.0, 20.0  # seconds of the exact model at TABLED, and at other rates and in quick forms
+GENETIC_UP_TO = 2000  # messages/s; beyond, each genetic round takes its whole time box
 QUICK_RATES, QUICK_SEEDS = (10, 50, 500), (1,)
 QUICK_PLANNED = (10, 50, 100, 500, 800, 2000, 8000)
 ALL_OPTIONS = (True, False)
@@ -45,8 +42,7 @@ ALL_OPTIONS = (True, False)
 def run_reactive(options: ExperimentOptions) -> Findings:
     """Plan for every rate, then run the plans, static and adapted.
 
-    quick: three rates, one run each, static ones at TABLED only. sensitivity: also the quick form with all assumptions
-    drawn within `AROUND` of theirs.
+    sensitivity: also the quick form with drawn assumptions.
     """
     given = ReactiveAssumptions()
     draws = draws_of(given, options)
@@ -63,7 +59,7 @@ def run_reactive(options: ExperimentOptions) -> Findings:
 
 
 def _plans(given: ReactiveAssumptions, quick: bool) -> list[PlanCase]:
-    """Plans to be made. The longest first, so that no worker waits for it at the end."""
+    """Return the plans to make, the longest first for balanced workers."""
     rates = QUICK_PLANNED if quick else PLANNED
     run = QUICK_RATES if quick else RATES
     found = [
@@ -78,7 +74,6 @@ def _plans(given: ReactiveAssumptions, quick: bool) -> list[PlanCase]:
 
 
 def _runs(given: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> list[ReactiveCase]:
-    """Runs to be made of the plans, the highest rates first."""
     rates, seeds = (QUICK_RATES, QUICK_SEEDS) if quick else (RATES, SEEDS)
     by = {(p.case.algorithm, p.case.rate, p.case.alternates): p.plan for p in plans}
     found = []
@@ -101,7 +96,7 @@ def _runs(given: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> 
 
 
 def outcome(main: ReactiveResults, draws: Sequence[ReactiveResults], seconds: float) -> Findings:
-    """The findings. draws: results under assumptions that were drawn."""
+    """Return the findings. draws: under drawn assumptions."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
     given = main.planned[0].case.given
@@ -161,7 +156,6 @@ def outcome(main: ReactiveResults, draws: Sequence[ReactiveResults], seconds: fl
 
 
 def _summary(runs: Sequence[ReactiveRun]) -> dict[str, Any]:
-    """Means over the runs, and the spread of the profit."""
     names = ("throughput", "waited", "value", "cost", "profit", "profit_all", "unstable", "hosts", "refused", "seconds",
         "most")  # fmt: skip
     found = {name: rounded(float(np.mean([getattr(run, name) for run in runs]))) for name in names}
@@ -174,7 +168,6 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
 
 
 def verdict(results: ReactiveResults, checks: Sequence[Check]) -> str:
-    """What came out, in sentences with the figures."""
     best = results.plan("exact", TABLED)
     text = ""
     if best is not None:
@@ -184,7 +177,7 @@ def verdict(results: ReactiveResults, checks: Sequence[Check]) -> str:
 
 
 def static_table(results: ReactiveResults) -> Table:
-    """Table 4.2: ours, and the thesis's below."""
+    """Return Table 4.2, ours above."""
     rows: list[tuple[str, ...]] = []
     for algorithm in ALGORITHMS:
         mean = [results.mean("throughput", algorithm, TABLED, column, adapted=False) for column in COLUMNS.values()]
@@ -197,8 +190,7 @@ def static_table(results: ReactiveResults) -> Table:
 
 
 def adapted_table(results: ReactiveResults) -> Table:
-    """Adapted runs by rate, with the profit of the best static plan for the mean rate and what is proven of it, and with
-    about the most that the run could leave."""
+    """Return adapted runs by rate, beside the best static plan and the upper profit."""
     rows: list[tuple[str, ...]] = []
     for rate in results.rates:
         for policy in ADAPTING:
@@ -227,7 +219,7 @@ def adapted_table(results: ReactiveResults) -> Table:
 
 
 def planning_table(results: ReactiveResults) -> Table:
-    """What planning takes and how many cores it comes to."""
+    """Return planning times and numbers of cores."""
     rows = tuple(
         (f"{NAMES[algorithm]}, {p.case.rate}/s", f"{p.seconds:.3f}", f"{p.cores:.0f}", f"{p.power:.0f}", f"{p.profit:.4f}")
         for algorithm in ALGORITHMS

@@ -1,8 +1,7 @@
-"""Fig. 6.11(a) on Spark: records are skewed to the keys of one host; the policy `ring` moves tokens until all are alike.
+"""Fig. 6.11(a) on Spark: records skew to one host's keys, and the policy `ring` moves tokens.
 
-The hosts are those that there are, as in the figure: the policy cannot lease. How busy a host is, is told by the CPU time
-of the tasks with state that ran on it in the newest batch. Records would say less: Spark's store in the heap copies the map
-of a partition for each batch, so that one with a ninth of the records of another takes a third of its time.
+No host can be leased. Utilisation is CPU time of stateful tasks, not records: Spark's heap store copies a partition's
+map each batch, so a partition with a ninth of the records takes a third of the time.
 """
 
 import math
@@ -22,29 +21,20 @@ from elastream.spark.plant import SparkPlant
 from elastream_papers.thesis.resilience.bed import Bed
 from elastream_papers.thesis.resilience.job import Job
 
+# A full batch is always ready, and most of its keys come once. Hot keys are a quarter of the state partitions, one host's
+# of four, once the state is even. Each has a tenth of all records, fine enough for tokens; with 16 partitions the best
+# contiguous placement would just reach BALANCED.
 SKEWED = Job(keys=500_000, rows=250_000, pace=0.0, partitions=32, hot=8, skewed_from=25)
-"""A full batch is always ready, and what it takes is work on state: most keys of a batch come once. The hot keys are those
-of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled and lies
-evenly. A hot partition then has a tenth of all records, so that tokens can be set finely enough: of 16 partitions, four of
-them hot with three quarters of all records, the best of all contiguous placements would just reach BALANCED."""
-CORES = 0.4
-"""Cores of each host: together less than the machine's two, so that a host with more records than others is busy for longer
-than they are."""
-BALANCED = 1.25
-"""CPU time of the busiest host's tasks over the mean one's (the project's bar)."""
-STAYS = 3
-"""Batches in a row that hosts are to be alike for: the first of them is when they were. One alone may be by chance."""
-GIVEN_UP = 40
-"""Batches after the skew that a balance is waited for: twice the bar."""
-MEASURED = 1.0
-"""Seconds from one round to the next: no measurement is missed."""
-LIMIT = 1800.0
-"""Seconds that the loop may take in all: batches of twenty seconds, which no machine has had."""
+CORES = 0.4  # cores a host: less than the machine's two together, so that hosts with more records are busy longer
+BALANCED = 1.25  # busiest host's CPU time over the mean (the project's bar)
+STAYS = 3  # balanced batches in a row: one may be chance
+GIVEN_UP = 40  # batches until the wait ends: twice the bar
+MEASURED = 1.0  # seconds between rounds: no measurement is missed
+LIMIT = 1800.0  # seconds for the whole loop
 
 
 def balanced_after(made: Bed) -> float:
-    """Batches from the skew until hosts are `alike` for STAYS batches, under the policy `ring`; infinite where that has not
-    come GIVEN_UP batches after it."""
+    """Return batches from the skew until hosts stay `alike` for STAYS batches under `ring`, or infinity."""
     watch = BalanceWatch(made)
     made.run(SKEWED)
     # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
@@ -57,12 +47,12 @@ def balanced_after(made: Bed) -> float:
 
 
 def alike(worked: Sequence[float]) -> bool:
-    """Whether the host that worked longest did so at most BALANCED times as long as the mean one."""
+    """Return True if the busiest host worked at most BALANCED times the mean."""
     return max(worked) * len(worked) <= BALANCED * math.fsum(worked)
 
 
 class BalanceWatch:
-    """Ends its loop once the hosts are balanced after the skew, or are not for GIVEN_UP batches."""
+    """Ends its loop once hosts are balanced, or not within GIVEN_UP batches."""
 
     def __init__(self, made: Bed) -> None:
         self._made = made
@@ -90,7 +80,7 @@ class BalanceWatch:
 
 
 class _AsItIs:
-    """A plant with the hosts that it has, and no others; it goes on when a loop over it ends."""
+    """Wraps a plant without leases; it outlives a loop over it."""
 
     def __init__(self, plant: SparkPlant[Any]) -> None:
         self._plant = plant
@@ -98,32 +88,27 @@ class _AsItIs:
 
     @property
     def context(self) -> Context:
-        """Nothing can be leased."""
+        """Return a context without leases."""
         hosts = len(self._plant.hosts.usable)
         return replace(self._plant.context, max_hosts=hosts, min_hosts=hosts)
 
     @property
     def clock(self) -> Clock:
-        """The plant's."""
         return self._plant.clock
 
     @property
     def finished(self) -> bool:
-        """Whether the plant has."""
         return self._plant.finished
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """The plant's."""
         return self._plant.ledger
 
     def observe(self) -> Observation:
-        """What the plant observes."""
         return replace(self._plant.observe(), context=self.context)
 
     def incidents(self) -> Sequence[str]:
-        """Return the plant's."""
         return self._plant.incidents()
 
     def close(self) -> None:
-        """Whose plant it is goes on with it."""
+        """Leave the plant to its owner."""

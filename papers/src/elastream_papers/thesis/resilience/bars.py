@@ -1,4 +1,4 @@
-"""What of chapter 6 is judged on simulated runs: the first column of the issue's table."""
+"""Bars of chapter 6's simulated runs."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -14,22 +14,15 @@ from elastream_papers.thesis.reactive.bars import straightness
 from elastream_papers.thesis.resilience.experiment import ResilienceCase, ResilienceRun
 from elastream_papers.thesis.resilience.reducers import Protection
 
+# Fig. 6.10, p. 147: throughput lost from r = 0 to 2; r = 1 over external state; R^2 of a line through r = 1
 DROP, GAIN, STRAIGHT = 0.15, 2.8, 0.98
-"""Fig. 6.10, p. 147: throughput lost from r = 0 to r = 2; r = 1 over external state; R^2 of a line through r = 1."""
-BALANCED = 200.0
-"""Fig. 6.11(a), p. 149: seconds from the skew (500 s) until it is stable (700 s)."""
-REACTION = (1.5, 3.0)
-"""Fig. 6.11(b), p. 149: seconds."""
-MOVED = (0.010, 0.500)
-"""Fig. 6.11(c), p. 150: seconds."""
-DELTA, AT_INTERVAL = 0.07, 2.0
-"""Fig. 6.12, p. 150: part of the state that a checkpoint every 2 s holds."""
-RECOVERED = 1.5
-"""p. 121: seconds, from one or several failures at once."""
-DELTA_RATE = 6_000.0
-"""Messages/s of it, which the thesis does not print: where the axis of Fig. 6.13(a) ends."""
-SURE = 1.645
-"""Standard errors by which a slope is above 0: one-sided, 5 %."""
+BALANCED = 200.0  # Fig. 6.11(a), p. 149: seconds from the skew (500 s) until stable (700 s)
+REACTION = (1.5, 3.0)  # Fig. 6.11(b), p. 149: seconds
+MOVED = (0.010, 0.500)  # Fig. 6.11(c), p. 150: seconds
+DELTA, AT_INTERVAL = 0.07, 2.0  # Fig. 6.12, p. 150: part of the state in a checkpoint every 2 s
+RECOVERED = 1.5  # p. 121: seconds, for one or several failures at once
+DELTA_RATE = 6_000.0  # messages/s, not printed: where Fig. 6.13(a)'s axis ends
+SURE = 1.645  # standard errors of a slope above 0: one-sided, 5 %
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class ResilienceResults:
     runs: Sequence[ResilienceRun]
 
     def of(self, part: str, **which: object) -> list[ResilienceRun]:
-        """Runs of a part whose cases have these values."""
+        """Return runs of a part whose cases have these values."""
         return [
             run
             for run in self.runs
@@ -47,27 +40,26 @@ class ResilienceResults:
         ]
 
     def values(self, part: str, figure: str, **which: object) -> list[float]:
-        """A figure of each of them."""
+        """Return a figure of each of them."""
         return [run.figures[figure] for run in self.of(part, **which)]
 
     def axis(self, part: str, name: str) -> tuple[float, ...]:
-        """Values that a property of the cases of a part has, ascending."""
+        """Return ascending values of a property of a part's cases."""
         return tuple(sorted({getattr(run.case, name) for run in self.of(part)}))
 
     def peak(
         self, hosts: float, replicas: int, protection: Protection = Protection.PEERS, figure: str = "throughput"
     ) -> float:
-        """Mean peak throughput, or another figure of these runs, messages/s."""
+        """Return a mean figure of these runs, by default peak throughput (messages/s)."""
         return float(np.mean(self.values("peak", figure, hosts=hosts, replicas=replicas, protection=protection)))
 
     @cached_property
     def sizes(self) -> tuple[float, ...]:
-        """Numbers of hosts of Fig. 6.10."""
         return self.axis("peak", "hosts")
 
 
 def bars(results: ResilienceResults) -> tuple[Check, ...]:
-    """The bars, each on the runs that there are of its part."""
+    """Return the bars."""
     parts: dict[str, Callable[[ResilienceResults], Iterator[Check]]] = {
         "peak": _peaks, "balance": _balanced, "growth": _reacted, "move": _moved, "delta": _deltas, "recovery": _recovered,
     }  # fmt: skip
@@ -99,7 +91,7 @@ def _balanced(results: ResilienceResults) -> Iterator[Check]:
 
 
 def _within(name: str, values: Sequence[float], low: float, high: float, source: str, digits: int = 3) -> Check:
-    """A check that the population median of `values` lies in [low, high], by a sign test on each side."""
+    """Return a check that the population median of `values` lies in [low, high], by two sign tests."""
     sides = (median_at_least(name, values, low, source), median_at_most(name, values, high, source))
     missed = any(side.holds is False for side in sides)
     holds = False if missed else None if any(side.holds is None for side in sides) else True
@@ -189,16 +181,15 @@ def _recovered(results: ResilienceResults) -> Iterator[Check]:
 
 
 def is_timed(case: ResilienceCase) -> bool:
-    """Whether a recovery is of those in Fig. 6.13(b), not of those that test what is survived."""
+    """Return True if a recovery is of Fig. 6.13(b), not a test of survival."""
     return not case.in_a_row and case.replicas == 1 and case.failures <= case.hosts // 2 and case.rate == TIMED_RATE
 
 
-TIMED_RATE = 15_000.0
-"""Messages/s of Fig. 6.13(b)."""
+TIMED_RATE = 15_000.0  # messages/s of Fig. 6.13(b)
 
 
 def risen(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(slope of the line through the points, its standard error); 0 and NaN for fewer than three."""
+    """Return (slope of the line through the points, standard error); 0 and NaN for fewer than three."""
     x, y = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     spread = float(((x - x.mean()) ** 2).sum())
     if x.size < 3 or spread == 0:

@@ -1,4 +1,4 @@
-"""A query with state (a `Job`) on hosts that are killed: cost of a fault, and exactness of the counts."""
+"""Kill test rig: a stateful query (a `Job`) on hosts, cost of faults, exactness of counts."""
 
 import math
 import statistics
@@ -31,27 +31,24 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.start import start_beside
 from elastream_papers.thesis.resilience.job import Job
 
+# four tasks at once, as the thesis's virtual machines (p. 145), with room for a neighbour's partitions
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
-"""Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
+# A normal batch takes at most this multiple of the median of so many before (project's bar)
 NORMAL, BATCHES_BEFORE = 1.25, 50
-"""A batch is as before if it takes at most so many times the median of so many batches before (the project's bar)."""
-STEADY = 10
-"""Batches that are waited for after anything has changed, before anything is measured."""
-PATIENCE = 180.0
-"""Seconds without what is waited for after which the query counts as hung."""
-MENDING = 60.0
-"""Seconds within which a batch as before has to come after a fault, or it counts as not mended: forty times the bar."""
+STEADY = 10  # batches to wait after a change
+PATIENCE = 180.0  # seconds without progress after which the query counts as hung
+MENDING = 60.0  # seconds for a normal batch after a fault: forty times the bar
 
 
-Moments: TypeAlias = tuple[float, float]
-"""Begin and end, epoch seconds."""
+Moments: TypeAlias = tuple[float, float]  # begin and end, epoch seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Cost of a fault. normal: median seconds of the batches before. recovered: seconds to the commit of the first batch
-    that began after the fault and took at most NORMAL times that; infinite beyond MENDING. committed: to the first
-    commit. longest: longest batch until then, in seconds. batches: ended until then.
+    """Cost of a fault (seconds).
+
+    normal: median batch before. recovered: until the first normal batch begun after the fault committed; infinite beyond
+    MENDING. committed: until the first commit. longest: batch until then. batches: ended until then.
     """
 
     normal: float
@@ -63,9 +60,10 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Time after a kill. told, placed: seconds until the driver knew of the last loss, and until the state was on its
-    successors; NaN if unknown. opened: partitions opened from a copy. files: read for them. opening: seconds of the
-    longest.
+    """Times after a kill (seconds).
+
+    told, placed: until the driver knew of the last loss, and the state was on its successors; NaN if unknown. opened:
+    partitions opened from a standby. files: read for them. opening: longest.
     """
 
     told: float
@@ -76,7 +74,7 @@ class Steps:
 
 
 class Bed:
-    """A running query with its state, on hosts that can be killed. steady: batches that are waited for after a change."""
+    """A running stateful query on hosts that can be killed. steady: batches to wait after a change."""
 
     def __init__(
         self, plant: SparkPlant[SessionQueries], query: StreamingQuery, job: Job, root: Path, steady: int = STEADY
@@ -87,12 +85,12 @@ class Bed:
 
     @property
     def checkpoint(self) -> Path:
-        """Of the query that runs."""
+        """Return the running query's checkpoint."""
         return checkpoint_in(self._root, self._jobs)
 
     @property
     def operator(self) -> str:
-        """The query's stage with state, as its tasks call it. Waits until a batch of it has been planned and seen."""
+        """Return the query's stateful stage; waits for a batch of it."""
 
         if not self._named():
             self.until(lambda seen: bool(self._named()))
@@ -101,30 +99,29 @@ class Bed:
 
     @property
     def stage(self) -> StatefulStage:
-        """That stage."""
         operator = self.operator
         return next(each.stages[operator] for each in self._mine if each.stages)
 
     @property
     def _mine(self) -> list[Query]:
-        """The query, as the plant observes it; none before it has been seen."""
+        """Return the observed query; empty before the first observation."""
         return [each for each in self.plant.queries.live if each.run_id == self._run]
 
     def _named(self) -> list[str]:
         return [name for each in self._mine for name in each.operators]
 
     def batches(self) -> list[Moments]:
-        """The recent batches with records, as the plant has observed them, oldest first."""
+        """Return the recent batches with records, oldest first."""
         return [(batch.start, batch.end) for each in self._mine for batch in each.batches if batch.rows]
 
     def more(self, count: int) -> None:
-        """Wait until `count` batches more have ended, each within PATIENCE and its pace of the one before it."""
+        """Wait for `count` more batches, each within PATIENCE and its pace."""
         since = time.time()
         for ended in range(count):
             self._more_than(ended, since)
 
     def rate(self, window: float) -> float:
-        """Records/s over whole batches of `window` seconds, or longer where none is whole by then."""
+        """Return records/s over whole batches of `window` seconds, or longer if none is whole."""
         since = time.time()
         self.until(lambda seen: time.time() > since + window, window + PATIENCE)
         self._more_than(0, since, whole=True)
@@ -136,27 +133,27 @@ class Bed:
         self.until(lambda seen: self.newest() >= self.job.filling, 3 * PATIENCE)
 
     def normal(self, batches: int = BATCHES_BEFORE) -> float:
-        """Median seconds of the last so many batches."""
+        """Return median seconds of the last batches."""
         return statistics.median(end - began for began, end in self.batches()[-batches:])
 
     def spread(self) -> None:
-        """Have every host hold as many state partitions as the others; wait until that is so, and copies are kept."""
+        """Spread the state partitions evenly; wait for it, and for standby copies."""
         hosts = self.ring().nodes
         for number, task in enumerate(sorted(self.plant.placing.tasks)):
             self.plant.apply(MoveTask(task, hosts[number * len(hosts) // len(self.plant.placing.tasks)]))
         self.settled()
 
     def ring(self) -> Ring:
-        """The hosts that work, at even tokens, neighbours in distinct fault zones."""
+        """Return the working hosts at even tokens, neighbours in distinct fault zones."""
         leases = self.plant.hosts.leases
         return Ring.even(in_zones({host: leases[host].type.zone for host in self.plant.hosts.usable}))
 
     def placed(self, ring: Ring) -> None:
-        """Have the state of the query lie as `ring` says, from some batch on."""
+        """Move the state to the hosts of `ring`; wait for the first such batch."""
         self.plant.apply(SetTokens(self.operator, tuple(ring.tokens.items())))
 
     def shares(self) -> Mapping[str, float]:
-        """Part of the state partitions that each host has, by where they ran last."""
+        """Return the part of the state partitions by host of their last run."""
         found = dict.fromkeys(self.plant.hosts.usable, 0.0)
         for task, host in self.plant.reconciler.locations().items():
             if task.operator == self.operator:
@@ -164,7 +161,7 @@ class Bed:
         return found
 
     def worked(self) -> tuple[int, Mapping[str, float]]:
-        """(number of the newest batch whose tasks are known, core-seconds that those with state took of it by host)."""
+        """Return (newest batch with reported tasks, core-seconds of its stateful tasks by host)."""
         host_of, found = self.plant.hosts.host_of(), dict.fromkeys(self.plant.hosts.usable, 0.0)
         load = next((each.newest_load(self.operator) for each in self._mine), None)
         if load is None:
@@ -175,7 +172,7 @@ class Bed:
         return load.batch, found
 
     def first_batch_on(self, hosts: Collection[str], since: float) -> float:
-        """Wait until a state partition that moved after `since` ran on one of `hosts`; when that batch ended."""
+        """Wait until a partition moved after `since` ran on one of `hosts`; return that batch's end."""
         epoch = self.plant.clock.epoch
 
         def landed() -> list[float]:
@@ -188,17 +185,17 @@ class Bed:
         return max(end for _, end in self.batches() if end <= first)
 
     def settled(self) -> None:
-        """Wait until no state moves, copies are kept, and batches are steady."""
+        """Wait until no state moves, standby copies exist, and batches are steady."""
         self.until(lambda seen: not self.plant.placing.targets() and copied(seen))
         self.more(self.steady)
 
     def release(self, host: str) -> None:
-        """Give `host` back, and wait until it is gone."""
+        """Release `host` and wait until it is gone."""
         self.plant.apply(ReleaseHost(host))
         self.until(lambda seen: host not in seen.leases)
 
     def lease(self, types: Sequence[HostType]) -> tuple[str, ...]:
-        """Lease hosts of these types and wait until they work; their names."""
+        """Lease hosts of these types; wait until they work and return their names."""
         first = self.plant.observe().next_host
         names = tuple(f"h{number}" for number in range(first, first + len(types)))
         for name, kind in zip(names, types, strict=True):
@@ -207,25 +204,25 @@ class Bed:
         return names
 
     def whole(self, hosts: int) -> None:
-        """Lease what is missing of `hosts` hosts, as many of each type."""
+        """Lease hosts, equally by type, until there are `hosts`."""
         types, leases = self.plant.context.host_types, self.plant.hosts.leases.values()
         there = Counter(lease.type.name for lease in leases if lease.active)
         if missing := [kind for name, kind in types.items() for _ in range(hosts // len(types) - there[name])]:
             self.lease(missing)
 
     def in_place_of(self, hosts: Sequence[str]) -> None:
-        """Lease hosts like those that were killed, and spread the state partitions over all."""
+        """Lease hosts like the killed ones, and spread the state partitions."""
         self.lease([self.plant.hosts.leases[host].type for host in hosts])
         self.spread()
 
     def restart(self) -> None:
-        """Stop the query and start it again from its checkpoint."""
+        """Restart the query from its checkpoint."""
         self.query.stop()
         self.query = self.job.start(self.plant.spark, self.checkpoint)
         self._run = self.query.runId
 
     def run(self, job: Job, start: "Start" = Job.start) -> None:
-        """End the query, and run `job` on the same hosts; returns when its state is filled and lies evenly."""
+        """Replace the query with `job` on the same hosts; wait until its state is even."""
         self.query.stop()
         self.job, self._jobs = job, self._jobs + 1
         self.plant.spark.conf.set("spark.sql.shuffle.partitions", str(job.partitions))
@@ -234,13 +231,13 @@ class Bed:
         self.begin()
 
     def begin(self) -> None:
-        """Wait until the query's state is filled, and lies evenly."""
+        """Wait until the state is filled and even."""
         self.filled()
         if self.plant.placing.tasks:
             self.spread()
 
     def kill(self, *hosts: str) -> float:
-        """SIGKILL to all processes of `hosts`; epoch seconds of the first."""
+        """SIGKILL all processes of `hosts`; return epoch seconds of the first."""
         provider = cast(LocalHosts, self.plant.hosts.provider)
         at = time.time()
         for host in hosts:
@@ -248,13 +245,12 @@ class Bed:
         return at
 
     def apart(self, count: int, first: int = 0) -> tuple[str, ...]:
-        """So many hosts from place `first` of the ring on, no two of which are neighbours; of two zones in turn all are of
-        one."""
+        """Return every second host of the ring from place `first`, `count` in all."""
         nodes = self.ring().nodes
         return (*nodes[first:], *nodes[:first])[: 2 * count : 2]
 
     def after(self, at: float, normal: float) -> Mended:
-        """Wait until a batch that began after the fault at `at` takes what batches took before, or for MENDING seconds."""
+        """Wait for a normal batch begun after the fault at `at`, at most MENDING seconds."""
 
         def first() -> tuple[list[Moments], int]:
             seen = [(began, end) for began, end in self.batches() if end > at]
@@ -269,12 +265,12 @@ class Bed:
         return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
 
     def opened(self) -> Sequence[OpenedReplica]:
-        """Copies of state that tasks have opened so far, as far as their executors have reported it."""
+        """Return standby copies that tasks have opened, as reported so far."""
         desk = self.plant.instruments.copies
         return () if desk is None else desk.opened()
 
     def steps(self, at: float, before: int) -> Steps:
-        """What followed from the kill at `at`. before: copies that had been opened until then."""
+        """Return the times after the kill at `at`. before: copies opened until then."""
         losses = [] if self.plant.failover is None else [each for each in self.plant.failover.losses if each.at > at]
         opened = self.opened()[before:]
         return Steps(
@@ -287,12 +283,12 @@ class Bed:
 
     @property
     def restarted(self) -> bool:
-        """Whether the query has ended or started anew without `restart` or `run`."""
+        """Return True if the query ended or restarted by itself."""
         live = self.plant.queries.live
         return not self.query.isActive or not live or live[0].run_id != self._run
 
     def wrong(self) -> int:
-        """Stop the query: keys whose count differs from a batch query's over the records of all committed batches."""
+        """Stop the query; return keys whose count differs from a batch query's over committed batches."""
         self.query.stop()
         spark = self.plant.spark
         committed = max(int(each.name) for each in (self.checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
@@ -302,7 +298,7 @@ class Bed:
         return both.where("n is distinct from m").count()
 
     def until(self, holds: Callable[[Observation], bool], limit: float = PATIENCE) -> Observation:
-        """Observe until `holds`. Raises EnvironmentProblem after `limit` seconds without, or where the query has failed."""
+        """Observe until `holds`. Raises EnvironmentProblem after `limit` seconds or if the query failed."""
         until = time.monotonic() + limit
         while not holds(seen := self.plant.observe()):
             if (error := self.query.exception()) is not None:
@@ -313,11 +309,11 @@ class Bed:
         return seen
 
     def newest(self) -> int:
-        """Number of the newest batch that the plant has observed; -1 before the first."""
+        """Return the newest observed batch's number; -1 before the first."""
         return max((each.newest for each in self._mine), default=-1)
 
     def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
-        """Wait until more than so many batches have ended after `since`; whole: have begun after it, too."""
+        """Wait for more than `ended` batches after `since`; whole: begun after it, too."""
 
         def more(seen: Observation) -> bool:
             return sum((began if whole else end) > since for began, end in self.batches()) > ended
@@ -325,23 +321,20 @@ class Bed:
         self.until(more, PATIENCE + self.job.pace)
 
 
-LOOK = 0.5
-"""Seconds between two observations while something is waited for: times are read from batches, not from these. The loop of
-a run observes once a second; what a look costs the driver, batches wait for."""
+LOOK = 0.5  # Seconds between observations while waiting: each costs the driver, and so batches. Times come from batches.
 
 
 def copied(seen: Observation) -> bool:
-    """Whether every state partition has its copies, none of which is more than a batch behind."""
+    """Return True if every state partition has copies at most a batch behind."""
     wanted = seen.context.replicas * len(seen.tasks)
     return wanted == 0 or (len(seen.standby) >= wanted > 0 and bool((seen.standby.lag <= 1).all()))
 
 
+# starts a query in place of the job's own, with its checkpoint in the folder
 Start: TypeAlias = Callable[[Job, SparkSession, Path], StreamingQuery]
-"""Starts a query in place of the job's own, with its checkpoint in the folder."""
 
 
 def checkpoint_in(root: Path, number: int) -> Path:
-    """Of the query of that number."""
     return root / f"checkpoint-{number}"
 
 
@@ -357,9 +350,9 @@ def bed(
     steady: int = STEADY,
     cores: float = HOST.cores,
 ) -> Iterator[Bed]:
-    """`job` on `hosts` hosts with equally many state partitions, its state filled.
+    """Run `job` on `hosts` hosts with equal state partitions, its state filled.
 
-    zones: fault zones, each with as many hosts. cores: that each host is held to.
+    zones: fault zones of equal size. cores: of each host.
     """
     types = [
         replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)

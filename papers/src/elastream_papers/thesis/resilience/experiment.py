@@ -1,6 +1,4 @@
-"""The thesis's own design, simulated: the runs behind Figures 6.10 to 6.13, and the failures that section 6.6 promises to
-survive. `scene` builds what runs, `bars` judges what came of it, `page` shows it.
-"""
+"""The thesis's own design, simulated: runs of Figures 6.10 to 6.13, and section 6.6's failures."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,39 +16,30 @@ from elastream.simulator.settings import HostFailure
 from elastream_papers.thesis.resilience.reducers import Protection, ReducersPlant
 from elastream_papers.thesis.resilience.scene import REPEATED, TEXT, ResilienceAssumptions, policy, ring_of
 
-PERIOD = 1.0
-"""Seconds from one planning round to the next: each measurement is acted upon."""
+PERIOD = 1.0  # seconds between rounds: each measurement is used
+# seconds and final messages/s a host of the load that finds the peak: about four times a host's capacity, slow enough to
+# grow by at most a hundredth over PEAK
 RAMP, MOST = 600.0, 50_000.0
-"""Seconds and final messages/s a host of the load that finds the peak: to about four times what a host processes, and so
-slowly that over what a peak is the mean of the load grows by no more than a hundredth of that."""
-PEAK = 5.0
-"""Seconds over which a peak is the mean."""
-SKEWED_AT, SKEWED_UNTIL = 500.0, 900.0
-"""Fig. 6.11(a): its skew begins at 500 s; its axis goes further, to where it is stable."""
+PEAK = 5.0  # seconds to average a peak over
+SKEWED_AT, SKEWED_UNTIL = 500.0, 900.0  # Fig. 6.11(a): skew from 500 s; its axis goes on until stable
+# Messages/s of three hosts before the skew and of the skewed words: half, then three quarters of capacity. Fig. 6.11(a)
+# shows 5,000 to 15,000 a host.
 BALANCE_RATE, SKEW_RATE = 21_000.0, 9_000.0
-"""Messages/s of three hosts before the skew, and of the small subset of words from then on: of what they can process half,
-and then three quarters. Fig. 6.11(a) shows 5,000 to 15,000 a host."""
-GROWTH = (10_000.0, 60_000.0, 1000.0)
-"""Fig. 6.11(b): messages/s at its beginning and its end, and seconds in between."""
-NEXT = 1.5
-"""Steps of the simulation within which two moments follow one another: a queue that is long at both is so in between."""
-FIRST_HOSTS = 2
-"""Hosts at the beginning of Fig. 6.11(b): enough for its first rate, and for r = 1."""
-WARM = 30.0
-"""Seconds before what is measured of a ring that stands still."""
-LENGTH = 154.0
-"""Seconds of Fig. 6.12."""
-KILLED_AT, SHOWN = 500.0, (300.0, 650.0)
-"""Fig. 6.13(a): when a host fails, and what of the run it shows."""
+GROWTH = (10_000.0, 60_000.0, 1000.0)  # Fig. 6.11(b): messages/s at begin and end, and seconds between
+NEXT = 1.5  # simulation steps within which two long queues count as one
+FIRST_HOSTS = 2  # hosts at the begin of Fig. 6.11(b), enough for r = 1
+WARM = 30.0  # seconds before measuring a ring without changes
+LENGTH = 154.0  # seconds of Fig. 6.12
+KILLED_AT, SHOWN = 500.0, (300.0, 650.0)  # Fig. 6.13(a): time of the failure, and interval shown
 
-Series = Mapping[str, Floats]
-"""By name; those over "seconds" of its length."""
+Series = Mapping[str, Floats]  # by name, of the length of "seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class ResilienceCase:
-    """A run. part: the figure. rate: messages/s. together: checkpoints are at common moments. failures: hosts that fail at
-    once, no more than r in a row; or, in a row."""
+    """A run. part: the figure. rate: messages/s. together: simultaneous checkpoints. failures: hosts that fail at once;
+    or, in a row.
+    """
 
     part: str
     hosts: int = 3
@@ -67,7 +56,7 @@ class ResilienceCase:
 
 @dataclass(frozen=True, slots=True)
 class ResilienceRun:
-    """What a case came to: figures by name, and what is plotted."""
+    """Results of a case: figures by name, and series to plot."""
 
     case: ResilienceCase
     figures: Mapping[str, float]
@@ -76,7 +65,6 @@ class ResilienceRun:
 
 
 def run_case(case: ResilienceCase) -> ResilienceRun:
-    """Run one case."""
     began = time.process_time()
     figures, series = PARTS[case.part](case)
     return ResilienceRun(case, figures, series, time.process_time() - began)
@@ -90,7 +78,7 @@ def _ring(case: ResilienceCase, loads: Mapping[str, ArrivalPattern], seconds: fl
 
 
 def _peak(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.10: the rate rises until no host processes more. sustained: up to which no queue is noticeable."""
+    """Raise the rate until no host processes more (Fig. 6.10). sustained: last rate without queues."""
     plant = _ring(case, {TEXT: ramp(0, case.hosts * MOST, RAMP)}, RAMP)
     plant.advance(RAMP)
     rates = np.array([sum(sample.rate.values()) for sample in plant.watch.series])
@@ -103,7 +91,7 @@ def _peak(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.11(a): three hosts, and no more; the words repeated from 500 s on belong to the first of them."""
+    """Skew the words of three hosts to the first one from 500 s on (Fig. 6.11(a))."""
     loads = {
         TEXT: constant(BALANCE_RATE, SKEWED_UNTIL),
         REPEATED: steps((0, SKEWED_AT), (SKEW_RATE, SKEWED_UNTIL - SKEWED_AT)),
@@ -128,12 +116,12 @@ def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _long(plant: ReducersPlant) -> float:
-    """Seconds that a queue may hold before it is long: half of the target latency, as the policy takes it."""
+    """Return seconds of a long queue: half of the target latency, as in the policy."""
     return (plant.context.target_latency or 0.0) / 2
 
 
 def _waits(plant: ReducersPlant) -> Floats:
-    """Seconds of the longest queue at each measurement, by what it holds and the host processes."""
+    """Return seconds of the longest queue at each measurement."""
     found = []
     for sample in plant.watch.series:
         waits = [queued / sample.rate[host] for host, queued in sample.queued.items() if sample.rate[host] > 0]
@@ -142,7 +130,7 @@ def _waits(plant: ReducersPlant) -> Floats:
 
 
 def _by_host(plant: ReducersPlant) -> dict[str, Floats]:
-    """Rate, queue, backup and CPU of each host at each measurement, NaN where it is not there."""
+    """Return rate, queue, backup and CPU by host and measurement, NaN for absent hosts."""
     samples, hosts = plant.watch.series, sorted(plant.reducers.nodes, key=lambda name: (len(name), name))
     found = {"seconds": np.array([sample.time for sample in samples])}
     for host in hosts:
@@ -152,11 +140,7 @@ def _by_host(plant: ReducersPlant) -> dict[str, Floats]:
 
 
 def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.11(b): a rising rate, and idle hosts that come one by one.
-
-    A reaction lasts from the moment from which on the queue of a host was long when another one was requested, until all of
-    the backup is replayed on that one.
-    """
+    """Raise the rate and let idle hosts join; a reaction ends with the replay (Fig. 6.11(b))."""
     first, last, seconds = GROWTH
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
     plant.advance(PERIOD)
@@ -187,7 +171,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _long_since(plant: ReducersPlant, hosts: Sequence[str], until: float) -> float:
-    """Since when a queue of these hosts has been long without a break that is so at `until`; else `until`."""
+    """Return since when a queue of these hosts is long; else `until`."""
     late, since = _long(plant), until
     for at in sorted(
         (at for host in hosts for at, behind in plant.reducers.nodes[host].behind if behind >= late), reverse=True
@@ -198,7 +182,7 @@ def _long_since(plant: ReducersPlant, hosts: Sequence[str], until: float) -> flo
 
 
 def _move(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.11(c): a neighbour takes half of an interval, at a moment that falls anywhere between two checkpoints."""
+    """Move half of an interval to a neighbour, at any moment between checkpoints (Fig. 6.11(c))."""
     at = WARM + case.checkpoint * float(np.random.default_rng([case.seed, 611]).random())
     plant = _ring(case, {TEXT: constant(case.rate, at + 60.0)}, at + 60.0)
     plant.advance(at)
@@ -213,8 +197,7 @@ def _move(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _delta(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.12: how much of a host's state a checkpoint holds, over the seconds of the figure; at its end, and over
-    time."""
+    """Measure the part of a host's state in a checkpoint (Fig. 6.12)."""
     plant = _ring(case, {TEXT: constant(case.rate, LENGTH)}, LENGTH)
     plant.advance(LENGTH)
     made = [each for each in plant.checkpoints.made if each.full > 0]
@@ -229,7 +212,7 @@ def _delta(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _fault(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.13(a): one of three hosts fails."""
+    """Fail one of three hosts (Fig. 6.13(a))."""
     plant = _ring(case, {TEXT: constant(case.rate, SHOWN[1])}, SHOWN[1], faults=(HostFailure(KILLED_AT, "h1"),))
     plant.advance(SHOWN[1])
     recovered = [each for each in plant.reducers.takeovers if each.why == "recovery"]
@@ -239,14 +222,13 @@ def _fault(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def _shown(plant: ReducersPlant) -> NDArray[np.bool_]:
-    """Which measurements Fig. 6.13(a) shows."""
     times = np.array([sample.time for sample in plant.watch.series])
     found: NDArray[np.bool_] = (times >= SHOWN[0]) & (times <= SHOWN[1])
     return found
 
 
 def _recovery(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.13(b) and section 6.6: `failures` hosts fail at once, and every other one is left, or as many in a row."""
+    """Fail `failures` hosts at once, apart or in a row (Fig. 6.13(b), section 6.6)."""
     rng = np.random.default_rng([case.seed, case.failures, 613])
     at = WARM + case.checkpoint * float(rng.random())
     plant = _ring(case, {TEXT: constant(case.rate, at + 20.0)}, at + 20.0)
@@ -271,7 +253,7 @@ def _recovery(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
 
 
 def failing(case: ResilienceCase, rng: np.random.Generator) -> list[int]:
-    """Places on the ring of the hosts that fail: in a row, or spread so that no more than r neighbours do."""
+    """Return ring places of the failing hosts: in a row, or at most r neighbours."""
     first = int(rng.integers(case.hosts))
     if case.in_a_row:
         return [(first + step) % case.hosts for step in range(case.failures)]

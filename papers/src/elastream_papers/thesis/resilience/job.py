@@ -1,4 +1,4 @@
-"""A count over numbered records and a state of any size, as native Spark: the right counts are known after any fault."""
+"""A count over numbered records with state of any size, as native Spark: counts are verifiable after any fault."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -10,17 +10,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream_papers.thesis.resilience.reducers.keys import EXPONENTS, KERNEL
 
-STRIDE = 7_368_787
-"""Prime: records in a row have keys far apart, so that each batch has keys of all state partitions."""
-HOT, DRAWS = 0.75, 8
-"""Of skewed records, the part whose key is drawn anew, up to so often, until it is one of the hot state partitions."""
+STRIDE = 7_368_787  # prime: keys of successive records are far apart and hit all state partitions
+HOT, DRAWS = 0.75, 8  # part of skewed records redrawn, and most draws, to reach hot partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A count. keys: of the state, complete before any measurement. rows: of a batch. pace: seconds between batches, 0
-    for none. partitions: of the state. words: keys are distributed as words in texts. hot, skewed_from: from batch
-    `skewed_from` on most keys are in the first `hot` state partitions.
+    """A count.
+
+    keys: of the state. rows: of a batch. pace: seconds between batches, 0 for none. partitions: of the state. words:
+    distributed as words in texts. hot, skewed_from: from this batch on most keys fall in the first `hot` partitions.
     """
 
     keys: int
@@ -33,24 +32,24 @@ class Job:
 
     @property
     def filling(self) -> int:
-        """Batches until each key has been seen, or has had that many chances to."""
+        """Return batches until each key has come, or has had as many chances."""
         return -(-self.keys // self.rows)
 
     def source(self, spark: SparkSession) -> DataFrame:
-        """The stream of records, with their numbers as `value`."""
+        """Return the stream of records, numbered in `value`."""
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
         return source.load()
 
     def keyed(self, numbers: DataFrame) -> DataFrame:
-        """The `key` of each record, by its number alone."""
+        """Return each record's `key`, by its number alone."""
         return numbers.select(self._key().alias("key"))
 
     def counted(self, numbers: DataFrame) -> DataFrame:
-        """Count of each key."""
+        """Return the count of each key."""
         return self.keyed(numbers).groupBy("key").count()
 
     def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
-        """Start the query, or go on from its checkpoint."""
+        """Start the query, or continue from its checkpoint."""
         writer = self.counted(self.source(spark)).writeStream.outputMode("update").format("noop")
         paced = writer.trigger(processingTime=f"{self.pace:g} seconds")
         return paced.option("checkpointLocation", str(checkpoint)).start()
@@ -71,11 +70,11 @@ class Job:
         return (F.floor(F.when(reached <= common, early).otherwise(late) + 0.5) - 1).cast("long")
 
     def _drawn(self, even: Column) -> Column:
-        """Of HOT of the records the first of so many keys that is of a hot partition, if there is one."""
+        """Redraw HOT of the records: the first drawn key of a hot partition, if any."""
         draws = [F.pmod(F.xxhash64("value", F.lit(number)), F.lit(self.keys)) for number in range(DRAWS)]
         found = reduce(lambda later, key: F.when(self._partition(key) < self.hot, key).otherwise(later), draws, even)
         return F.when(F.pmod(F.xxhash64("value", F.lit(-1)), F.lit(1000)) < 1000 * HOT, found).otherwise(even)
 
     def _partition(self, key: Column) -> Column:
-        """State partition of a key, as Spark's shuffle finds it."""
+        """Return a key's state partition, as Spark's shuffle does."""
         return F.pmod(F.hash(key), F.lit(self.partitions))

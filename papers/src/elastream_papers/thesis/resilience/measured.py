@@ -1,7 +1,6 @@
-"""Chapter 6 of the thesis on Spark: the cost of lost hosts, of joining hosts and of moved intervals, and the use of copies.
+"""Chapter 6 of the thesis on Spark: cost of lost and joining hosts, of moved intervals, and use of standby copies.
 
-All parts run on one cluster, four hosts in two fault zones; each query's state is compared with a batch query's. Jobs and
-numbers were chosen before any measurement.
+One cluster of four hosts in two fault zones; states are compared with a batch query's. Jobs were fixed before measuring.
 """
 
 import logging
@@ -29,21 +28,17 @@ from elastream_papers.thesis.resilience.outside import OutsideStore, count_outsi
 from elastream_papers.thesis.resilience.scene import ResilienceAssumptions
 
 HOSTS, ZONES = 4, 2
+# 20,000 records/s (thesis: 15,000 messages/s, Fig. 6.13(b)); two state partitions a host
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)
-"""20,000 records/s, where the thesis has 15,000 messages/s (Fig. 6.13(b)); two state partitions a host of four slots."""
-FULL = Job(keys=50_000, rows=100_000, pace=0.0)
-"""As fast as it goes: a full batch is always ready."""
+FULL = Job(keys=50_000, rows=100_000, pace=0.0)  # full speed: a full batch is always ready
+# partitions of an interval that moves, records of a batch, and partitions in all
 MOVED, RATES, PARTS = (1, 2), (5_000, 20_000), 16
-"""State partitions of an interval that moves, records of a batch, and state partitions in all, four a host."""
-INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)
-"""Seconds between checkpoints (Fig. 6.12: 1 to 20), which are the ends of batches here."""
+INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds between checkpoints (Fig. 6.12: 1 to 20): ends of batches here
+# Words of the texts for checkpoint sizes, and words a second, as in the simulated runs. An interval's records come as one
+# batch, since checkpoints end batches.
 VOCABULARY, WORDS = round(ResilienceAssumptions().vocabulary), round(DELTA_RATE)
-"""Words of the texts of which checkpoints are compared with the state, and how many come a second: as in the simulated
-runs. Checkpoints are ends of batches, so what an interval brings is a batch, however soon the next one comes."""
-TOLD = 3
-"""Batches after a recovery within which executors have reported which copies were opened (each 0.4 s)."""
-SKEW = "a skew is balanced"
-"""Part that has a cluster of its own, of slower hosts."""
+TOLD = 3  # batches until executors report opened copies (each 0.4 s)
+SKEW = "a skew is balanced"  # part with its own cluster, of slower hosts
 SEED = 1
 
 log = logging.getLogger(__name__)
@@ -51,9 +46,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How often each is done. faults: of each number of hosts at once. before: batches that a fault is compared with.
-    steady: batches that are waited for after a change. moved: state partitions of an interval that moves. window: seconds
-    that records/s are taken over.
+    """Numbers of measurements.
+
+    faults: by number of hosts at once. before, steady: batches to compare with, and to wait. moved: partitions. window:
+    seconds.
     """
 
     faults: int = 10
@@ -68,18 +64,19 @@ class Sizes:
 
     @classmethod
     def quick(cls) -> "Sizes":
-        """Shows that it works, and proves less."""
+        """Return the sizes of a functional check."""
         return cls(1, 15, 4, 1, 1, MOVED[:1], 1, 5.0, INTERVALS[:2])
 
 
 @dataclass
 class Resilience:
-    """Measurements, in seconds unless stated. speeds: records/s by where the state is kept. balanced: batches from a
-    skew until the busiest host takes at most 1.25 times the mean; infinite if never. joined: to the first batch on an
-    idle host, and on one that had to be leased. moved: longest batch over the median, by (partitions, records a batch).
-    deltas: part of the state in a checkpoint, by interval. faults: by hosts killed at once. taken: part of the records
-    that a killed host's neighbour takes, before and after. wrong: counts that differ, by part. restarts: by part.
-    failed: parts that did not run through, and why. remarks: reasons for what could not be measured.
+    """Measurements, in seconds unless stated.
+
+    speeds: records/s by place of the state. balanced: batches from a skew until balance; infinite if never. joined: to
+    the first batch on an idle host, and on a leased one. moved: longest batch over the median, by (partitions, records).
+    deltas: part of the state in a checkpoint, by interval. faults: by hosts killed. taken: part of the records on the
+    neighbour, before and after. wrong: counts that differ, by part. restarts: by part. failed: incomplete parts with
+    reasons. remarks: reasons for missing values.
     """
 
     speeds: dict[str, list[float]] = field(default_factory=dict)
@@ -97,11 +94,11 @@ class Resilience:
 
     @property
     def zone(self) -> Sequence[Mended]:
-        """Losses of a whole fault zone: of two zones in turn around the ring, hosts without a neighbour are one zone's."""
+        """Return losses of a whole fault zone: with two zones, hosts apart on the ring are one zone's."""
         return self.faults.get(HOSTS // ZONES, [])
 
     def figures(self) -> Mapping[str, Any]:
-        """JSON-ready; null where what was waited for did not come."""
+        """Return JSON-ready figures; null for infinite ones."""
         return {
             "records a second": self.speeds,
             "batches until balanced": [_finite(each) for each in self.balanced],
@@ -124,7 +121,7 @@ class Resilience:
         }
 
     def close(self, part: str, made: Bed) -> None:
-        """Note whether anything of the part, which may come more than once, was lost or started anew."""
+        """Record if a part lost anything or restarted; callable more than once."""
         self.restarts[part] = self.restarts.get(part, 0) + int(made.restarted)
         self.wrong[part] = self.wrong.get(part, 0) + made.wrong()
 
@@ -137,6 +134,7 @@ def _finite_only(found: Mended | Steps) -> Mapping[str, Any]:
     return {name: _finite(value) for name, value in asdict(found).items()}
 
 
+# parts that can be measured alone, with their topics
 NAMES: Mapping[str, str] = {
     "kills": "hosts and a zone killed",
     "moves": "an interval moves",
@@ -144,15 +142,12 @@ NAMES: Mapping[str, str] = {
     "throughput": "throughput",
     "skew": SKEW,
 }
-"""Parts, which may be measured alone, and what they are about."""
 
-Part = Callable[[Resilience, Sizes, Bed], None]
-"""Measures something with queries of its own on a cluster that is whole."""
+Part = Callable[[Resilience, Sizes, Bed], None]  # measures with its own queries on a whole cluster
 
 
 def measure(sizes: Sizes, progress: Callable[[str, int, int], None], only: str | None = None) -> Resilience:
-    """All parts, one after the other, or `only` that of NAMES; one that fails ends neither the others nor what it has
-    measured."""
+    """Measure all parts, or `only` one of NAMES; a failure does not affect other results."""
     found = Resilience()
     every: Mapping[str, Part] = {"kills": killed, "moves": moving, "checkpoints": checkpoints, "throughput": throughput}
     parts = {name: part for name, part in every.items() if only in (None, name)}
@@ -179,7 +174,7 @@ def measure(sizes: Sizes, progress: Callable[[str, int, int], None], only: str |
 
 
 def attempt(found: Resilience, name: str, part: Callable[[], None]) -> None:
-    """Measure `part`, or note why it did not run through: whatever that is, what was measured in an hour is not lost."""
+    """Measure `part`, or record its failure."""
     try:
         part()
     except Exception as error:
@@ -188,15 +183,16 @@ def attempt(found: Resilience, name: str, part: Callable[[], None]) -> None:
 
 
 def on_all_hosts(part: Part, found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Measure `part` with one copy of each state partition; hosts that a part before it left missing are leased first."""
+    """Measure `part` with one standby copy; first leases hosts that are missing."""
     made.whole(HOSTS)
     made.plant.standby.replicas = 1
     part(found, sizes, made)
 
 
 def killed(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Figs. 6.13(a) and (b), section 6.6, Fig. 6.11(b): SIGKILL of one host, and of one zone at once, which is half of the
-    hosts and no two of them neighbours, r = 1; each time hosts like those are leased and take their part of the state.
+    """Kill one host, then one zone (r = 1), and let new hosts take their state (Figs. 6.11(b) and 6.13).
+
+    A zone is half of the hosts, no two of them neighbours.
     """
     chance = random.Random(SEED)
     counts = [count for count in range(1, HOSTS // 2 + 1) for _ in range(sizes.faults)]
@@ -221,7 +217,7 @@ def killed(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 
 def joined(made: Bed, lost: Sequence[str]) -> Mapping[str, float]:
-    """Lease hosts in the place of those that were lost; once they are idle, have each take its part of the state."""
+    """Lease hosts in place of lost ones; once idle, each takes its part of the state."""
     asked = time.time()
     hosts = made.lease([made.plant.hosts.leases[host].type for host in lost])
     told = time.time()
@@ -232,7 +228,7 @@ def joined(made: Bed, lost: Sequence[str]) -> Mapping[str, float]:
 
 
 def moving(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Fig. 6.11(c): a part of an interval moves to the neighbour."""
+    """Move part of an interval to the neighbour (Fig. 6.11(c))."""
     for rows in RATES:
         made.run(replace(STREAM, rows=rows, partitions=PARTS))
         for count in sizes.moved:
@@ -242,7 +238,7 @@ def moving(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 
 def longest_over_median(made: Bed, count: int, before: int) -> float:
-    """Move the token of the second host back by `count` state partitions: the longest batch until they are there."""
+    """Move the second host's token back by `count` partitions; return the longest batch until done."""
     ring = made.ring()
     made.placed(ring)
     made.settled()
@@ -254,14 +250,14 @@ def longest_over_median(made: Bed, count: int, before: int) -> float:
 
 
 def balancing(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Fig. 6.11(a): keys of one host are repeated, and the policy `ring` moves tokens, on the hosts that there are."""
+    """Repeat one host's keys, and let the policy `ring` move tokens (Fig. 6.11(a))."""
     for _ in range(sizes.skews):
         found.balanced.append(balanced_after(made))
         found.close(SKEW, made)
 
 
 def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """Fig. 6.12: what a checkpoint adds, over the whole state, by the time between two."""
+    """Measure the size of a checkpoint over the state's, by interval (Fig. 6.12)."""
     for seconds in sizes.intervals:
         made.run(Job(VOCABULARY, round(WORDS * seconds), pace=0.0, words=True))
         found.deltas[seconds] = delta(made)
@@ -269,7 +265,7 @@ def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 
 def delta(made: Bed) -> float:
-    """What a checkpoint wrote over the whole state, by files: of each partition the newest of which both are there."""
+    """Return a checkpoint's bytes over the state's, from the newest files of each partition."""
     stage = made.stage
 
     def ratio() -> float:
@@ -280,7 +276,7 @@ def delta(made: Bed) -> float:
 
 
 def throughput(found: Resilience, sizes: Sizes, made: Bed) -> None:
-    """P. 147: records/s with no copies, one and two of the state, and with state in a server beside Spark."""
+    """Measure records/s with none, one and two standby copies, and with state in a server (p. 147)."""
     chance, kept_outside = random.Random(SEED), not (why := missing())
     if why:
         found.remarks.append(f"state kept outside: {why}")
@@ -301,14 +297,14 @@ def throughput(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 
 def speed_of(made: Bed, copies: int, window: float) -> float:
-    """Records/s with so many copies of each state partition."""
+    """Return records/s with so many copies of each state partition."""
     made.plant.standby.replicas = copies
     made.settled()
     return made.rate(window)
 
 
 def outside(made: Bed, window: float) -> float:
-    """Records/s of the same count with its state in Redis."""
+    """Return records/s of the same count with state in Redis."""
     with TemporaryDirectory(prefix="outside-") as folder, outside_store(Path(folder) / "store") as store:
         made.run(FULL, partial(keeping_outside, store))
         made.more(made.steady)

@@ -1,4 +1,4 @@
-"""Page of chapter 6 of the thesis on Spark: figures, the thesis's in rows of their own, bars. `measured` measures them."""
+"""Page of chapter 6 of the thesis on Spark; `measured` measures."""
 
 import math
 import statistics
@@ -17,10 +17,10 @@ from elastream_papers.thesis.resilience.bars import SURE, risen
 from elastream_papers.thesis.resilience.bed import HOST, NORMAL, Mended
 from elastream_papers.thesis.resilience.measured import HOSTS, NAMES, PARTS, Resilience, Sizes, measure
 
+# bars: recovery (seconds, p. 121), records/s with copies over without (p. 147: a drop of 15 %), seconds until an idle host
+# works (p. 149), part of the state in a checkpoint every two seconds (p. 150), batches from a skew until balance (project's
+# bar; Fig. 6.11(a): 200 s)
 RECOVERED, KEPT, REACTED, DELTA, WITHIN = 1.5, 0.85, 3.0, 0.07, 20
-"""Bars: seconds of a recovery (p. 121), records/s with copies over those without (p. 147: a drop of 15 %), seconds until an
-idle host works (p. 149), of the whole state what a checkpoint every two seconds holds (p. 150), and batches from a skew
-until hosts are alike (the project's bar; Fig. 6.11(a) has 200 s)."""
 PAPER: Mapping[str, str] = {
     "batches until balanced": "from 500 s, when the skew begins, to 700 s, through two neighbours (Fig. 6.11(a))",
     "records/s, r = 2 over r = 0": '"around 15%" less (p. 147)',
@@ -33,16 +33,18 @@ PAPER: Mapping[str, str] = {
 }
 
 
+# columns of a kill (`bed.Steps`)
 STEPS = (
     "until the driver knows", "until state is on successors", "partitions opened from a copy", "files read for these",
     "longest opening",
 )  # fmt: skip
-"""What is said of each kill (`bed.Steps`)."""
 
 
 def run_resilience_spark(options: ExperimentOptions, part: str | None = None) -> Findings:
-    """All parts, one after the other on one cluster, or `part` alone, which takes half an hour at most. quick: each thing
-    once. Raises InputError for a part that there is not."""
+    """Measure all parts on one cluster, or `part` alone (half an hour at most).
+
+    quick: each thing once. Raises InputError for an unknown part.
+    """
     if part is not None and part not in NAMES:
         raise InputError(f"the experiment on Spark has no part {part!r} (there are: {', '.join(NAMES)})")
     begun = time.monotonic()
@@ -51,7 +53,6 @@ def run_resilience_spark(options: ExperimentOptions, part: str | None = None) ->
 
 
 def outcome(found: Resilience, seconds: float) -> Findings:
-    """The findings of what was measured."""
     return report(
         "Chapter 6 on Spark: operators with state that balance, scale and recover",
         "Adaptive and resilient stream processing on cloud infrastructure (Kumbhare), chapter 6, on a real Spark "
@@ -116,7 +117,7 @@ def _bars(found: Resilience) -> Iterator[Check]:
 
 
 def _flat(faults: Mapping[int, Sequence[Mended]]) -> Iterator[Check]:
-    """That a recovery does not take longer the more hosts are lost at once; undecided of fewer than three."""
+    """Yield a check that recovery does not slow down with the number of lost hosts (three at least)."""
     every = [(count, each.recovered) for count, all_of in faults.items() for each in all_of]
     points = [(count, seconds) for count, seconds in every if math.isfinite(seconds)]
     if len({count for count, _ in points}) > 1:

@@ -1,7 +1,7 @@
-"""A count with its state outside of Spark, in Redis: the baseline of state that stays with its operator.
+"""A count with its state in Redis: the baseline of state that stays with its operator.
 
-The thesis compares with Storm over Cassandra (6.7.1). Each task reads the totals of its keys, adds and writes them, a
-thousand at a time; exact also if a batch or task runs again. The server is one process that logs to disk every second.
+The thesis compares with Storm over Cassandra (6.7.1). Tasks update a thousand keys at a time, exactly also if a batch
+runs again. The server logs to disk every second.
 """
 
 import contextlib
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
     from redis import Redis
 
 SERVER = "redis-server"
-AT_ONCE = 1000
-"""Keys of one round trip."""
-START_LIMIT, LOOK = 20.0, 0.05
-"""Seconds that the server may take until it answers, and between two questions whether it does."""
+AT_ONCE = 1000  # keys of one round trip
+START_LIMIT, LOOK = 20.0, 0.05  # seconds for the server to answer, and between checks
+# ends a command at the end of standard input: the server dies with its starter
 UNTIL_STDIN_ENDS = '"$@" & server=$!; cat >/dev/null; kill "$server"; wait "$server"'
-"""Runs a command until standard input ends: when whoever started it is gone, for whatever reason, so is the server."""
 
 
 def missing() -> str:
-    """Why nothing can be kept outside here, with the way out; empty where it can."""
+    """Return why Redis is unusable here and the remedy; empty if usable."""
     if shutil.which(SERVER) is None:
         return f"there is no {SERVER} on this machine: apt-get update && apt-get install redis-server"
     if find_spec("redis") is None:
@@ -46,18 +44,17 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class OutsideStore:
-    """A running server. url: how clients reach it, password included."""
+    """A running server. url: for clients, with password."""
 
     url: str
 
     def client(self) -> "Redis":
-        """A connection."""
         from redis import Redis
 
         return Redis.from_url(self.url)
 
     def totals(self) -> dict[str, int]:
-        """What was counted, by key."""
+        """Return the count by key."""
         with contextlib.closing(self.client()) as client:
             keys = list(client.scan_iter(count=AT_ONCE))
             values = [value for some in _some(keys) for value in client.mget(some)]
@@ -66,7 +63,7 @@ class OutsideStore:
 
 @contextlib.contextmanager
 def outside_store(folder: Path) -> Iterator[OutsideStore]:
-    """A server of our own on loopback, with its files in `folder`, ended on the way out. Raises EnvironmentProblem."""
+    """Run a server on loopback with files in `folder`. Raises EnvironmentProblem."""
     if problem := missing():
         raise EnvironmentProblem(problem)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -106,8 +103,7 @@ def _await(store: OutsideStore, log: Path) -> None:
 
 
 def count_outside(words: DataFrame, store: OutsideStore, checkpoint: Path, name: str) -> StreamingQuery:
-    """Start the query `name`, which counts how often each value of the stream's column `word` came; one batch after the
-    other, without a pause."""
+    """Start the query `name`, which counts the stream's column `word` without pause."""
 
     def take(frame: DataFrame, batch: int) -> None:
         counted = frame.groupBy("word").agg(F.count("*").alias("n"))
@@ -119,7 +115,7 @@ def count_outside(words: DataFrame, store: OutsideStore, checkpoint: Path, name:
 
 
 def _add(batches: Iterable[pa.RecordBatch], store: OutsideStore, batch: int) -> Iterator[pa.RecordBatch]:
-    """Add what a task has counted in `batch`; gives how many keys that were."""
+    """Add a task's counts in `batch`; yield the number of keys."""
     keys = 0
     with contextlib.closing(store.client()) as client:
         for rows in batches:
@@ -132,14 +128,14 @@ def _add(batches: Iterable[pa.RecordBatch], store: OutsideStore, batch: int) -> 
 
 
 def added(value: bytes | str | None, batch: int, n: int) -> str:
-    """The total of a key after `batch`, with what it was before it: a task that runs again begins there."""
+    """Return a key's total after `batch`, with the one before for repeated tasks."""
     last, total, before = _parsed(value)
     base = before if last == batch else total
     return f"{batch}:{base + n}:{base}"
 
 
 def _parsed(value: bytes | str | None) -> tuple[int, int, int]:
-    """Batch, total after it and total before it of a key's value."""
+    """Return (batch, total after it, total before it) of a value."""
     if value is None:
         return -1, 0, 0
     last, total, before = (value.decode() if isinstance(value, bytes) else value).split(":")

@@ -1,4 +1,4 @@
-"""Page of the resilience experiment: Figures 6.10 to 6.13 beside what the thesis prints."""
+"""Page of the resilience experiment: Figures 6.10 to 6.13 beside the thesis's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +17,7 @@ from elastream_papers.thesis.resilience.experiment import FIRST_HOSTS, Resilienc
 from elastream_papers.thesis.resilience.reducers import Protection
 from elastream_papers.thesis.resilience.scene import ResilienceAssumptions
 
+# by figure and value, as printed
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "peak throughput (Fig. 6.10)": {
         "drop from r = 0 to r = 2": "around 15 % (p. 147)",
@@ -30,11 +31,10 @@ FIGURES: Mapping[str, Mapping[str, str]] = {
     "recovery (Fig. 6.13(b))": {"ms": "700 to 1,500 (p. 121); 1,200 to 1,500 for 3 to 6 failures (p. 152)"},
     "failures survived (6.6)": {"at best": "n r / (r + 1)"},
 }
-"""By figure and value, as printed."""
 
 
+# hosts of reducers of Fig. 6.10: of up to 20 virtual machines (p. 145) some are mappers'
 SIZES, QUICK_SIZES = (3, 4, 6, 8, 10, 12, 14, 16), (3, 6, 12)
-"""Hosts of reducers of Fig. 6.10: of up to 20 virtual machines (p. 145) some are mappers'."""
 SYSTEMS: Mapping[str, tuple[int, Protection]] = {
     "r = 0": (0, Protection.PEERS),
     "r = 1": (1, Protection.PEERS),
@@ -42,31 +42,25 @@ SYSTEMS: Mapping[str, tuple[int, Protection]] = {
     "Storm, local state": (0, Protection.UPSTREAM),
     "Storm, external state": (0, Protection.EXTERNAL),
 }
-SEEDS, QUICK_SEEDS = (1, 2, 3, 4, 5), (1,)
-"""Runs of whole scenarios: at least five, as a sign test needs."""
+SEEDS, QUICK_SEEDS = (1, 2, 3, 4, 5), (1,)  # runs of whole scenarios: at least five for a sign test
+# runs of single moves and recoveries, at other moments between checkpoints
 REPEATS, QUICK_REPEATS = tuple(range(1, 11)), (1, 2, 3, 4, 5)
-"""Runs of single moves and recoveries, at other moments between two checkpoints."""
+# messages/s and seconds of Fig. 6.11(c), whose axes are illegible: to 6,000, as Fig. 6.13(a), and "up to 10 s"
 MOVED_RATES, MOVED_INTERVALS = (1_500.0, 3_000.0, 6_000.0), (1.0, 2.0, 5.0, 10.0)
-"""Messages/s and seconds of Fig. 6.11(c), whose axes cannot be read: up to 6,000, where that of Fig. 6.13(a) ends, and "up
-to 10 s"."""
-DELTA_INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)
-"""Seconds of Fig. 6.12."""
-DELTA_RATES = (600.0, 1_500.0, 3_000.0, 15_000.0, 30_000.0)
-"""Messages/s at which a checkpoint is shown beside the state, too: up to what three hosts do."""
-FAULTY = 12
-"""Hosts of Fig. 6.13(b)."""
+DELTA_INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)  # seconds of Fig. 6.12
+DELTA_RATES = (600.0, 1_500.0, 3_000.0, 15_000.0, 30_000.0)  # messages/s of checkpoints: up to three hosts' capacity
+FAULTY = 12  # hosts of Fig. 6.13(b)
+# seconds between checkpoints (heartbeats) in Fig. 6.13(b), not printed: of Fig. 6.12's intervals only this one can be
+# missed within 1,500 ms
 HEARTBEAT = 1.0
-"""Seconds between checkpoints in Fig. 6.13(b), which the thesis does not print. Checkpoints are heartbeats: of the
-intervals of Fig. 6.12 only this one can be missed within 1,500 ms."""
 FAILURES, QUICK_FAILURES = (1, 2, 3, 4, 5, 6), (1, 3, 6)
+# hosts and r of rings that lose section 6.6's most hosts, then r + 1 in a row
 SURVIVED = ((6, 1), (12, 1), (12, 2), (12, 3), (20, 1))
-"""Hosts and r of the rings that lose as many hosts as section 6.6 says they can, and then r + 1 in a row."""
-DRAWS = 10
-"""Sets of assumptions that are drawn."""
+DRAWS = 10  # sets of drawn assumptions
 
 
 def run_resilience(options: ExperimentOptions) -> Findings:
-    """Run every figure. quick: fewer sizes and runs. sensitivity: also the quick form with all assumptions drawn."""
+    """Run every figure. quick: fewer sizes and runs. sensitivity: also the quick form with drawn assumptions."""
     given = ResilienceAssumptions()
     draws = draws_of(given, options, DRAWS)
     todo = _cases(given, options.quick) + [case for each in draws for case in _cases(each, True)]
@@ -76,7 +70,7 @@ def run_resilience(options: ExperimentOptions) -> Findings:
 
 
 def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
-    """Runs to be made, the longest first."""
+    """Return the runs to make, the longest first."""
     seeds, repeats = (QUICK_SEEDS, QUICK_REPEATS) if quick else (SEEDS, REPEATS)
     scenes = QUICK_REPEATS if quick else SEEDS
     found = [ResilienceCase("growth", FIRST_HOSTS, seed=seed, given=given) for seed in (scenes if quick else repeats)]
@@ -121,7 +115,7 @@ def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
 
 
 def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds: float) -> Findings:
-    """The findings. draws: results under assumptions that were drawn."""
+    """Return the findings. draws: under drawn assumptions."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
     given = main.runs[0].case.given
@@ -203,7 +197,6 @@ def _timed(results: ResilienceResults, failures: int, *, together: bool = False)
 
 
 def _spread(runs: Sequence[ResilienceRun]) -> dict[str, Any]:
-    """Of each figure its median over the runs, and the least and the most."""
     found: dict[str, Any] = {"runs": len(runs)}
     for name in runs[0].figures if runs else ():
         known = [run.figures[name] for run in runs if np.isfinite(run.figures[name])]

@@ -1,6 +1,4 @@
-"""Scene of chapter 6's simulated runs: word frequencies on virtual machines of four cores (6.7, p. 145), and
-assumptions.
-"""
+"""Chapter 6's simulated runs: word frequencies on virtual machines of four cores (6.7, p. 145)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,21 +24,17 @@ from elastream_papers.thesis.resilience.reducers import (
 )
 from elastream_papers.thesis.resilience.reducers.settings import RingFault
 
+# sources: words of texts, and those that "repeatedly emit a small subset of words" (p. 146)
 TEXT, REPEATED = "text", "repeated"
-"""Sources: streams of words of texts, and those that "repeatedly emit a small subset of words" (p. 146)."""
-TARGET_LATENCY = 0.5
-"""Seconds, p. 127: "average response times ranging from 10-500 ms"."""
-CORES, MEMORY = 4.0, 4000.0
-"""p. 145: virtual machines of 4 cores and 4 GB."""
-PARTITIONS = 512
-"""Key groups: fine enough that with 20 hosts one is a twenty-fifth of a host's interval."""
-SUBSET = 40
-"""Words of the small subset."""
+TARGET_LATENCY = 0.5  # seconds, p. 127: "average response times ranging from 10-500 ms"
+CORES, MEMORY = 4.0, 4000.0  # p. 145: virtual machines of 4 cores and 4 GB
+PARTITIONS = 512  # with 20 hosts one is a twenty-fifth of a host's interval
+SUBSET = 40  # words of the small subset
 
 
 @dataclass(frozen=True)
 class ResilienceAssumptions:
-    """What the thesis does not give."""
+    """Values missing in the thesis."""
 
     process: float = assumed(
         260e-6, "core-s", "a tuple; Fig. 6.11(b): 18 reducers, a thread each, for 60,000 messages/s: 300 usec in all"
@@ -70,7 +64,7 @@ class ResilienceAssumptions:
 
 
 def settings_of(given: ResilienceAssumptions, **more: object) -> ReducerSettings:
-    """Settings of a ring; what the thesis prints is their default."""
+    """Return settings of a ring; printed values are defaults."""
     return ReducerSettings(
         partitions=PARTITIONS, monitor=given.monitor, reduce=given.process, receive=given.receive, keep=given.keep,
         serialise=given.serialise, merge=given.merge, replay=given.replay, tuple_bytes=given.tuple_size,
@@ -79,8 +73,7 @@ def settings_of(given: ResilienceAssumptions, **more: object) -> ReducerSettings
 
 
 def policy(given: ResilienceAssumptions) -> RingBalance:
-    """The thesis's: half of the interval at a time, at the first measurement that says so, and a measurement of rest after
-    a change. A queue is long when it holds half of the target latency."""
+    """Return the thesis's policy: half of the interval at once, then one measurement of rest."""
     return RingBalance(
         cpu_high=max(given.busy, given.light + 0.01), cpu_low=given.light, patience=0.0, cool_down=2 * given.monitor,
         cut="half",
@@ -89,7 +82,10 @@ def policy(given: ResilienceAssumptions) -> RingBalance:
 
 @lru_cache(maxsize=8)
 def _words(vocabulary: int, state: float, seed: int, skewed: tuple[float, float]) -> KeySpace:
-    """Words by frequency, spread by a hash. skewed: part of the ring from which the small subset comes, at random."""
+    """Return words by frequency, spread by a hash.
+
+    skewed: part of the ring with the small subset, at random.
+    """
     at = hashed(vocabulary, seed)
     frequent = two_regimes(vocabulary)
     begin, end = skewed
@@ -100,7 +96,7 @@ def _words(vocabulary: int, state: float, seed: int, skewed: tuple[float, float]
 
 
 def _layout(sources: tuple[str, ...]) -> Layout:
-    """Word count (Fig. 6.1): its mappers split lines, which is not what is measured here, and reducers count."""
+    """Return word count (Fig. 6.1); its mappers' splitting is not measured here."""
     flow = Dataflow("word frequencies")
     streams = [flow.source(None, name=name) for name in sources]
     lines = streams[0] if len(streams) == 1 else streams[0].merge(*streams[1:])
@@ -126,8 +122,10 @@ def ring_of(
     skewed: tuple[float, float] = (0.0, 1.0),
     faults: tuple[RingFault, ...] = (),
 ) -> ReducersPlant:
-    """A ring of `hosts` under `loads`. zones: fault zones, dealt in turn. idle_start: seconds until a leased host runs; an
-    idle one is there at once."""
+    """Return a ring of `hosts` under `loads`.
+
+    idle_start: seconds until a leased host runs; an idle one is ready.
+    """
     types = [
         HostType(f"vm{zone + 1}", CORES, MEMORY, start=idle_start, stop=1.0, zone=f"zone {zone + 1}")
         for zone in range(zones)

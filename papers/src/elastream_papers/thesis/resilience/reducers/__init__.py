@@ -1,5 +1,3 @@
-"""Simulated stateful operators of the thesis's own design (chapter 6): reducers on a ring of peers."""
-
 from elastream_papers.thesis.resilience.reducers.keys import KeySpace, hashed, two_regimes
 from elastream_papers.thesis.resilience.reducers.making import make_reducers
 from elastream_papers.thesis.resilience.reducers.plant import ReducersPlant

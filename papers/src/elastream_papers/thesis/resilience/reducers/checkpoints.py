@@ -1,8 +1,7 @@
 """Incremental checkpoints, asynchronous and without acknowledgement (thesis, 6.4.3 and 6.4.4, Fig. 6.5).
 
-A reducer writes to the active fragment. A checkpoint swaps and stamps it, sends it to the secondaries and merges it into
-the master state meanwhile; secondaries evict tuples stamped below T_s - 2 L_n. Fragments are bytes here: of the keys
-updated since the last swap.
+A checkpoint sends the active fragment and merges it into the master state; secondaries evict tuples stamped below T_s -
+2 L_n. Fragments are bytes here.
 """
 
 from collections.abc import Callable
@@ -18,13 +17,12 @@ from elastream_papers.thesis.resilience.reducers.nodes import Bools, Node
 if TYPE_CHECKING:
     from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 
-RECENT = 1_000_000
-"""Most checkpoints whose sizes are kept for figures."""
+RECENT = 1_000_000  # checkpoint sizes to store
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was sent. delta, full: bytes of the fragment and of the whole state at `time`."""
+    """A checkpoint. delta, full: bytes of the fragment and of the whole state at `time`."""
 
     host: str
     time: float
@@ -34,7 +32,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """An inactive fragment on its way: what the state of `owned` had taken in when it was swapped, and its stamps."""
+    """An inactive fragment in transit: the state of `owned` at the swap, and its stamps."""
 
     owner: Node
     owned: Bools
@@ -45,8 +43,9 @@ class Fragment:
 
 
 class Checkpoints:
-    """Checkpoints of all nodes. landed: called when a node may have received copies that it lacked. made: sizes of every
-    checkpoint. cut: time at which the link from a host to another failed.
+    """Checkpoints of all nodes.
+
+    landed: callback for a node that may have new copies. made: sizes. cut: failure time of the link between two hosts.
     """
 
     def __init__(self, reducers: "Reducers") -> None:
@@ -56,7 +55,7 @@ class Checkpoints:
         self.landed: Callable[[float], None] = lambda now: None
 
     def targets(self, node: Node) -> list[tuple[Node, Bools]]:
-        """Who keeps, or is to keep, copies of what `node` owns, and of which partitions the state is there."""
+        """Return the holders of copies of `node`'s partitions, and the partitions with state."""
         found = []
         for other in self.reducers.living:
             kept = other.fed & node.own & (other.has | other.seeded)
@@ -65,7 +64,7 @@ class Checkpoints:
         return found
 
     def swap(self, node: Node, now: float) -> None:
-        """Begin a checkpoint; one that is under way ends first, and the next begins then."""
+        """Begin a checkpoint, after one under way."""
         if not node.alive:
             return
         if node.sending:
@@ -103,7 +102,7 @@ class Checkpoints:
             self.swap(node, now)
 
     def _arrive(self, fragment: Fragment, node: Node, kept: Bools, delta: float, now: float) -> None:
-        """A secondary takes a checkpoint in, and evicts the tuples that it stands for."""
+        """Apply a checkpoint at a secondary, and evict the tuples it replaces."""
         reducers = self.reducers
         if not node.alive:
             return

@@ -1,7 +1,6 @@
-"""The ring at work: owners and secondaries of partitions, processing, and takeovers.
+"""The ring: owners and secondaries of partitions, processing, and takeovers.
 
-Tuples are counted, not held: of each partition a state has an interval of each mapper's tuples, with counts of lacking and
-repeated ones. Other modules change the ring through `enact` alone.
+Tuples are counted by partition and mapper. Other modules change the ring through `enact` alone.
 """
 
 import heapq
@@ -20,8 +19,7 @@ from elastream_papers.thesis.resilience.reducers.nodes import Bools, Node, Repla
 from elastream_papers.thesis.resilience.reducers.settings import Protection, ReducerSettings
 from elastream_papers.thesis.resilience.reducers.streams import Streams
 
-Event: TypeAlias = Callable[[float], None]
-"""Called with the moment."""
+Event: TypeAlias = Callable[[float], None]  # called with the time
 
 
 class Agenda:
@@ -32,32 +30,31 @@ class Agenda:
         self._entered = 0
 
     def at(self, time: float, event: Event) -> None:
-        """Have `event` happen at `time`, seconds."""
+        """Schedule `event` at `time` (seconds)."""
         heapq.heappush(self._events, (time, self._entered, event))
         self._entered += 1
 
     @property
     def next(self) -> float:
-        """When the next event is due; inf without one."""
+        """Return the next event's time; inf without one."""
         return self._events[0][0] if self._events else math.inf
 
     def happen(self, now: float) -> None:
-        """Let everything happen that is due by `now`, what comes to be due meanwhile included."""
+        """Run all events due by `now`, including those they schedule."""
         while self._events and self._events[0][0] <= now:
             time, _, event = heapq.heappop(self._events)
             event(time)
 
 
-LINKS, MAPPERS = 3_000_001, 2_000_000
-"""Random-number stream of links, and the number of the first mapper in it; hosts have the numbers of their rows."""
+LINKS, MAPPERS = 3_000_001, 2_000_000  # random stream of links, and its first mapper; hosts have their rows
 
 
 @dataclass(slots=True)
 class Takeover:
-    """A takeover of partitions. why: "recovery", "tokens" or "start". since: time of the failure or request. decided:
-    time at which the ring changed. owners: of these before. restored: time at which the backup was replayed, or NaN.
-    tuples: replayed. repeated: processed again. twice: of those, counted twice. lost: lacking for want of a copy or of
-    tuples.
+    """A takeover of partitions.
+
+    why: "recovery", "tokens" or "start". since: its cause. decided: change of the ring. owners: former ones. restored:
+    end of the replay, or NaN. tuples: replayed; repeated: processed again; twice: counted twice; lost: lacking.
     """
 
     host: str
@@ -74,13 +71,14 @@ class Takeover:
 
     @property
     def seconds(self) -> float:
-        """From `since` until it was restored."""
+        """Return seconds from `since` until restored."""
         return self.restored - self.since
 
 
 class Reducers:
-    """Nodes on a ring that process `streams`. cost: core-seconds a tuple. lost: called with the tuples that a takeover
-    lacks.
+    """Nodes on a ring that process `streams`.
+
+    cost: core-seconds a tuple. lost: callback with a takeover's lacking tuples.
     """
 
     def __init__(self, streams: Streams, keys: KeySpace, settings: ReducerSettings, cost: float, seed: int) -> None:
@@ -104,26 +102,26 @@ class Reducers:
 
     @property
     def copying(self) -> bool:
-        """Whether neighbours keep copies."""
+        """Return True if neighbours have copies."""
         return self.settings.protection is Protection.PEERS and self.settings.replicas > 0
 
     @property
     def on_ring(self) -> list[Node]:
-        """Nodes of the ring, clockwise, those included whose loss nobody has noticed yet."""
+        """Return nodes of the ring clockwise, with unnoticed losses."""
         return [] if self.ring is None else [self.nodes[name] for name in self.ring.nodes]
 
     @property
     def living(self) -> list[Node]:
-        """Nodes that run, on the ring or not."""
+        """Return running nodes, on the ring or not."""
         return [node for node in self.nodes.values() if node.alive]
 
     def delay(self, source: int, target: int) -> float:
-        """Seconds one way between two nodes by row, or from a mapper to one."""
+        """Return one-way seconds between two nodes, or from a mapper to one."""
         least, most = self.settings.latency
         return least + (most - least) * uniform(self.seed, LINKS + 1 + source, target)
 
     def join(self, name: str, row: int, cores: float, speed: float, bandwidth: float, now: float) -> Node:
-        """A host that runs from now on; it is not on the ring yet."""
+        """Start a host; it is not on the ring yet."""
         delays = np.array([self.delay(MAPPERS + mapper, row) for mapper in range(self.settings.mappers)])
         shape = (self.settings.mappers, self.settings.partitions)
         node = Node(name, row, cores * speed, speed, bandwidth, delays, shape, len(self.keys.sources))
@@ -132,11 +130,11 @@ class Reducers:
         return node
 
     def arrived(self, node: Node, now: float) -> Integers:
-        """Numbers up to which tuples of each mapper and partition have arrived at `node`."""
+        """Return numbers of arrived tuples at `node`, by mapper and partition."""
         return self.streams.numbers(np.minimum(now - node.delay, node.cut)[:, None])
 
     def processed(self, node: Node) -> Integers:
-        """Numbers up to which the state at `node` has taken in tuples; of copies, as of their checkpoints."""
+        """Return numbers of tuples in the state at `node`; of copies, as of their checkpoints."""
         live = self.streams.numbers(np.minimum(node.reached - node.delay, node.cut)[:, None])
         found = np.where(node.own, np.maximum(node.covered, live), node.covered)
         for replay in node.replays:
@@ -144,13 +142,13 @@ class Reducers:
         return found
 
     def acknowledged(self, node: Node) -> Integers:
-        """Numbers up to which senders know that `node` has processed their tuples: a round trip late."""
+        """Return acknowledged numbers of `node`'s tuples: a round trip late."""
         earlier = node.reached - 2 * self.settings.latency[1] - node.delay
         found: Integers = np.minimum(self.streams.numbers(np.minimum(earlier, node.cut)[:, None]), self.processed(node))
         return found
 
     def stamps(self, node: Node) -> Floats:
-        """By partition, the latest time stamp of a tuple that its state has taken in: T_s of a checkpoint made now."""
+        """Return by partition the latest stamp in the state: T_s of a checkpoint now."""
         newest = node.reached + float(np.max(self.skew - node.delay))
         found = np.where(node.own, np.maximum(node.stamp, newest), node.stamp)
         for replay in node.replays:
@@ -158,14 +156,13 @@ class Reducers:
         return found
 
     def kept_from(self, stamp: Floats) -> Integers:
-        """Number of the oldest tuple that a secondary keeps, by mapper and partition: those stamped below T_s - 2 L_n
-        go."""
+        """Return the oldest tuple at a secondary, by mapper and partition: T_s - 2 L_n."""
         return self.streams.numbers(stamp[None, :] - 2 * self.settings.bound - self.skew[:, None])
 
     # What happens
 
     def restored(self, node: Node, replay: Replay, when: float) -> None:
-        """`node` has come to the end of a replay."""
+        """Record the end of a replay at `node`."""
         about = self.takeovers[replay.takeover]
         node.covered[:, replay.partitions] = replay.last
         # Whatever was emitted a latency before it took over had arrived and is replayed.
@@ -173,7 +170,7 @@ class Reducers:
         about.restored = when if about.restored != about.restored else max(about.restored, when)
 
     def enact(self, ring: Ring, why: str, since: float, now: float) -> list[Takeover]:
-        """Let `ring` be in force: each partition goes to its owner on it, who replays what it keeps of it."""
+        """Put `ring` in force: partitions go to their new owners, who replay their backup."""
         nodes = [self.nodes[name] for name in ring.nodes]
         owners = ring.owners(self.places)
         begun = []
@@ -221,7 +218,7 @@ class Reducers:
         return about
 
     def _from_copy(self, node: Node, kept: Bools, before: Integers, arrived: Integers, about: Takeover) -> None:
-        """Go on from the copies of `kept`: count what they lack and what is taken in twice, and have the rest replayed."""
+        """Continue from the copies of `kept`, and replay the rest."""
         low, covered = node.low[:, kept], node.covered[:, kept]
         lacking, again = np.maximum(low - covered, 0), np.maximum(covered - low, 0)
         node.gone[:, kept] += lacking
@@ -237,7 +234,7 @@ class Reducers:
             node.replays.append(replay)
 
     def _give_up(self, old: Node, given: Bools, before: Integers, now: float) -> None:
-        """Let `old` own `given` no more. What it has of them becomes a copy, which stays where the ring makes it one."""
+        """End `old`'s ownership; its state becomes a copy where the ring asks for one."""
         stamps = self.stamps(old)
         for segment in old.queue:
             segment.owned &= ~given
@@ -256,7 +253,7 @@ class Reducers:
         self.weigh(old, now)
 
     def weigh(self, node: Node, now: float) -> None:
-        """Count from now on what `node` gets for the partitions that it owns and keeps now."""
+        """Update the load of `node` after a change of its partitions."""
         node.own_weights, node.fed_weights = self.streams.part_of(node.own), self.streams.part_of(node.fed)
         if node.queue[-1].since >= now:
             node.queue.pop()
@@ -265,7 +262,7 @@ class Reducers:
     # Who keeps copies
 
     def share_out(self, now: float) -> None:
-        """Have each living node get the tuples of what it is to keep a copy of, and forget what it is not."""
+        """Route tuples to the current secondaries, and drop other copies."""
         wanted = self.secondaries()
         for node in self.living:
             want = wanted.get(node.name, np.zeros(self.settings.partitions, dtype=np.bool_))
@@ -282,7 +279,7 @@ class Reducers:
             self.weigh(node, now)
 
     def secondaries(self) -> dict[str, Bools]:
-        """By node of the ring, the partitions that it is to keep copies of: those of the r nodes before it."""
+        """Return by node the partitions to copy: those of the r nodes before it."""
         if self.ring is None or not self.copying:
             return {}
         owners, size = self.ring.owners(self.places), len(self.ring)
@@ -291,14 +288,14 @@ class Reducers:
         return dict(zip(self.ring.nodes, kept, strict=True))
 
     def lacking(self, node: Node) -> Bools:
-        """Partitions that `node` gets tuples of and has no state of."""
+        """Return partitions whose tuples, but no state, `node` has."""
         return node.fed & ~node.has
 
 
 def from_sender(node: Node, gained: Bools, before: Integers, protection: Protection) -> int:
-    """Let `node` continue with `gained` from the senders' tuples; return how many tuples its state lacks.
+    """Continue at `node` with `gained` from the senders' tuples; return the tuples its state lacks.
 
-    before: of the old owners, tuples processed, repeated, lacking, and acknowledged, (4, mappers, partitions).
+    before: tuples processed, repeated, lacking and acknowledged, (4, mappers, partitions).
     """
     processed, twice, gone, known = before[:, :, gained]
     node.has[gained] = True

@@ -1,6 +1,6 @@
-"""Moves of tokens with "delayed transition" (6.5): the ring changes only when every new owner has what it gains.
+"""Moves of tokens with "delayed transition" (6.5): the ring changes once every new owner has its state.
 
-A host without the state receives the tuples from now on, then state and waiting tuples in the background, and a checkpoint.
+Until then it receives new tuples, and state in the background.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A ring that is wanted, since when, and when its hosts have agreed on it."""
+    """A requested ring, its time, and the time of agreement."""
 
     ring: Ring
     since: float
@@ -28,7 +28,7 @@ class Wish:
 
 
 class Handover:
-    """The ring that is wanted, and the transfers that lead there. sent: bytes of all transfers so far."""
+    """The requested ring and its transfers. sent: bytes so far."""
 
     def __init__(self, reducers: "Reducers", checkpoints: Checkpoints) -> None:
         self.reducers = reducers
@@ -40,7 +40,7 @@ class Handover:
         reducers.changed.append(self._ring_changed)
 
     def want(self, ring: Ring, now: float) -> bool:
-        """Have `ring` come into force; whether it is so at once. Another wish than the last takes its place."""
+        """Request `ring`, replacing another request; return True if it is in force at once."""
         self.wish = Wish(ring, now, now + self._agreement(ring))
         if self.wish.agreed > now:
             self.reducers.agenda.at(self.wish.agreed, self._ring_changed)
@@ -48,8 +48,7 @@ class Handover:
         return self.wish is None
 
     def _agreement(self, ring: Ring) -> float:
-        """Seconds of the negotiation: each owner asks the host that is to take over, is answered, and requests it; where
-        several intervals move, one after the other (6.5: a neighbour asks its own before it accepts)."""
+        """Return seconds of the negotiation: request, answer and acceptance, interval by interval (6.5)."""
         reducers, took = self.reducers, 0.0
         for node, gained in self._gained(ring):
             for owner in self._owners(gained):
@@ -58,13 +57,13 @@ class Handover:
         return took
 
     def forget(self, now: float) -> None:
-        """Leave the ring as it is."""
+        """Cancel the request."""
         self.wish = None
         self.reducers.wanted.clear()
         self.reducers.share_out(now)
 
     def look(self, now: float) -> None:
-        """Let the ring that is wanted be in force if every new owner has what it gains."""
+        """Put the requested ring in force if every new owner has its state."""
         if self.wish is None or now < self.wish.agreed:
             return
         if any(missing.any() for _, missing in self._missing(self.wish.ring)):
@@ -74,7 +73,7 @@ class Handover:
         self.reducers.enact(wish.ring, "tokens", wish.since, now)
 
     def fetch(self, node: Node, missing: Bools, now: float) -> None:
-        """Have the state of what `node` gets tuples of, and has none, sent to it by the owners."""
+        """Let owners send the state that `node` lacks."""
         reducers, given = self.reducers, self.reducers.settings
         for owner in self._owners(missing):
             pair = (owner.name, node.name)
@@ -115,22 +114,20 @@ class Handover:
             self.fetch(node, lacking, now)
 
     def _gained(self, ring: Ring) -> list[tuple[Node, Bools]]:
-        """By node, what `ring` gives it that it does not own."""
+        """Return by node the partitions it gains with `ring`."""
         owners = ring.owners(self.reducers.places)
         nodes = [self.reducers.nodes[name] for name in ring.nodes]
         return [(node, (owners == number) & ~node.own) for number, node in enumerate(nodes)]
 
     def _owners(self, of: Bools) -> list[Node]:
-        """Who owns these partitions, by name."""
         found = {id(owner): owner for p in np.flatnonzero(of).tolist() if (owner := self.reducers.owner[p]) is not None}
         return sorted(found.values(), key=lambda owner: owner.name)
 
     def _missing(self, ring: Ring) -> list[tuple[Node, Bools]]:
-        """The same of what it has no state of, either."""
+        """Return by node the gained partitions without state."""
         return [(node, gained & ~node.has) for node, gained in self._gained(ring)]
 
     def _prepare(self, now: float) -> None:
-        """Have what the wish needs be sent, and copies of what the ring in force asks for."""
         reducers = self.reducers
         if self.wish is not None:
             if any(not reducers.nodes[name].alive for name in self.wish.ring.nodes):

@@ -1,6 +1,6 @@
 """Keys of a reducer: place on the ring, size of state, frequency of updates.
 
-Keys are kept in classes of one partition and similar frequency (within 2^(1/2)), so that a run may have a million of them.
+Classes of keys of one partition and similar frequency (within 2^(1/2)) allow a million keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,18 @@ from elastream.core.frames import Floats, Integers
 from elastream.errors import InputError
 from elastream_papers.thesis.resilience.reducers.nodes import Bools
 
-FINENESS = 2.0
-"""Classes an octave of a key's part of the tuples: keys of a class differ by less than 42 %."""
-NEVER, CLASSES = -500, 512
-"""Class of keys that a source never emits, and how many classes there may be: down to parts of 2^-125."""
-WORD_STATE = 64.0
-"""Bytes. Assumed of a key's state where nothing is said: a word of eight letters, its total, a count for each of three
-windows, and the entry of a hash table."""
+FINENESS = 2.0  # classes an octave of frequency: keys of a class differ by less than 42 %
+NEVER, CLASSES = -500, 512  # class of keys never emitted, and number of classes: down to parts of 2^-125
+WORD_STATE = 64.0  # Bytes. Assumed: a word of eight letters, its total, three window counts, and a hash entry
 
 
 @dataclass(frozen=True, eq=False)
 class KeySpace:
-    """Keys by partition. sources: names. shares: part of each source's tuples that a partition gets, shape (sources,
-    partitions). The rest is by class: its partition, the part of each source's tuples that one key of it gets, (sources,
-    classes), and the bytes of state of all of its keys, whole and as far as an update writes them."""
+    """Keys by partition and class.
+
+    shares: part of each source's tuples, (sources, partitions). By class: partition, part of each source's tuples per
+    key, (sources, classes), and bytes of state.
+    """
 
     sources: tuple[str, ...]
     shares: Floats
@@ -45,9 +43,11 @@ class KeySpace:
         sizes: ArrayLike = WORD_STATE,
         written: ArrayLike | None = None,
     ) -> "KeySpace":
-        """Keys that lie `at` [0, 1). weights: by source, how frequent each is there, relative to the others. sizes: bytes
-        of state of each key; written: bytes of it that an update writes, by default all. Raises InputError for what makes
-        none."""
+        """Return keys that lie `at` [0, 1).
+
+        weights: relative frequency by source. sizes, written: bytes of state, and per update. Raises InputError for
+        invalid values.
+        """
         at = np.asarray(at, dtype=np.float64)
         if at.ndim != 1 or not at.size or not (at.min() >= 0 and at.max() < 1):
             raise InputError("keys of a ring lie in [0, 1), and there is at least one")
@@ -84,7 +84,7 @@ class KeySpace:
         )
 
     def of_sources(self, rows: Sequence[int]) -> "KeySpace":
-        """The same keys, of these sources in this order."""
+        """Return these keys, with the sources of `rows` in order."""
         order = list(rows)
         return replace(
             self, sources=tuple(self.sources[row] for row in order), shares=self.shares[order], part=self.part[order]
@@ -92,19 +92,14 @@ class KeySpace:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions."""
         return int(self.shares.shape[1])
 
     def updated(self, tuples: Floats, of: Bools | None = None) -> Floats:
-        """Return the expected bytes by partition of an update of each key met in `tuples`.
-
-        tuples: emitted by each source for all partitions, (sources, partitions). of: partitions asked for; the others are
-        0.
-        """
+        """Return expected bytes by partition of one update per key in `tuples` (sources, partitions)."""
         return self._met(tuples, self.written, of)
 
     def held(self, tuples: Floats, of: Bools | None = None) -> Floats:
-        """Bytes of state by partition, expected: of keys that were met at least once in `tuples` of each source."""
+        """Return expected bytes of state by partition, of keys met in each source's `tuples`."""
         return self._met(tuples, self.size, of)
 
     def _met(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
@@ -117,20 +112,17 @@ class KeySpace:
 
 
 def hashed(count: int, seed: int) -> Floats:
-    """Where `count` keys lie under a hash function that spreads well: uniform in [0, 1)."""
+    """Return places of `count` keys under a uniform hash, [0, 1)."""
     return np.random.default_rng(seed).random(count)
 
 
+# rank and power-law exponents of common words and the rest: Ferrer i Cancho and Sole, "Two regimes in the frequency of
+# words and the origins of complex lexicons: Zipf's law revisited", 2001 (British National Corpus)
 KERNEL, EXPONENTS = 6_000, (1.01, 1.92)
-"""Rank up to which words of a text are common, and exponents of the power laws up to there and behind it: Ferrer i Cancho
-and Sole, "Two regimes in the frequency of words and the origins of complex lexicons: Zipf's law revisited", 2001; they meet
-between ranks 5,000 and 6,000 of the British National Corpus."""
 
 
 def two_regimes(count: int, kernel: int = KERNEL, exponents: tuple[float, float] = EXPONENTS) -> Floats:
-    """Frequencies of the words of large collections of text, most frequent first: a power law up to rank `kernel`, a
-    steeper one behind it.
-    """
+    """Return word frequencies of large texts: a power law up to rank `kernel`, then a steeper one."""
     rank = np.arange(1, count + 1, dtype=np.float64)
     near, far = exponents
     weights = np.where(rank <= kernel, rank**-near, kernel ** (far - near) * rank**-far)

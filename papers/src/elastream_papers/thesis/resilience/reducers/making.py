@@ -1,4 +1,4 @@
-"""Builds a simulated ring of reducers from a dataflow, its keys and its hosts, and refuses what makes none."""
+"""Builds a simulated ring of reducers from a dataflow, its keys and its hosts."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +39,11 @@ def make_reducers(
     min_hosts: int = 1,
     target_latency: float | None = None,
 ) -> ReducersPlant:
-    """Build a ring of reducers at time 0: first hosts running, even tokens, neighbours in distinct fault zones if possible.
+    """Return a ring at time 0: even tokens, neighbours in distinct fault zones if possible.
 
-    layout: sources, mappers, one keyed operator, and its sinks. keys: of each source. hosts: number of the first type, or
-    the type of each. loads: by source, replace declared ones. seconds: their length limit. Raises DataflowError for another
-    shape or a source without load or keys, CloudError without a host, InputError for r >= hosts, fewer partitions than
-    hosts, or an invalid load.
+    layout: sources, mappers, one keyed operator, its sinks. hosts: number of the first type, or types. loads: replace
+    declared ones, by source. seconds: their limit. Raises DataflowError for another shape or a source without load or
+    keys, CloudError without a host, InputError for other invalid values.
     """
     settings = settings or ReducerSettings(partitions=keys.partitions)
     graph, types = layout.graph, {kind.name: kind for kind in host_types}
@@ -98,8 +97,7 @@ def _refuse_ring(hosts: int, keys: KeySpace, settings: ReducerSettings) -> None:
 
 
 def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[str, float]]:
-    """(the keyed operator, core-seconds a tuple of it and of what follows it, tuples that mappers make of a record by
-    source). Raises DataflowError for another shape."""
+    """Return (keyed operator, core-seconds a tuple from it on, tuples a record by source), or raise DataflowError."""
     keyed = [each for each in graph.operators if each.kind is Kind.KEYED]
     if len(keyed) != 1:
         raise DataflowError(
@@ -141,8 +139,7 @@ MAPPER = "mapper "
 
 
 def schedule(plant: "ReducersPlant") -> None:
-    """Enter the failures of zones and links in the agenda; those of hosts are the pool's. Raises InputError for a link of a
-    mapper that does not exist."""
+    """Schedule failures of zones and links. Raises InputError for a link of an unknown mapper."""
     for fault in plant.settings.faults:
         match fault:
             case ZoneFailure(time, zone):
@@ -170,7 +167,7 @@ def _zone(plant: "ReducersPlant", zone: str) -> Callable[[float], None]:
 
 
 def _from_mapper(plant: "ReducersPlant", fault: LinkFailure, mapper: int) -> Callable[[float], None]:
-    """The multicast misses an answer of the host, and the mappers take it for dead."""
+    """Fail a mapper's link: the multicast misses an answer and declares the host dead."""
 
     def fail(now: float) -> None:
         node = plant.reducers.nodes.get(fault.target)
@@ -182,7 +179,7 @@ def _from_mapper(plant: "ReducersPlant", fault: LinkFailure, mapper: int) -> Cal
 
 
 def _between_hosts(plant: "ReducersPlant", fault: LinkFailure) -> Callable[[float], None]:
-    """Checkpoints from `source` no longer reach `target`; where that watches it, it takes it for dead."""
+    """Fail checkpoints from `source` to `target`, which declares it dead if it watches it."""
 
     def fail(now: float) -> None:
         plant.checkpoints.cut[fault.source, fault.target] = now

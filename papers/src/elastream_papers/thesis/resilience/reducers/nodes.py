@@ -1,6 +1,4 @@
-"""A host of the ring: its partitions and copies, its queue (first come, first served, hence one moment), and its pending
-work.
-"""
+"""A host of the ring: partitions, copies, queue and pending work."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -16,9 +14,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Waiting:
-    """Waiting tuples of the partitions `owned` that arrived from `since` on. weights: their part of each source's
-    tuples.
-    """
+    """Waiting tuples of the partitions `owned` since `since`. weights: their part by source."""
 
     since: float
     owned: Bools
@@ -27,8 +23,9 @@ class Waiting:
 
 @dataclass(slots=True)
 class Replay:
-    """Tuples of the backup that a new owner of `partitions` replays. first, last: numbers by mapper and partition,
-    `last` excluded. stamp: of the copy, by partition. done: replayed so far. takeover: its number.
+    """Backup tuples that a new owner of `partitions` replays.
+
+    first, last: numbers by mapper and partition, `last` excluded. stamp: of the copy. done: replayed so far.
     """
 
     partitions: Integers
@@ -40,23 +37,22 @@ class Replay:
 
     @property
     def tuples(self) -> float:
-        """How many there are."""
         return float((self.last - self.first).sum())
 
     @property
     def left(self) -> float:
-        """How many are still to be replayed."""
+        """Return the tuples still to replay."""
         return max(0.0, self.tuples - self.done)
 
     @property
     def reached(self) -> Integers:
-        """Numbers up to which tuples are replayed, by mapper and partition; they are taken in the order of their times."""
+        """Return replayed numbers by mapper and partition, in order of time."""
         part = min(1.0, self.done / self.tuples) if self.tuples else 1.0
         found: Integers = self.first + np.floor((self.last - self.first) * part).astype(np.int64)
         return found
 
     def without(self, gone: Bools) -> None:
-        """Leave out partitions, by their mask."""
+        """Exclude partitions by mask."""
         kept = ~gone[self.partitions]
         share = self.done / self.tuples if self.tuples else 1.0
         self.partitions, self.stamp = self.partitions[kept], self.stamp[kept]
@@ -66,18 +62,14 @@ class Replay:
 
 @dataclass(eq=False)
 class Node:
-    """A running host. Arrays are by mapper and partition, or by partition.
+    """A running host, with arrays by (mapper and) partition.
 
-    capacity: cores times speed. core: speed of one. delay: seconds from each mapper. cut: time at which each mapper's link
-    failed. own: processed partitions. fed: partitions received as a secondary. has: of these, those with state. seeded:
-    state transferred, complete with the next checkpoint. feeds: how often it began to receive a partition.
-
-    covered: tuples in the state, of a copy as of its checkpoint. twice, gone: of those, repeated and lacking. low: oldest
-    tuple kept as a secondary. stamp: of a copy's checkpoint. former: stamp of a copy that it once owned. marked: time up to
-    which its partitions are checkpointed.
-
-    debt: due core-seconds of background work. busy, served, lags: of the monitoring period: core-seconds, tuples, (seconds
-    waited, count). behind: (time, seconds of queue) at which a long queue was noticed.
+    capacity: cores times speed. core: speed of one. delay: seconds from each mapper. cut: failure time of its link. own:
+    processed partitions. fed: received as a secondary. has: of these, with state. seeded: complete with the next
+    checkpoint. feeds: times it began to receive. covered: tuples in the state. twice, gone: of those, repeated and
+    lacking. low: oldest tuple stored. stamp: of a copy's checkpoint. former: of a copy once owned. marked: checkpointed
+    up to. debt: core-seconds of background work due. busy, served, lags: of the period: core-seconds, tuples, (seconds
+    waited, count). behind: (time, seconds of queue).
     """
 
     name: str
@@ -130,10 +122,10 @@ class Node:
 
     @property
     def reached(self) -> float:
-        """All tuples that arrived before this moment are processed, those that it has yet to replay apart."""
+        """Return the time before which all tuples are processed, apart from replays."""
         return self.queue[0].since
 
     def drop(self, partitions: Bools) -> None:
-        """Keep no state and no tuples of these any more."""
+        """Drop state and tuples of these partitions."""
         self.fed[partitions] = self.has[partitions] = self.seeded[partitions] = False
         self.former[partitions] = -np.inf

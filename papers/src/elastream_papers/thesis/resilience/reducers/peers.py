@@ -1,7 +1,6 @@
-"""Decentral monitoring (6.6): each node watches its counter-clockwise neighbour, whose checkpoints are its heartbeats.
+"""Decentral monitoring (6.6): each node watches its counter-clockwise neighbour by its checkpoints.
 
-After a miss it asks hop by hop until a host answers, then takes over all that did not. Several hosts are recovered at a
-time.
+After a miss it takes over from all hosts that do not answer.
 """
 
 import math
@@ -17,15 +16,11 @@ from elastream_papers.thesis.resilience.reducers.nodes import Bools, Node
 if TYPE_CHECKING:
     from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 
-PHASES = 3_500_001
-"""Random-number stream of the moments at which nodes make their first checkpoint."""
+PHASES = 3_500_001  # random stream of first checkpoints
 
 
 class Peers:
-    """Heartbeats of all nodes of a reducers, and what follows where one is missed.
-
-    fence: called with a node that its watcher takes for dead though it runs, because the link between them failed.
-    """
+    """Heartbeats of all nodes. fence: callback for a running node declared dead after a link failure."""
 
     def __init__(self, reducers: "Reducers", checkpoints: Checkpoints) -> None:
         self.reducers = reducers
@@ -33,8 +28,7 @@ class Peers:
         self.fence: Callable[[Node, float], None] = lambda node, now: None
 
     def start(self, node: Node, now: float) -> None:
-        """Have `node` make checkpoints from now on, the first at a moment of its own or the next that all have, and its
-        neighbour expect it."""
+        """Start `node`'s checkpoints, at its own phase or the common one, and its neighbour's watch."""
         every, together = self.reducers.settings.checkpoint, self.reducers.settings.together
         if together:
             first = (math.floor(now / every) + 1) * every
@@ -44,7 +38,7 @@ class Peers:
         self._expect(node, first)
 
     def _expect(self, node: Node, due: float) -> None:
-        """Look after a checkpoint that is to begin at `due`: it is missed when the bound on latency has passed."""
+        """Check for a checkpoint due at `due`, after the latency bound."""
         beats = node.beats
         self.reducers.agenda.at(due + 2 * self.reducers.settings.bound, lambda at: self._check(node, beats, at))
 
@@ -60,7 +54,6 @@ class Peers:
         self._expect(node, due)
 
     def _watcher(self, node: Node) -> Node | None:
-        """The neighbour clockwise."""
         ring = self.reducers.ring
         if ring is None or node.name not in ring or len(ring) == 1:
             return None
@@ -75,8 +68,7 @@ class Peers:
             self._ask_on(watcher, node, now)
 
     def _ask_on(self, watcher: Node, missed: Node, now: float) -> None:
-        """Contact the hosts before the one that is missed until one answers; a silent one costs the bound on a round
-        trip."""
+        """Ask the hosts before the missed one until one answers; each silent one costs a round trip."""
         reducers, ring = self.reducers, self.reducers.ring
         assert ring is not None
         dead, took, name = [missed], 0.0, ring.before(missed.name)
@@ -110,11 +102,7 @@ class Peers:
         reducers.enact(ring, "recovery", since, now)
 
     def _fetch(self, watcher: Node, dead: list[Node], now: float) -> float:
-        """Return when `watcher` has all that living hosts hold of `dead`'s partitions: at once, unless the ring just
-        changed.
-
-        A copy that another host alone has is fetched from there with its tuples; that host is assumed to live until then.
-        """
+        """Return when `watcher` has all living copies of `dead`'s partitions; late only after a change of the ring."""
         reducers, given = self.reducers, self.reducers.settings
         owned = np.any([node.own for node in dead], axis=0)
         ready = now

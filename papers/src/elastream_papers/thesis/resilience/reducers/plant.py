@@ -1,6 +1,6 @@
-"""The thesis's design behind the Plant seam (chapter 6), simulated: mappers that multicast, reducers on a ring of peers.
+"""The thesis's design behind the Plant seam (chapter 6), simulated: mappers and a ring of reducers.
 
-Actions lease and release hosts and set tokens; peers notice and mend losses. Mappers have hosts of their own (p. 126).
+Actions lease and release hosts and set tokens; peers repair losses.
 """
 
 import math
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class ReducersPlant:
-    """See `making.make_reducers`. Implements `core.plant.Plant`."""
+    """Ring as a `core.plant.Plant`; see `making.make_reducers`."""
 
     def __init__(
         self, context: Context, reducers: Reducers, pool: SimulatedHosts, keyed: str, factors: Mapping[str, float]
@@ -70,7 +70,7 @@ class ReducersPlant:
         reducers.lost = self._lost
 
     def begin(self, order: Sequence[str]) -> None:
-        """Put the hosts that run on the ring, in this order and at even tokens, each with empty state and empty copies."""
+        """Put the running hosts on the ring in this order, with empty state."""
         for row in self.pool.active.tolist():
             self._join(row)
         self.reducers.enact(Ring.even(order), "start", 0.0, 0.0)
@@ -94,12 +94,10 @@ class ReducersPlant:
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run, ended ones too."""
         return self.pool.leases
 
     @property
     def finished(self) -> bool:
-        """Whether all loads have ended, and all that was emitted is processed."""
         end = self.reducers.streams.end
         return self.time > end + 1.0 and all(
             owner is not None and owner.alive and not owner.replays and owner.reached > end + 1.0
@@ -107,25 +105,22 @@ class ReducersPlant:
         )
 
     def observe(self) -> Observation:
-        """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
         seen = self.watch.observation(self.time, self.composition)
         return replace(seen, alarms=tuple(self.alarms.values()))
 
     def exactness(self) -> "Exactness":
-        """What is proven of the state at this moment."""
+        """Return the proof of the state at this moment."""
         return exactness(self.reducers, self.time)
 
     def incidents(self) -> Sequence[str]:
-        """Return nothing: alarms show all that happens."""
         return ()
 
     def close(self) -> None:
-        """Release every host."""
         self.closed = True
         self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
-        """Simulate up to `until`, seconds; returns at once if that time has passed."""
+        """Simulate up to `until` (seconds); no effect if that has passed."""
         step = self.settings.step
         while self.time < until:
             grid = (math.floor(self.time / step + ROUNDING) + 1) * step
@@ -166,7 +161,7 @@ class ReducersPlant:
     # Losses
 
     def fail(self, node: Node, now: float, since: float | None = None) -> None:
-        """Lose `node`: its buffers, its state and its copies are gone. since: when what it is lost by began."""
+        """Lose `node` with buffers, state and copies. since: begin of the cause."""
         if node.alive:
             self._lose(node.row, now if since is None else since)
 
@@ -186,8 +181,7 @@ class ReducersPlant:
             reassigned(self.reducers, node, self.time)
 
     def _fence(self, node: Node, now: float) -> None:
-        """A host that runs, and that its neighbour took for dead, stops when the mappers tell it that the ring goes on
-        without."""
+        """Stop a running host declared dead, as mappers report the new ring."""
         watcher = self.reducers.nodes[self.reducers.ring.successors(node.name, 1)[0]] if self.reducers.ring else node
         self._lose(node.row, self.checkpoints.cut.get((node.name, watcher.name), now))
 
@@ -204,7 +198,7 @@ class ReducersPlant:
         self.alarms[source] = Alarm(source, said, self.time)
 
     def _revive(self) -> None:
-        """Where the whole ring is lost, a host that runs begins anew."""
+        """Start a new ring on a running host if all of the ring is lost."""
         ring = self.reducers.on_ring
         if not any(node.alive for node in ring):
             left = [node for node in self.reducers.living if self.pool.runs(node.name)]
@@ -215,7 +209,7 @@ class ReducersPlant:
     # Actions
 
     def apply(self, action: Action) -> Outcome:
-        """Apply one action; a refusal's reason names the rule."""
+        """Apply an action; a refusal's reason names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
         match action:
@@ -237,7 +231,7 @@ class ReducersPlant:
         return Outcome(action, status, reason)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Refuse all: its operators have one alternate each."""
+        """Refuse all switches: operators have one alternate each."""
         return tuple(self.apply(each) for each in switches)
 
     def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
@@ -260,7 +254,7 @@ class ReducersPlant:
         return Status.DONE, ""
 
     def _without(self, host: str) -> tuple[Status, str]:
-        """Have the interval of `host` taken over by its neighbour clockwise, or by another host where it is alone."""
+        """Hand the interval of `host` to its clockwise neighbour, or to another host."""
         ring = self.handover.wish.ring if self.handover.wish is not None else self.reducers.ring
         if ring is None or host not in ring:
             return Status.DONE, ""
@@ -307,7 +301,6 @@ class ReducersPlant:
         return Status.ACCEPTED, "the host is shutting down"
 
     def _try_again(self) -> None:
-        """Have what hosts own that are to go taken over by hosts that run by now."""
         if self.handover.wish is None:
             for node in self.reducers.living:
                 leaves = node.name in self._leaving or self.pool.leases[node.row].state is HostState.DRAINING
@@ -316,7 +309,6 @@ class ReducersPlant:
                     return
 
     def _let_go(self) -> None:
-        """Shut down hosts that are to go, and own nothing any more."""
         for host in sorted(self._leaving):
             node = self.reducers.nodes.get(host)
             wish = self.handover.wish
@@ -330,7 +322,7 @@ class ReducersPlant:
 
 
 def reassigned(reducers: "Reducers", node: Node, now: float) -> None:
-    """Give the work of a lost host to the next one of the ring, when Storm's time-outs have passed."""
+    """Give a lost host's work to the next one after Storm's time-outs."""
 
     def reassign(at: float) -> None:
         if reducers.ring is None or node.name not in reducers.ring:
@@ -350,9 +342,11 @@ def reassigned(reducers: "Reducers", node: Node, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Tuples at one moment. emitted; taken_in: of them, in the state of their owners; waiting: the rest, which an owner
-    has yet to process. lacking: emitted, and neither in a state nor to come (violates D1 or D2). twice: counted twice by
-    a state (violates D3, as the thesis allows). unowned: of partitions whose owner is lost and not yet replaced."""
+    """Tuples at one moment.
+
+    taken_in: in their owners' state; waiting: still to be processed. lacking: neither (violates D1 or D2). twice:
+    counted twice (violates D3, as the thesis allows). unowned: of partitions without an owner.
+    """
 
     emitted: int
     taken_in: int
@@ -363,17 +357,17 @@ class Exactness:
 
     @property
     def kept(self) -> bool:
-        """Whether D1 and D2 hold: nothing is lacking."""
+        """Return True if D1 and D2 hold: nothing lacks."""
         return self.lacking == 0
 
     @property
     def complete(self) -> bool:
-        """Whether every tuple is in a state."""
+        """Return True if every tuple is in a state."""
         return self.kept and self.taken_in == self.emitted
 
 
 def exactness(reducers: "Reducers", now: float) -> Exactness:
-    """The proof at `now`: each tuple of each partition is counted in exactly one place."""
+    """Return the proof at `now`: each tuple of each partition is counted in exactly one place."""
     given = reducers.settings
     emitted = reducers.streams.numbers(np.full((given.mappers, 1), now))
     taken = np.zeros_like(emitted)

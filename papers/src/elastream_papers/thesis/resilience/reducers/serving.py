@@ -1,4 +1,4 @@
-"""Work of nodes in a piece of time at constant rates: arrivals and background work, then replays, then queues."""
+"""Work of nodes at constant rates."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,12 @@ from elastream_papers.thesis.resilience.reducers.streams import weighed
 if TYPE_CHECKING:
     from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 
-NOTICED = 0.05
-"""Seconds behind from which on it is noted when a node was so far behind."""
-NOTHING = 1e-9
-"""Tuples fewer than which are none: rounding."""
+NOTICED = 0.05  # least seconds behind to record
+NOTHING = 1e-9  # tuples below this are rounding
 
 
 def serve(reducers: "Reducers", nodes: Sequence[Node], begin: float, end: float) -> list[tuple[Node, Replay, float]]:
-    """Let `nodes` work from `begin` to `end`; returns the replays that came to their end, each with when."""
+    """Run `nodes` from `begin` to `end`; return finished replays, each with its time."""
     late = reducers.mean_delay
     delivered = reducers.streams.between(begin - late, end - late)
     rooms = {node.name: _room(reducers, node, delivered, end - begin) for node in nodes}
@@ -32,7 +30,7 @@ def serve(reducers: "Reducers", nodes: Sequence[Node], begin: float, end: float)
 
 
 def _room(reducers: "Reducers", node: Node, delivered: Sequence[float], seconds: float) -> float:
-    """Core-seconds that are left to a node when it has received what arrives and done its background work."""
+    """Return core-seconds left after arrivals and background work."""
     given = reducers.settings
     kept = weighed(node.fed_weights, delivered)
     received = weighed(node.own_weights, delivered) + kept
@@ -50,7 +48,7 @@ def _room(reducers: "Reducers", node: Node, delivered: Sequence[float], seconds:
 def _replay(
     reducers: "Reducers", node: Node, rooms: dict[str, float], begin: float, end: float
 ) -> list[tuple[Node, Replay, float]]:
-    """Replay what the node took over, in that order, before it goes on with its queue."""
+    """Replay a node's takeovers in order, before its queue."""
     ended = []
     cost = reducers.cost * reducers.settings.replay
     whole = rooms[node.name]
@@ -69,7 +67,7 @@ def _replay(
 
 
 def _limits(reducers: "Reducers", nodes: Sequence[Node], rooms: dict[str, float], begin: float, end: float) -> list[float]:
-    """Most tuples that each node takes from its queue: by what its cores have left, its threads and the external store."""
+    """Return the most tuples from each node's queue: by cores, threads and the external store."""
     given, seconds = reducers.settings, end - begin
     cost = reducers.cost + (0.0 if given.protection is Protection.PEERS else given.acknowledge)
     most = [0.0 if node.replays else rooms[node.name] / cost if cost > 0 else math.inf for node in nodes]
@@ -86,7 +84,6 @@ def _limits(reducers: "Reducers", nodes: Sequence[Node], rooms: dict[str, float]
 
 
 def _waiting(reducers: "Reducers", node: Node, until: float) -> float:
-    """Tuples in the queue of a node that arrived by `until`."""
     late = reducers.mean_delay
     ends = [each.since for each in node.queue[1:]] + [until]
     return sum(
@@ -96,7 +93,7 @@ def _waiting(reducers: "Reducers", node: Node, until: float) -> float:
 
 
 def _work(reducers: "Reducers", node: Node, most: float, delivered: Sequence[float], begin: float, end: float) -> None:
-    """Take at most that many tuples from the queue of a node. delivered: of each source, since `begin`."""
+    """Process at most `most` queued tuples. delivered: by source, since `begin`."""
     late, streams = reducers.mean_delay, reducers.streams
     lag = begin - node.reached
     left, done = most, 0.0

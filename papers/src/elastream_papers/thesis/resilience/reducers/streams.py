@@ -1,4 +1,4 @@
-"""Tuples that mappers emit, by sequence number: counts by mapper and partition at any time.
+"""Tuples that mappers emit, by sequence number.
 
 Mapper m numbers its tuples for partition p from 0; number k is emitted when the integral of its rate reaches k + 1.
 """
@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats, Integers
 from elastream.simulator.arrivals import Emissions, Load, emissions
 
-AT_ONCE = 1e-3
-"""Seconds over which records that a load has at one moment are emitted."""
+AT_ONCE = 1e-3  # seconds to spread records of one moment over
 
 
 class Streams:
-    """Emissions of mappers for the partitions of `shares` (sources, partitions), from these sources' loads in order.
+    """Emissions of mappers by the sources' loads, for `shares` (sources, partitions).
 
-    until: length limit, seconds. factors: tuples a record, by source; default 1. Tuples are spread evenly over the mappers.
+    until: seconds. factors: tuples a record, by source.
     """
 
     def __init__(
@@ -49,19 +48,18 @@ class Streams:
         self._every = sorted({edge for edges, _ in self._steps for edge in edges})
 
     def emitted_by(self, time: Floats | float) -> Floats:
-        """Tuples of each source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
+        """Return tuples by source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
         if isinstance(time, float):
             return np.array(self._by(time))
         return np.array([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
 
     def _by(self, time: float) -> list[float]:
-        """Tuples of each source up to one moment."""
         return [_at(time, edges, reach, bisect_right(edges, time) - 1) for edges, reach in self._steps]
 
     def numbers(self, times: Floats) -> Integers:
-        """How many tuples each mapper has emitted for each partition.
+        """Return tuples emitted by mapper and partition up to `times` (seconds).
 
-        times: seconds, by mapper, or by mapper and partition, (mappers, 1 or partitions). Shape (mappers, partitions).
+        times: (mappers, 1 or partitions).
         """
         due = self._phase.copy()
         for share, edges, reach in zip(self.shares, self._edges, self._reach, strict=True):
@@ -69,16 +67,16 @@ class Streams:
         return np.floor(due).astype(np.int64)
 
     def between(self, begin: float, end: float) -> list[float]:
-        """Tuples of each source in that time."""
+        """Return tuples by source in that time."""
         return [late - early for early, late in zip(self._by(begin), self._by(end), strict=True)]
 
     def part_of(self, partitions: NDArray[np.bool_]) -> list[float]:
-        """The part of the tuples of each source that is for these."""
+        """Return by source the part of tuples for these partitions."""
         found: list[float] = self.shares[:, partitions].sum(axis=1).tolist()
         return found
 
     def when(self, begin: float, tuples: float, weights: Sequence[float], latest: float) -> float:
-        """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
+        """Return when `tuples` weighted by source were emitted since `begin`; at most `latest`."""
         low, due = begin, self._weighed_by(begin, weights)
         high, wanted = latest, due + tuples
         if self._weighed_by(latest, weights) <= wanted:
@@ -101,7 +99,6 @@ class Streams:
         return min(high, low + (high - low) * (wanted - due) / (just_before - due))
 
     def _weighed_by(self, time: float, weights: Sequence[float]) -> float:
-        """Tuples up to `time`, each source's by its weight."""
         found = 0.0
         for weight, (edges, reach) in zip(weights, self._steps, strict=True):
             found += weight * _at(time, edges, reach, bisect_right(edges, time) - 1)
@@ -109,7 +106,7 @@ class Streams:
 
 
 def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int) -> float:
-    """Tuples due by `time` as the line says that begins at edge `piece`; as `numpy.interp`, to the last bit."""
+    """Return tuples due by `time` on the line from edge `piece`; equals `numpy.interp` to the last bit."""
     if piece < 0:
         return 0.0
     if piece >= len(edges) - 1:
@@ -121,7 +118,7 @@ def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int)
 
 
 def weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
-    """Tuples of all sources, each source's by its weight."""
+    """Return the weighted sum of tuples."""
     found = 0.0
     for weight, each in zip(weights, tuples, strict=True):
         found += weight * each
@@ -129,7 +126,7 @@ def weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
 
 
 def _reach(load: Emissions, factor: float) -> tuple[Floats, Floats]:
-    """Edges of pieces of constant rate, and the tuples due by each: `factor` for a record."""
+    """Return edges of constant rate, and tuples due by each: `factor` a record."""
     if not load.times.size:
         return np.array([0.0, 1.0]), np.zeros(2)
     lasts = load.span or AT_ONCE

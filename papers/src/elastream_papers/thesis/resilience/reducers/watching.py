@@ -1,4 +1,4 @@
-"""What is observed of a ring of reducers: counts of the last monitoring period, and what is where at this moment."""
+"""Observation of a ring of reducers."""
 
 import math
 from collections import deque
@@ -17,12 +17,11 @@ from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 from elastream_papers.thesis.resilience.reducers.nodes import Node
 
 MEGA = 1e6
-HISTORY = 40
-"""Monitoring periods that an observation goes back; as `Settings.history`."""
+HISTORY = 40  # monitoring periods of an observation; as `Settings.history`
 
 
 class RingSample:
-    """A monitoring period, by host: tuples/s processed, those that wait, those kept as a secondary, CPU."""
+    """A monitoring period, by host: tuples/s, waiting tuples, secondary tuples, CPU."""
 
     __slots__ = ("backups", "busy", "queued", "rate", "time")
 
@@ -35,8 +34,7 @@ class RingSample:
 
 
 class ReducerMetricsCollector:
-    """Counts monitoring periods of `reducers`. keyed: the operator on the ring; factor: tuples that the mappers make of the
-    records of each source."""
+    """Collects monitoring periods of `reducers`. keyed: the operator; factor: tuples a record, by source."""
 
     def __init__(
         self,
@@ -64,11 +62,11 @@ class ReducerMetricsCollector:
 
     @property
     def next_tick(self) -> float:
-        """When the period under way ends."""
+        """Return the end of the current period."""
         return (self.ticks + 1) * self.reducers.settings.monitor
 
     def tick(self, now: float) -> None:
-        """Close a monitoring period at `now`, seconds."""
+        """Close a period at `now` (seconds)."""
         period, self.time = now - self.time, now
         self.ticks += 1
         sample = RingSample(now)
@@ -148,7 +146,7 @@ class ReducerMetricsCollector:
         self._before = processed
 
     def _state(self, processed: Integers) -> Floats:
-        """Megabytes of state by partition; by what its tuples would have updated since the start."""
+        """Return megabytes of state by partition, by the tuples since the start."""
         streams, keys = self.reducers.streams, self.reducers.keys
         whole = streams.emitted_by(self.time)
         due = np.maximum(1e-9, streams.numbers(np.full((self._shape[0], 1), self.time)).sum(axis=0))
@@ -160,7 +158,7 @@ class ReducerMetricsCollector:
         return Frame(self.names, self._operators, age)
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """What is known at `now`."""
+        """Return the observation at `now`."""
         age = now - self.time
         leases = {lease.host: lease for lease in (self.pool.leases[row] for row in self.pool.active)}
         hosts = tuple(leases)
@@ -192,7 +190,7 @@ class ReducerMetricsCollector:
         return {} if ring is None else {self.keyed: ring}
 
     def _task_frame(self, hosts: tuple[str, ...], age: float) -> tuple[TaskFrame, Integers]:
-        """Tasks that a living host owns; and the row of each partition's task, -1 where it has none."""
+        """Return tasks of living hosts, and each partition's row, -1 for none."""
         rows = {name: row for row, name in enumerate(hosts)}
         at = np.array(
             [-1 if owner is None or not owner.alive else rows.get(owner.name, -1) for owner in self.reducers.owner],
@@ -209,7 +207,7 @@ class ReducerMetricsCollector:
         return TaskFrame(operator, placed, at[placed], self.names, values, ages), where
 
     def _lag(self) -> Floats:
-        """Checkpoints that copies have not taken in: one while it is on its way, NaN without a copy."""
+        """Return checkpoints that copies lack; NaN without a copy."""
         found = np.full(self.reducers.settings.partitions, np.nan)
         on_the_way = np.array([owner is not None and owner.sending for owner in self.reducers.owner], dtype=np.float64)
         for node in self.reducers.living:
@@ -233,7 +231,7 @@ class ReducerMetricsCollector:
         )
 
     def _copies(self, node: Node | None) -> float:
-        """Megabytes of copies on a host: state, and tuples since."""
+        """Return megabytes of copies on a host: state, and tuples since."""
         if node is None or not node.alive:
             return math.nan
         state = self._tasks.get(Metric.STATE_SIZE, np.zeros(node.has.size))
