@@ -262,10 +262,10 @@ def test_the_constants_of_a_run_serve_to_compare_policies(measured, tmp_path):
 
 def test_constants_of_batches_of_one_size_are_said_to_tell_little():
     drift = Drift("latency p50", "s", 2.0, 2.5)
-    assert str(ExpectedError("runs/x", (drift,), told=True)).endswith(
+    assert str(ExpectedError("runs/x", (drift,), separable=True)).endswith(
         "latency p50 +25.0%: expect no better of another load."
     )
-    assert "all of about one size" in str(ExpectedError("runs/x", (drift,), told=False))
+    assert "all of about one size" in str(ExpectedError("runs/x", (drift,), separable=False))
 
 
 def test_a_simulation_without_a_run_has_no_error_to_expect(document):

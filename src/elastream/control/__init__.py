@@ -1,1 +1,1 @@
-"""Control loop (MAPE-K) and what takes part in it."""
+"""Control loop (MAPE-K) and its extensions."""

@@ -1,8 +1,6 @@
-"""Arbitration: decides which proposed actions are applied (E2DF's application and infrastructure managers).
+"""Arbitration of proposed actions (E2DF's application and infrastructure managers).
 
-`check_plan` validates a plan, `BackOff` refuses actions that failed recently, and `arbitrate` checks proposals against the
-observation. Earlier proposers have precedence: the policy before local proposers (E2DF, section 3), both before the
-unfinished actions of an earlier controller.
+Earlier proposers have precedence (E2DF, section 3).
 """
 
 import math
@@ -33,15 +31,11 @@ def arbitrate(
     first: bool = False,
     limits: ScalingLimits | None = None,
 ) -> tuple[Proposal, ...]:
-    """Return the proposals in their order, with a reason in `refused` where one may not be tried. Pure.
-
-    RULES has the reasons to refuse. A refusal by a rule of the user begins with the rule's name.
+    """Return the proposals in order, with a reason in `refused` where RULES forbid one. Pure.
 
     Args:
-        proposals: Proposals by precedence.
-        observation: The current observation.
-        under_way: Accepted actions that are not in force yet.
-        first: True in the first round of a run, which deploys and may add any number of hosts.
+        under_way: Accepted actions not yet in force.
+        first: True in the first round, which may add any number of hosts.
         limits: The user's rules for this round.
     """
     growth = math.inf if first else max(MIN_GROWTH_HOSTS, (MAX_GROWTH_FACTOR - 1) * len(observation.leases))
@@ -70,7 +64,6 @@ class _Plan:
         self.leased: set[str] = set()
 
     def grant(self, action: Action) -> None:
-        """Add `action` to the plan."""
         self.granted[action] = len(self.granted)
         for key in (action.subject, *action.claims(), *(("onto", host) for host in action.onto)):
             self._by_key.setdefault(key, []).append(action)
@@ -84,7 +77,7 @@ class _Plan:
                 self._released.add(host)
 
     def contradicted_by(self, action: Action) -> Action | None:
-        """Return the first granted action that `action` contradicts; None if there is none."""
+        """Return the first granted action that `action` contradicts, if any."""
         same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
         others = (other for key in action.contradicts() for other in self._by_key.get(key, ()))
         return min((*same, *others), key=self.granted.__getitem__, default=None)
@@ -94,12 +87,11 @@ class _Plan:
         return lease.state if lease else None
 
     def takes_tasks(self, host: str) -> bool:
-        """Return True if `host` will take tasks once the plan is done."""
         running = self.state(host) is HostState.RUNNING
         return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
-        """Return True if `host` takes tasks then, or is starting."""
+        """Return True if `host` will take tasks or is starting."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
         return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 
@@ -137,7 +129,7 @@ def hosts_closed(action: Action, plan: _Plan) -> str:
 
 
 def batch_stalled(action: Action, plan: _Plan) -> str:
-    """Refuse to remove a host while a batch hangs: the load of its tasks is unknown."""
+    """Refuse to remove a host while a batch hangs: its load is unknown."""
     working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
     for query, seconds in plan.observation.stalled.items() if working else ():
         so_far = format_duration(round(seconds))
@@ -146,7 +138,7 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
 
 
 def bound_remark(observation: Observation, plan: Plan) -> str:
-    """Return a remark if the bound on hosts keeps records late and `plan` neither acts nor explains, or ""."""
+    """Return a remark if the host bound keeps records late and `plan` is silent, or ""."""
     context = observation.context
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back
@@ -155,7 +147,7 @@ def bound_remark(observation: Observation, plan: Plan) -> str:
 
 
 def lateness_remark(observation: Observation, plan: Plan) -> str:
-    """Return a remark if records are late and `plan` neither acts nor explains, or ""."""
+    """Return a remark if records are late and `plan` is silent, or ""."""
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or any(each.relieves for each in proposed):
         return ""
@@ -206,12 +198,12 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
 
 @dataclass(slots=True)
 class BackOff:
-    """Refusal of actions that failed recently. The wait doubles with each failure in a row.
+    """Refusal of recently failed actions; the wait doubles with each failure.
 
     Attributes:
         first: Wait after the first failure (seconds).
-        attempts: Failures in a row after which an action is given up.
-        rest: Time after which a given-up action is tried again (seconds): in a run of days the cause may be gone.
+        attempts: Failures in a row before giving up.
+        rest: Time before another try (seconds).
     """
 
     first: float = 2.0
@@ -220,7 +212,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
-        """Return why `action` must wait, or "". A `vital` action is never given up, because nothing works without it."""
+        """Return why `action` must wait, or "". A `vital` one is never given up."""
         count, last, reason = self._failures.get(action.failure_key, (0, 0.0, ""))
         rest = self.first * 2**self.attempts if vital else self.rest
         if count >= self.attempts and now < last + rest:
@@ -231,25 +223,24 @@ class BackOff:
         return ""
 
     def failed(self, action: Action, now: float, reason: str) -> None:
-        """Record a failure. Failures at one time, such as of three leases of a type, count once."""
+        """Record a failure. Simultaneous ones count once."""
         count, last, _ = self._failures.get(action.failure_key, (0, -1.0, ""))
         if count >= self.attempts and now >= last + self.rest:
             count = 0
         self._failures[action.failure_key] = (count if count and last == now else count + 1, now, reason)
 
     def succeeded(self, action: Action) -> None:
-        """Forget the failures of `action`."""
         self._failures.pop(action.failure_key, None)
 
 
 class MissingMetrics:
-    """Counter of the time and the rounds in a row for which a policy has lacked each metric."""
+    """Counter of time and rounds without each metric."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, tuple[float, int]] = {}
 
     def after(self, unknown: Iterable[Unknown], now: float) -> tuple[Unknown, ...]:
-        """Return the metrics that the policy lacks in this round, each once and with its duration."""
+        """Return the missing metrics, each once with duration."""
         each = {one.key: one for one in unknown}
         begun = {key: self._since.get(key, (now, 0)) for key in each}
         self._since = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
@@ -259,7 +250,7 @@ class MissingMetrics:
 
 
 def check_plan(plan: Any) -> Plan:
-    """Return `plan` if it is a `Plan` of well-formed parts. Raises TypeError, naming the field, for any other value."""
+    """Return `plan` if well-formed, or raise TypeError that names the field."""
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
     for action in _tuple("actions", plan.actions):

@@ -1,4 +1,4 @@
-"""The seam for features that take part in every round of the loop, such as guards and key tables."""
+"""Seam for features in every round of the loop, such as guards and key tables."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,19 @@ from elastream.core.observation import Observation
 
 
 class LoopExtension:
-    """Feature that takes part in the rounds of a run. The defaults do nothing.
+    """Feature in every round; does nothing by default.
 
-    A round calls `observed`, then `urgent`, and `proposals` if it plans. `urgent` may make it plan before it is due. An
-    extension sounds its faults in `alarms` and raises nothing.
+    A round calls `observed`, `urgent`, and `proposals` if it plans. Faults sound in `alarms` and are never raised.
     """
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return the observation for the policy and the observers."""
+        """Return the observation for policy and observers."""
         return observation
 
     def urgent(self, observation: Observation) -> bool:
-        """Return True if a planning round cannot wait until it is due."""
+        """Return True if planning cannot wait until due."""
         return False
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return actions to try besides those that the policy has `planned`."""
+        """Return actions to try besides the `planned` ones."""
         return ()

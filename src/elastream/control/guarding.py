@@ -1,8 +1,4 @@
-"""Guards in the control loop: from signals to decisions, every round, with new versions of the guards as they arrive.
-
-Policies see what is allowed; the data plane knows compositions only (thesis, 3.3 and 3.5). Decisions depend on observations
-and versions alone, so a recording reproduces them.
-"""
+"""Guards in the control loop: from signals to decisions, every round."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,8 +27,8 @@ class GuardExtension(LoopExtension):
 
     Args:
         versions: Log of the guards' versions.
-        source: Source of external signals.
-        about: Subject against which guards are checked. None: the plant's graph.
+        source: External signals.
+        about: Subject to check against. None: the plant's graph.
     """
 
     def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
@@ -45,10 +41,9 @@ class GuardExtension(LoopExtension):
         self._planned_under: Mapping[str, GuardDecision] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return `observation` with all signals and the guards' decisions, after taking up new versions.
+        """Return `observation` with all signals and the guards' decisions.
 
-        A version that does not fit raises an alarm and changes nothing. If evaluation fails, the last decisions stay in
-        force.
+        An unfit version or a failed evaluation raises an alarm and changes nothing.
         """
         self._load_versions(observation, alarms)
         signals = {**observation.signals, **self._polled(alarms)}
@@ -66,11 +61,10 @@ class GuardExtension(LoopExtension):
         return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def urgent(self, observation: Observation) -> bool:
-        """Return True if guards have come to forbid what runs since the last planning round."""
+        """Return True if guards now forbid a running element."""
         return observation.standings != self._planned_under and bool(required_switches(observation, ()))
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
-        """Return the switches that the guards require."""
         self._planned_under = observation.standings
         return [Proposal(action, "guards") for action in required_switches(observation, planned)]
 
@@ -115,10 +109,9 @@ class GuardExtension(LoopExtension):
 
 
 def required_switches(observation: Observation, planned: Iterable[Action]) -> list[Action]:
-    """Return switches away from alternates and branches that guards forbid, unless `planned` has one for the element.
+    """Return switches away from forbidden elements that `planned` leaves.
 
-    Guards hold for every policy, also for one that ignores them. Of several allowed targets the one of the highest known
-    value is chosen.
+    The allowed target of highest known value wins.
     """
     chosen = {
         action.element

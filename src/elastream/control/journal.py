@@ -1,7 +1,6 @@
-"""Life cycle of an action, and its journal: a file that survives the controller, written before an action is tried.
+"""Life cycle of an action, and its journal, written before an action is tried.
 
-A controller that dies during an action leaves its outcome unknown. Actions are idempotent, so the next controller proposes
-unfinished ones again and drops those that no longer make sense.
+After a crash the next controller proposes unfinished actions again, because they are idempotent.
 """
 
 import contextlib
@@ -29,26 +28,26 @@ LINES_PER_ACTION = 4
 
 
 class ActionState(StrEnum):
-    """States of an action. An outcome is the state of the same value as its `Status`."""
+    """State of an action; outcomes share values with `Status`."""
 
+    # requested by a policy
     PLANNED = "planned"
-    """Requested by a policy."""
+    # accepted by arbitration
     GRANTED = "granted"
-    """Accepted by arbitration."""
+    # refused by arbitration or the plant, with a reason
     REFUSED = "refused"
-    """Refused by arbitration or the plant, with a reason."""
+    # passed to the plant, result unknown; on disk before the call
     TRIED = "tried"
-    """Passed to the plant, result unknown. Written to disk before the call."""
+    # in force
     DONE = "done"
-    """In force."""
+    # in progress; an observation will show its end
     ACCEPTED = "accepted"
-    """In progress; an observation will show its end."""
+    # failed, or had no effect in time
     FAILED = "failed"
-    """Failed, or had no effect in time."""
+    # the controller died before it learned the outcome
     INTERRUPTED = "interrupted"
-    """The controller died before it learned the outcome."""
+    # abandoned: replaced by another action, or obsolete after a restart
     DROPPED = "dropped"
-    """Abandoned: replaced by another action, or obsolete after a restart."""
 
 
 TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
@@ -83,11 +82,9 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action in the journal.
+    """Action in the journal.
 
     Attributes:
-        number: Number in the journal.
-        reason: Reason of the last step.
         history: Pairs of time and state, oldest first.
     """
 
@@ -99,7 +96,7 @@ class Entry:
     history: tuple[tuple[float, ActionState], ...] = ()
 
     def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
-        """Return the entry after a step to `state`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
+        """Return the entry after a step to `state`, or raise LifecycleError."""
         if state not in TRANSITIONS[self.state]:
             story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history) or "planned"
             raise LifecycleError(
@@ -109,18 +106,15 @@ class Entry:
 
 
 class Journal:
-    """Granted actions, one JSON line per step, each forced to disk before it counts.
-
-    An existing file is read and continued. Concluded actions beyond `capacity` are forgotten, the oldest first. Lines
-    that cannot be written are written before the next one.
+    """Granted actions: one JSON line per step, forced to disk.
 
     Args:
-        path: The file. None: in memory only, for simulated time.
-        capacity: Number of concluded actions to remember.
+        path: None: in memory, for simulated time.
+        capacity: Concluded actions to remember.
 
     Raises:
         EnvironmentProblem: The file cannot be written.
-        InputError: An existing file is damaged, other than by a torn last line; the message names the line.
+        InputError: A line is damaged, other than a torn last one.
     """
 
     def __init__(self, path: Path | str | None = None, *, capacity: int = KEPT_ACTIONS) -> None:
@@ -134,20 +128,17 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Actions in their current state, in the order of grants."""
         return tuple(self._entries.values())
 
     @property
     def unconcluded(self) -> tuple[Entry, ...]:
-        """Granted actions without a result."""
         return tuple(entry for entry in self._entries.values() if TRANSITIONS[entry.state])
 
     def entry(self, number: int) -> Entry:
-        """Return an action in its current state, by its number."""
         return self._entries[number]
 
     def grant(self, action: Action, by: str, at: float) -> Entry:
-        """Add an action that may be tried. Nothing is written: a crash before the attempt changes nothing."""
+        """Add an action, unwritten until its attempt."""
         entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
@@ -156,7 +147,7 @@ class Journal:
         return entry
 
     def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
-        """Move `entry` to `state`, force that to disk, and return the new entry."""
+        """Move `entry` to `state` on disk; return the new entry."""
         moved = entry.to(state, at, reason)
         self._entries[moved.number] = moved
         if state is not ActionState.GRANTED:
@@ -164,17 +155,16 @@ class Journal:
         return moved
 
     def drop_unconcluded(self, why: str) -> None:
-        """Drop the unfinished actions of an earlier controller."""
+        """Drop an earlier controller's unfinished actions."""
         for entry in self.unconcluded:
             self.step(entry, ActionState.DROPPED, entry.history[-1][0], why)
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
         if self._lines is not None:
             self._lines.close()
 
     def _forget(self) -> None:
-        """Forget the oldest concluded actions, and rewrite the file once most of it is about forgotten ones."""
+        """Forget the oldest concluded actions; compact the file at times."""
         left = len(self._entries) - self._capacity
         for number in [each.number for each in self._entries.values() if not TRANSITIONS[each.state]][:left]:
             del self._entries[number]
@@ -189,13 +179,11 @@ class Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Write pending lines."""
         while self._lines is not None and self._unwritten:
             self._lines.append(self._unwritten[0])
             del self._unwritten[0]
 
     def _take_over(self, lines: Lines) -> None:
-        """Read the entries of an earlier controller."""
         for number, fields in enumerate(lines.read(), start=1):
             try:
                 at, state = float(fields.pop("time")), ActionState(fields.pop("state"))
@@ -215,13 +203,10 @@ class Journal:
 
 
 class JournalWriter:
-    """The loop's access to the journal. A full disk freezes the plan, and nothing else.
-
-    An action is tried only once the journal on disk has it. Events are noted in any case and written later; an alarm is
-    active meanwhile.
+    """Access of the loop to the journal; a full disk only freezes the plan.
 
     Attributes:
-        left_over: Unfinished actions of an earlier controller; removed as they are tried again.
+        left_over: An earlier controller's unfinished actions, until tried again.
     """
 
     def __init__(self, journal: Journal, alarms: Alarms, clock: Callable[[], float]) -> None:
@@ -229,7 +214,7 @@ class JournalWriter:
         self.left_over: dict[Action, Entry] = {entry.action: entry for entry in journal.unconcluded}
 
     def begin(self, proposals: Sequence[Proposal]) -> list[Entry]:
-        """Return entries of actions about to be tried, on disk; empty if they cannot be written and may not be tried."""
+        """Return entries of `proposals` on disk; empty if the disk is full, and nothing may be tried."""
         if not self.flush():
             return []
         entries = [self._granted(proposal) for proposal in proposals]
@@ -241,22 +226,21 @@ class JournalWriter:
         return []
 
     def note(self, entry: Entry, state: ActionState, reason: str = "") -> Entry:
-        """Move an entry to `state`, and return the new entry."""
+        """Move an entry to `state`; return the new entry."""
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 
     def drop_left_over(self, why: Callable[[Action], str]) -> None:
-        """Drop the left-over actions that were not tried again."""
+        """Drop left-over actions that were not tried again."""
         for action, entry in self.left_over.items():
             self.note(entry, ActionState.DROPPED, why(action))
         self.left_over.clear()
 
     def flush(self) -> bool:
-        """Write pending lines. Return True if all are written."""
+        """Write pending lines; return True if none is left."""
         return self._written(self._journal.flush)
 
     def close(self) -> None:
-        """Close the journal."""
         self._journal.close()
 
     def _granted(self, proposal: Proposal) -> Entry:

@@ -1,7 +1,4 @@
-"""Key tables in the control loop: new tables of a run come into force as switches.
-
-A table that names an alternate which guards forbid is not requested, and is withdrawn if in force.
-"""
+"""Key tables in the control loop: new tables come into force as switches."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,17 +16,16 @@ BY = "key tables"
 
 
 class KeyTableExtension(LoopExtension):
-    """Loop extension that requests the newest key tables."""
+    """Requests the newest key tables."""
 
     def __init__(self, tables: KeyTables) -> None:
         self._tables = tables
         self._named: dict[tuple[str, int], frozenset[str]] = {}
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> tuple[Proposal, ...]:
-        """Return switches to the newest table of each operator whose composition has another.
+        """Return switches to each operator's newest table.
 
-        A table with a forbidden alternate is refused until guards allow it. If one in force becomes forbidden, all keys run
-        the operator's alternate instead. If tables cannot be read, an alarm sounds and the current ones stay.
+        A table with a forbidden alternate is refused, and replaced by the operator's alternate if in force.
         """
         try:
             proposals = tuple(

@@ -1,8 +1,4 @@
-"""Control loop of live, simulated and compared runs: monitor, analyse, plan, execute, record (MAPE-K).
-
-The policy plans, arbitration and back-off refuse actions, and the plant applies the rest. This module keeps the time, the
-order journal - plant - journal and the policy's memory, and continues when a part fails.
-"""
+"""Control loop of live and simulated runs: monitor, analyse, plan, execute, record (MAPE-K)."""
 
 import logging
 import math
@@ -49,11 +45,10 @@ class _Lateness:
     """Late records without a reaction.
 
     Attributes:
-        since: Start of the current window (seconds of the run).
         fewest: Least backlog in the window.
         longest: Longest micro-batch (seconds).
-        before: Least backlog in the window before.
-        grows: True if the last complete window had more than the one before.
+        before: Least backlog in the previous window.
+        grows: True if the last window had more than its predecessor.
     """
 
     since: float
@@ -64,27 +59,22 @@ class _Lateness:
 
 
 class Loop:
-    """Runs a policy against a plant until the load is done, the limit is reached, or `stop` is called.
+    """Runs a policy against a plant until load, limit or `stop` ends it.
 
-    Rounds that come due during an earlier one are skipped. An observer that raises gets no further events, and an alarm
-    sounds.
+    Overdue rounds are skipped. An observer that raises is dropped, with an alarm.
 
     Args:
-        plant: The controlled system.
-        policy: The decision rule.
         monitor: Time between observations (seconds).
-        period: Time between planning rounds (seconds).
-        observers: Receivers of all events.
-        journal: Journal of actions; in memory by default.
-        observe_only: True: plan and record actions without applying them.
-        paused: Returns True in rounds that plan without applying.
-        clock: Clock of the loop, by default the plant's.
-        limit: Time after which the run is stopped (seconds).
-        to_the_limit: True: continue until the limit even if the load is done.
-        header: Description of the run for observers.
+        period: Time between plans (seconds).
+        journal: In memory by default.
+        observe_only: True: plan and record without applying.
+        paused: Returns True in rounds that only plan.
+        clock: By default the plant's.
+        limit: Time of the stop (seconds).
+        to_the_limit: True: continue after the load until the limit.
         extensions: Further participants of each round, in order.
-        scaling: The user's rules for the number of hosts.
-        facts: Returns further figures for the ending; called when the plant is closed.
+        scaling: The user's rules.
+        facts: Returns further figures for the ending.
     """
 
     def __init__(
@@ -138,18 +128,16 @@ class Loop:
         self._journal = JournalWriter(Journal() if journal is None else journal, self._alarms, self._clock.now)
 
     def stop(self, reason: str = "stopped on request") -> None:
-        """End the run within a monitoring period. Safe in a signal handler and from another thread."""
+        """End the run within a monitoring period, from any thread or signal handler."""
         self._stopped = reason
 
     def run(self) -> Ending:
         """Run to the end, close the plant, and return the ending.
 
-        If observing, planning or writing fails, the plan stays, an alarm is active, and the next round tries again. An
-        ElastreamError of `plant.finished`, such as a failed query, ends the run as failed. An interrupt from the keyboard
-        ends it as stopped.
+        Faults freeze the plan and raise an alarm. An ElastreamError of `plant.finished` fails the run.
 
         Raises:
-            Exception: A bug, such as an exception of the clock, after observers have received a failed ending.
+            Exception: A bug, after observers have received a failed ending.
         """
         status, reason = "failed", ""
         bug: Exception | None = None
@@ -204,7 +192,6 @@ class Loop:
         return "stopped", self._stopped or f"{LIMITED} {self._limit:g} s was reached"
 
     def _run_round(self, observation: Observation, plans: bool) -> None:
-        """Conclude actions in progress, and plan. A fault of either freezes the plan until the next round."""
         try:
             self._follow(observation)
             if plans:
@@ -225,14 +212,13 @@ class Loop:
         return any(extension.urgent(observation) for extension in self._extensions)
 
     def _next(self, due: float, every: float, what: str) -> float:
-        """Return the first future multiple of `every` after `due`; missed ones are skipped and noted."""
+        """Return the next multiple of `every` after `due`; note missed ones."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - ROUNDING))
         if ahead > 1:
             self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
-        """Return the observation under rules and extensions; None if the plant cannot be observed."""
         try:
             observation = self._plant.observe()
         except Exception as error:
@@ -259,7 +245,7 @@ class Loop:
         return observation
 
     def _unseen(self) -> Observation:
-        """Return an observation with the newest leases and alarms, for observers of a plant that cannot be observed."""
+        """Return leases and alarms alone, if the plant cannot be observed."""
         context = self._plant.context
         nothing = Frame(tuple(context.graph.by_name))
         return Observation(
@@ -267,7 +253,7 @@ class Loop:
         )
 
     def _follow(self, observation: Observation) -> None:
-        """Conclude accepted actions that are in force, cannot come into force, or took too long."""
+        """Conclude accepted actions that are in force, impossible or overdue."""
         now, lost = self._clock.now(), self._lost(observation)
         self._journal.flush()
         for action, entry in list(self._under_way.items()):
@@ -290,7 +276,6 @@ class Loop:
         self._leases = observation.leases
 
     def _lost(self, observation: Observation) -> dict[str, str]:
-        """Return a sentence for each host that was lost, by host, without the details of its log."""
         gone = self._leases.keys() - observation.leases.keys()
         gone = {host for host in gone if self._leases[host].state is not HostState.REQUESTED}
         lost = (each for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST) if gone else ()
@@ -299,10 +284,7 @@ class Loop:
         }
 
     def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
-        """Return a remark if lateness grows for LATENESS_GRACE_S and the policy neither acts nor explains, or "".
-
-        The backlog rises and falls with batches, so the least backlog of two successive windows is compared.
-        """
+        """Return a remark if lateness grows for LATENESS_GRACE_S without act or explanation, or ""."""
         late, waits, now = lateness_remark(observation, plan), observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):
             self._lateness = None
@@ -364,7 +346,7 @@ class Loop:
         self._emit(lambda each: each.decided(decision))
 
     def _plan_of_policy(self, observation: Observation) -> Plan:
-        """Return the policy's plan. If the policy fails, return an empty plan and leave its memory."""
+        """Return the policy's plan, an empty one with its old memory on failure."""
         source = f"policy {self._policy.name}"
         try:
             plan = check_plan(self._policy.plan(observation, self._memory))
@@ -383,7 +365,7 @@ class Loop:
         return plan
 
     def _apply_all(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
-        """Apply all in this order, with all switches together at the first one: they are one composition."""
+        """Apply all in order; the switches form one composition, at the first."""
         switches = [each for each in granted if isinstance(each.action, Switch)]
         outcomes: list[Outcome] = []
         for proposal in granted:
@@ -394,7 +376,6 @@ class Loop:
         return tuple(outcomes)
 
     def _apply(self, proposals: Sequence[Proposal]) -> list[Outcome]:
-        """Journal one action, or all switches of a plan; apply; journal the outcomes."""
         actions = [proposal.action for proposal in proposals]
         entries = self._journal.begin(proposals)
         if not entries:
@@ -414,7 +395,7 @@ class Loop:
         return outcomes
 
     def _conclude(self, entry: Entry, outcome: Outcome, now: float) -> None:
-        """Journal an outcome. An accepted action replaces earlier ones in progress on its subject."""
+        """Journal an outcome; acceptance replaces earlier actions on the subject."""
         action = outcome.action
         entry = self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
         if outcome.succeeded:
@@ -432,12 +413,10 @@ class Loop:
             self._backoff.succeeded(outcome.action)
 
     def _drop_left_over(self, decided: Sequence[Proposal]) -> None:
-        """Drop an earlier controller's actions that were refused; they are proposed in the first round only."""
         reasons = {proposal.action: proposal.refused for proposal in decided}
         self._journal.drop_left_over(lambda action: reasons[action])
 
     def _complete(self, observation: Observation) -> None:
-        """Complete the last decision with its actual figures."""
         if self._last is not None and observation.time > self._last.time:
             now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
@@ -446,13 +425,12 @@ class Loop:
             self._last = None
 
     def _figures(self, observation: Observation) -> dict[str, float]:
-        """Return the figures for a decision record; one observation completes a round and begins the next."""
         if self._figured is None or self._figured[0] is not observation:
             self._figured = observation, decision_figures(observation)
         return self._figured[1]
 
     def _fault(self, source: str, message: str, error: BaseException, *, noted: bool = True) -> None:
-        """Log an exception, with its traceback unless it repeats the last, and add it to the decision record."""
+        """Record an exception; log its traceback unless it repeats the last."""
         log.error("%s", message, exc_info=error if message != self._logged else None)
         self._logged = message
         self._faults.append(Fault.of(source, message, error))

@@ -1,4 +1,4 @@
-"""Guards of a recorded run again: evaluated from its signals, or in a simulation of it."""
+"""Guards of a recorded run, evaluated again from its signals or in a simulation."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from elastream.recording.recorder import Recording
 def standings_again(
     recording: Recording, versions: Sequence[GuardVersion], about: Subject
 ) -> Iterator[tuple[float, Mapping[str, GuardDecision]]]:
-    """Yield the time and the guards' decisions of each observation of a recorded run, evaluated anew."""
+    """Yield time and decisions of each recorded observation, evaluated anew."""
     by_number = {version.number: version for version in versions}
     evaluator: Evaluator | None = None
     last = 0
@@ -41,15 +41,13 @@ def standings_again(
 def guarding_again(
     recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
 ) -> tuple[LoopExtension, ...]:
-    """Return the guards of a recorded run for a simulation of it; empty for a run without guards.
+    """Return the guards of a recorded run for its simulation.
 
-    Versions, domain signals and external signals are those of the recording at the same time. System signals are simulated.
+    Versions, domain and external signals are the recorded ones.
 
     Args:
-        recording: The recorded run.
-        versions: Its versions of the guards.
-        now: Returns the time of the simulation (seconds).
-        origin: Time of the recording at time 0 of the simulation (seconds).
+        now: Returns simulated time (seconds).
+        origin: Recorded time at simulated time 0 (seconds).
     """
     if not recording.series.guards:
         return ()
@@ -58,7 +56,7 @@ def guarding_again(
 
 
 class _Versions(GuardLog):
-    """Recorded versions, each from the time at which it was first in force."""
+    """Recorded versions, each from its first time in force."""
 
     def __init__(
         self, recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
@@ -72,7 +70,6 @@ class _Versions(GuardLog):
         self._now = now
 
     def newer(self) -> list[GuardVersion | str]:
-        """Return the versions that came into force since the last call."""
         versions: list[GuardVersion | str] = []
         while self._coming and self._coming[0][0] <= self._now():
             versions.append(self._coming.pop(0)[1])
@@ -80,7 +77,7 @@ class _Versions(GuardLog):
 
 
 class _Signals:
-    """Recorded signals at the same time, except system signals."""
+    """Recorded signals of the time, without system signals."""
 
     def __init__(self, recording: Recording, about: Subject, now: Callable[[], float], origin: float) -> None:
         system = {signal.name for signal in system_signals(about)} - about.signals.keys()
@@ -92,10 +89,9 @@ class _Signals:
         ]
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Do nothing: all are recorded."""
+        """Do nothing: all signals are recorded."""
 
     def newest(self) -> Signals:
-        """Return the readings of the last observation by now."""
         number = bisect_right(self._times, self._now())
         if not number:
             return {}

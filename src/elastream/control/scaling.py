@@ -1,7 +1,4 @@
-"""Application of the rules for the number of hosts (`core.scaling`) to the proposals of any policy.
-
-`Scaling` follows a run from round to round; `ScalingLimits` are the rules in one round.
-"""
+"""Rules for the number of hosts (`core.scaling`), applied to any policy."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,7 +17,7 @@ from elastream.units import ROUNDING, format_duration
 
 
 def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingRules:
-    """Return `rules` with the cloud's window of `seconds` for scaling down, unless the user or the policy chose one."""
+    """Return `rules` with the cloud's scale-down window (seconds), unless user or policy chose one."""
     if not seconds > 0 or rules.stabilization_down is not None or not policy.default_window:
         return rules
     return replace(rules, stabilization_down=seconds)
@@ -28,19 +25,17 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """The rules in one planning round.
+    """Rules in one planning round.
 
     Attributes:
         there: Hosts that take tasks or are starting.
-        recommended: Hosts that the policy recommends; NaN if unknown.
-        lowest: Lowest recommendation within the window for scaling up.
-        highest: Highest recommendation within the window for scaling down.
-        excluded: Expression of the current excluded period; empty outside of one.
-        held: Hosts at the start of the excluded period.
-        since: Time since hosts were last removed (seconds).
-        waiting: Time to process the backlog at the current rate (seconds); NaN if unknown.
-        first: True in the first round of a run, which deploys.
-        money: Account of the budget, if there is one.
+        recommended: Recommended hosts; NaN if unknown.
+        lowest: Lowest recommendation in the scale-up window.
+        highest: Highest recommendation in the scale-down window.
+        excluded: Expression of the excluded period, or empty.
+        frozen_hosts: Hosts at the excluded period's start.
+        since: Time since hosts were removed (seconds).
+        waiting: Time to process the backlog (seconds); NaN if unknown.
     """
 
     rules: ScalingRules = NO_RULES
@@ -58,7 +53,7 @@ class ScalingLimits:
     money: "BudgetAccount | None" = None
 
     def refusal(self, action: Action, observation: Observation, granted: Sequence[Action]) -> str:
-        """Return why `action` may not join those `granted` in this round, beginning with the rule's name, or ""."""
+        """Return why `action` may not join those `granted`, beginning with the rule's name, or ""."""
         if not self.rules.set:
             return ""
         if isinstance(action, SetParallelism):
@@ -125,18 +120,18 @@ def _part(factor: float, hosts: int) -> int:
 
 
 def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:
-    """Return True if `action` removes a host that works or is starting; a draining one is already removed."""
+    """Return True if `action` removes a working or starting host."""
     lease = observation.leases.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
     return lease is not None and lease.state in (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING)
 
 
 @dataclass(slots=True)
 class Scaling:
-    """The rules of one run.
+    """Rules of one run.
 
     Attributes:
-        epoch: Seconds since 1970 at time 0 of the run.
-        recommended: Hosts that the policy recommended in the last round; NaN before the first.
+        epoch: Time 0 of the run, in seconds since 1970.
+        recommended: Hosts recommended last; NaN at first.
     """
 
     rules: ScalingRules = NO_RULES
@@ -154,7 +149,7 @@ class Scaling:
             self._money = BudgetAccount(*terms)
 
     def bounded(self, observation: Observation) -> Observation:
-        """Return `observation` with the rules and the resulting bounds on hosts."""
+        """Return `observation` with the rules and resulting bounds."""
         if self._money is not None:
             self._money.record(observation.time, observation.leases.values())
         if not self.rules.set:
@@ -170,7 +165,7 @@ class Scaling:
     def limits(
         self, actions: Iterable[Action], recommended: float | None, observation: Observation, first: bool = False
     ) -> ScalingLimits:
-        """Return the limits of a round. `recommended`: hosts that the policy recommends; None: derived from `actions`."""
+        """Return the limits of a round. `recommended` None: derived from `actions`."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)
@@ -195,7 +190,6 @@ class Scaling:
         )
 
     def done(self, outcomes: Iterable[Outcome], observation: Observation, now: float) -> None:
-        """Record the outcomes of a round."""
         for outcome in outcomes:
             if not outcome.succeeded:
                 continue
@@ -208,10 +202,9 @@ class Scaling:
     def _follow(
         self, actions: Sequence[Action], hosts: float | None, observation: Observation, there: int, first: bool
     ) -> float:
-        """Return and record the number of hosts that the policy recommends.
+        """Record and return the recommended hosts; without a number, present and newly leased ones.
 
-        A policy without a number recommends the present hosts and those it leases. One that removes hosts recommends an
-        unknown smaller number until it leases again: many remove hosts one by one, as their paid time ends.
+        A policy that removes hosts one by one recommends an unknown smaller number until it leases.
         """
         now = observation.time
         more = sum(isinstance(each, LeaseHost | CancelDrain) for each in actions)
@@ -235,7 +228,6 @@ class Scaling:
 
 
 def _waiting(observation: Observation) -> float:
-    """Return the time to process the backlog at the current rate of the sources (seconds); NaN if unknown."""
     waits = known_sum(observation.operators.column(Metric.BACKLOG))
     sources = [source.name for source in observation.context.graph.sources]
     rate = known_sum([observation.operators.value(name, Metric.PROCESSED_RATE) for name in sources])
@@ -245,10 +237,9 @@ def _waiting(observation: Observation) -> float:
 
 
 class BudgetAccount:
-    """Account of a budget: cost of the leases of a run in each period of `period` seconds, at most `amount`.
+    """Account of a budget: at most `amount` per `period` (seconds).
 
-    A billing time unit is charged to the period in which it begins. A host may be leased if this period and every later one
-    stay within the budget with all present hosts.
+    A billing time unit counts where it begins. A lease must fit this and all later periods.
     """
 
     def __init__(self, amount: float, period: float) -> None:
@@ -257,10 +248,7 @@ class BudgetAccount:
         self._updated = 0.0
 
     def record(self, now: float, leases: Iterable[Lease], *, complete: bool = True) -> None:
-        """Record the leases at `now`; absent ones are charged until then.
-
-        `complete`: False if other leases exist.
-        """
+        """Record the leases at `now`; absent ones end then, unless not `complete`."""
         begun = {lease.host: key for key, lease in self._leases.items() if lease.until is None}
         there = set()
         for lease in leases:
@@ -281,7 +269,6 @@ class BudgetAccount:
         self._updated = now
 
     def spent(self, now: float) -> float:
-        """Return the money for the billing time units that have begun in the period of `now`."""
         return self._between(self._leases.values(), self._start(now), now)
 
     def refusal(self, action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
@@ -305,7 +292,7 @@ class BudgetAccount:
 
     @staticmethod
     def _between(leases: Iterable[Lease], begin: float, end: float) -> float:
-        """Return the money for units that begin at `begin` or later, and before `end`."""
+        """Return the money for units that begin in [begin, end)."""
         total = []
         for lease in leases:
             before = 0.0 if lease.since >= begin else _paid(lease, begin)

@@ -1,1 +1,1 @@
-"""The vocabulary: dataflow, cloud, observation, action, decision, and the Plant seam. No I/O, no engine."""
+"""Vocabulary: cloud, observation, action, decision, and the Plant seam. No I/O, no engine."""

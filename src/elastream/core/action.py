@@ -1,9 +1,7 @@
-"""The closed set of actions that a policy can request from a plant, each with its rules.
+"""Closed set of actions that a policy can request, each with its rules.
 
-Actions are absolute ("three instances", not "one more") and therefore idempotent, so a restarted controller may replay its
-journal. Comparisons ignore `why`, the reason for people.
-
-A new action is one class here, an entry of `KINDS`, and a handler in each plant (`ActionTable`).
+Actions are absolute ("three instances", not "one more") and idempotent, so a restarted controller may replay its
+journal. Comparisons ignore `why`. A new action needs a class here, an entry of `KINDS`, and a handler in each plant.
 """
 
 import math
@@ -39,16 +37,19 @@ class Effect(Enum):
 
 
 class Status(StrEnum):
-    """Result of applying an action."""
+    """Result of applying an action.
+
+    Attributes:
+        DONE: In effect now, possibly before as well.
+        ACCEPTED: In progress; a later observation shows its completion.
+        REFUSED: Not tried: impossible in the current state.
+        FAILED: Tried without success; nothing is half-done.
+    """
 
     DONE = "done"
-    """In effect now, possibly before as well."""
     ACCEPTED = "accepted"
-    """In progress; a later observation shows its completion."""
     REFUSED = "refused"
-    """Not tried: impossible in the current state."""
     FAILED = "failed"
-    """Tried without success; nothing is half-done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Outcome:
     """Result of an action.
 
     Attributes:
-        reason: One sentence, unless the action is simply done.
+        reason: One sentence, unless simply done.
     """
 
     action: "Action"
@@ -65,17 +66,17 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """True if the action is done or in progress."""
+        """Return True if done or in progress."""
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
 class Action(ABC):
-    """An action and its rules. Subclasses override rules whose defaults do not fit.
+    """Action with its rules. Subclasses override rules whose defaults do not fit.
 
     Attributes:
         effect: Kind of change.
-        follows: Names of actions on the same subject that may precede this one in a plan.
-        relieves: True if the action can shorten the wait of late records.
+        follows: Actions on the same subject that may precede this one in a plan.
+        relieves: True if it can shorten the wait of late records.
         awaits_hosts: True if hosts of `onto` may still be starting.
     """
 
@@ -88,43 +89,43 @@ class Action(ABC):
     @property
     @abstractmethod
     def why(self) -> str:
-        """Reason, for people."""
+        """Return the reason, for people."""
 
     @property
     def kind(self) -> str:
-        """Name of the action's class."""
+        """Return the class name."""
         return type(self).__name__
 
     @property
     @abstractmethod
     def subject(self) -> Key:
-        """The thing that the action changes. Two different actions on one subject contradict each other."""
+        """Return what the action changes; different actions on one subject contradict each other."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the action as short text: `"lease h3 (small)"`."""
+        """Return the action as text: `"lease h3 (small)"`."""
 
     @abstractmethod
     def in_force(self, observation: Observation) -> bool:
-        """Return True if `observation` shows the effect of the action."""
+        """Return True if `observation` shows the action's effect."""
 
     @property
     def onto(self) -> tuple[str, ...]:
-        """Hosts on which the action places tasks."""
+        """Return the hosts on which it places tasks."""
         return ()
 
     @property
     def fails_without(self) -> tuple[str, ...]:
-        """Hosts whose loss makes an accepted action fail."""
+        """Return the hosts whose loss makes it fail once accepted."""
         return ()
 
     @property
     def failure_key(self) -> Hashable:
-        """Key under which the back-off counts failures."""
+        """Return the key under which the back-off counts failures."""
         return self
 
     def claims(self) -> Iterable[Key]:
-        """Return keys under which later actions find this one, besides its subject and hosts."""
+        """Return keys that reserve this action against later ones, besides subject and hosts."""
         return ()
 
     def contradicts(self) -> Iterable[Key]:
@@ -132,35 +133,34 @@ class Action(ABC):
         return ()
 
     def unsupported(self, context: Context) -> str:
-        """Return why no plant can do the action in `context`, or ""."""
+        """Return why no plant can do it in `context`, or ""."""
         return ""
 
     def missing(self, observation: Observation) -> str:
-        """Return which host of the action is not leased, or ""."""
+        """Return which of its hosts is not leased, or ""."""
         return ""
 
     def forbidden(self, standings: Mapping[str, GuardDecision]) -> str:
-        """Return why guards forbid the action, or "". `standings` are the guards' decisions by element."""
+        """Return why guards forbid it, or "". `standings`: decisions by element."""
         return ""
 
     def already_in_force(self, observation: Observation) -> str:
-        """Return why the action would change nothing in the observed state, or ""."""
+        """Return why it would change nothing now, or ""."""
         return ""
 
     def awaits_batch(self, observation: Observation) -> bool:
-        """Return True if the action comes into force with the next batch, however late that is."""
+        """Return True if it comes into force with the next batch, however late."""
         return False
 
     def start_time(self, context: Context) -> float:
-        """Return the expected duration of the action (seconds); 0 if unknown."""
+        """Return its expected duration (seconds), 0 if unknown."""
         return 0.0
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE if an accepted action is in force, FAILED if it no longer can be, and None while it is in progress.
+        """Return DONE if an accepted action is in force, FAILED if it cannot be, None in progress.
 
         Args:
-            observation: The current observation.
-            before: Leases of the last observation. They distinguish a host that never came from a lost one.
+            before: Leases of the last observation, which distinguish a lost host from one that never came.
         """
         if self.in_force(observation):
             return Outcome(self, Status.DONE)
@@ -180,18 +180,18 @@ def _lost(host: str, last: Lease | None) -> str:
 
 
 class Switch(Action):
-    """Action that selects among the variants of a dataflow. All switches of a plan take effect as one composition."""
+    """Selection of a dataflow's variants. All switches of a plan form one composition."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def element(self) -> str:
-        """The operator or choice, by its name in guards."""
+        """Return the operator or choice, by its name in guards."""
 
     @abstractmethod
     def refusal(self, graph: Graph) -> str:
-        """Return why `graph` has nothing to select, or "". Key tables are checked by the plant."""
+        """Return why `graph` has nothing to select, or ""."""
 
     @abstractmethod
     def part_of(self, composition: Composition) -> bool:
@@ -203,20 +203,18 @@ class Switch(Action):
 
     @abstractmethod
     def segment(self, layout: Layout) -> str:
-        """Return the query that shows the switch: it runs the operator, or feeds the choice."""
+        """Return the query that runs the operator or feeds the choice."""
 
     def unsupported(self, context: Context) -> str:
-        """Return why the dataflow has nothing to select, or ""."""
         return self.refusal(context.graph)
 
     def already_in_force(self, observation: Observation) -> str:
-        """Return a sentence if the requested composition has the switch, or ""."""
         return "it runs so already" if self.part_of(observation.composition) else ""
 
     def in_force(self, observation: Observation) -> bool:
-        """Return True if the last committed batch of the query ran under the switch.
+        """Return True if the query's last committed batch ran under the switch.
 
-        A plant that does not report compositions in effect switches at once.
+        Plants that report no effective composition switch at once.
         """
         if not observation.effective:
             return self.part_of(observation.composition)
@@ -227,11 +225,10 @@ class Switch(Action):
         return composition is not None and self.part_of(composition)
 
     def awaits_batch(self, observation: Observation) -> bool:
-        """Return True while the switch is requested: an idle query has no batch, and that is no failure."""
+        """Return True while requested: an idle query has no batch, which is no failure."""
         return self.part_of(observation.composition)
 
     def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
-        """Return DONE once a batch was committed under the switch, and None until then."""
         return Outcome(self, Status.DONE) if observation.effective and self.in_force(observation) else None
 
 
@@ -277,7 +274,7 @@ class SwitchAlternate(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdge(Switch):
-    """Send the records of a choice to another branch from the next batch on.
+    """Send a choice's records to another branch from the next batch on.
 
     Attributes:
         target: Operator at the branch.
@@ -324,10 +321,10 @@ class SwitchEdge(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SetKeyTable(Switch):
-    """Select the alternate of an operator for each key by a key table.
+    """Select an operator's alternate for each key by a key table.
 
     Attributes:
-        table: Version of its key table. 0: one alternate for all keys.
+        table: Version of the table. 0: one alternate for all keys.
     """
 
     operator: str
@@ -375,12 +372,12 @@ class SetKeyTable(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SetParallelism(Action):
-    """Run an operator, or the stage that it leads, with a number of instances.
+    """Set the number of instances of an operator, or of the stage that it leads.
 
     Attributes:
-        instances: Number of instances, at least 1.
-        on: Hosts for added instances, in order. The plant places the others.
-        without: Instances to remove. The plant removes others from the highest index down.
+        instances: At least 1.
+        on: Hosts for added instances, in order; the plant places the others.
+        without: Instances to remove; the plant removes others from the highest index down.
     """
 
     awaits_hosts: ClassVar[bool] = True
@@ -427,12 +424,12 @@ class SetParallelism(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetTokens(Action):
-    """Assign the keys of an operator to hosts by a ring of tokens (`elastream.core.ring`).
+    """Assign an operator's keys to hosts by a ring of tokens (`elastream.core.ring`).
 
-    Other hosts then hold none of its state partitions. State moves with its keys, as one version of the plan.
+    Other hosts then hold none of its state partitions. State moves with its keys, as one version.
 
     Attributes:
-        tokens: Pairs of a host and its token in [0, 1).
+        tokens: Pairs of host and token in [0, 1).
     """
 
     effect: ClassVar[Effect] = Effect.TASKS_MOVED
@@ -463,7 +460,7 @@ class SetTokens(Action):
         return self.refusal(context.partitions)
 
     def refusal(self, partitions: Mapping[str, int]) -> str:
-        """Return why no plant can do it with any hosts, or "". `partitions`: state partitions by operator."""
+        """Return why no plant can do it with any hosts, or "". `partitions`: by operator."""
         if self.operator not in partitions:
             return f"{self.operator!r} has no state partitions that a ring of hosts could divide"
         if twice := sorted({host for host in self.onto if self.onto.count(host) > 1}):
@@ -484,7 +481,7 @@ class SetTokens(Action):
 
 @dataclass(frozen=True, slots=True)
 class MoveTask(Action):
-    """Run a task on another host from the next batch on. Its state moves along."""
+    """Run a task on another host from the next batch on, with its state."""
 
     effect: ClassVar[Effect] = Effect.TASKS_MOVED
     relieves: ClassVar[bool] = False
@@ -538,23 +535,22 @@ class HostAction(Action):
         return ("host", self.host)
 
     def missing(self, observation: Observation) -> str:
-        """Return a sentence if the host is not leased, or ""."""
         return "" if self.host in observation.leases else f"host {self.host} is not leased"
 
     def state(self, observation: Observation) -> HostState | None:
-        """Return the state of the host's lease; None if there is no lease."""
+        """Return the state of the host's lease, if any."""
         lease = observation.leases.get(self.host)
         return None if lease is None else lease.state
 
     def unless(self, observation: Observation, expected: HostState) -> str:
-        """Return a sentence if the host is in another state than `expected`, or ""."""
+        """Return a sentence if the host's state is not `expected`, or ""."""
         state = self.state(observation)
         return "" if state is expected else f"host {self.host} is {state}, not {expected}"
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost(HostAction):
-    """Lease a host. No effect if a host of that name is leased.
+    """Lease a host, unless one of that name is leased.
 
     Attributes:
         type: Name of its host type.
@@ -595,7 +591,7 @@ class LeaseHost(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class RenewHost(HostAction):
-    """Record the decision to keep a host for another billing time unit. Leases continue without it."""
+    """Record that a host stays for another billing time unit. Leases continue without it."""
 
     effect: ClassVar[Effect] = Effect.HOST_KEPT
     follows: ClassVar[frozenset[str]] = frozenset({"CancelDrain"})
@@ -616,7 +612,7 @@ class RenewHost(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class DrainHost(HostAction):
-    """Place no new tasks on a host, and move its tasks to other hosts."""
+    """Move a host's tasks away and place no new ones."""
 
     effect: ClassVar[Effect] = Effect.HOST_REMOVED
 
@@ -660,7 +656,7 @@ class CancelDrain(HostAction):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHost(HostAction):
-    """End the lease of a host. Refused while no other host has room for its tasks."""
+    """End a host's lease. Refused while no other host has room for its tasks."""
 
     effect: ClassVar[Effect] = Effect.HOST_REMOVED
     follows: ClassVar[frozenset[str]] = frozenset({"DrainHost"})
@@ -694,7 +690,7 @@ KINDS: Mapping[str, type[Action]] = {
 
 
 class ActionTable:
-    """Actions that a plant can do, each with its handler."""
+    """Actions that a plant can do, with handlers."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Callable[[Any], Outcome]] = {}
@@ -702,7 +698,7 @@ class ActionTable:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Names of the actions that have a handler."""
+        """Return the names of the handled actions."""
         return frozenset(self._handlers)
 
     def on(self, kind: type[A], handler: Callable[[A], Outcome]) -> None:
@@ -710,16 +706,16 @@ class ActionTable:
         self._handlers[kind.__name__] = handler
 
     def answer(self, kind: type[A], handler: Callable[[A], tuple[Status, str]]) -> None:
-        """Let `handler` do actions of `kind`; it returns the status and reason of the outcome."""
+        """Let `handler` do actions of `kind` and return status and reason."""
         self.on(kind, lambda action: Outcome(action, *handler(action)))
 
     def refuse(self, kind: type[Action], why: str) -> None:
-        """Refuse actions of `kind` with the sentence `why`."""
+        """Refuse actions of `kind` because of `why`."""
         self._handlers.pop(kind.__name__, None)
         self._refused[kind.__name__] = why
 
     def apply(self, action: Action) -> Outcome:
-        """Do `action`, or refuse it if it has no handler."""
+        """Do `action`; refuse it without handler."""
         if (handler := self._handlers.get(action.kind)) is not None:
             return handler(action)
         return Outcome(action, Status.REFUSED, self._refused.get(action.kind, f"this plant has no {action.kind}"))
@@ -742,7 +738,7 @@ def _is_task(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Test, description and JSON reader of the values of a field."""
+    """Test, description and JSON reader of a field's values."""
 
     fits: Callable[[Any], bool]
     expected: str
@@ -776,7 +772,7 @@ _FIELDS: Mapping[type[Action], Mapping[str, _Form]] = {
 def malformed(value: object) -> str:
     """Return why `value` is not a well-formed action, or "".
 
-    A malformed one, such as a list for a tuple, would fail much later, in the journal or the plant.
+    A malformed one, such as a list for a tuple, would fail much later.
     """
     if type(value) not in _FIELDS:
         return ", which is no action"
@@ -788,12 +784,16 @@ def malformed(value: object) -> str:
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """Return the action as a JSON-ready dict, for `from_json`."""
+    """Return the action JSON-ready, for `from_json`."""
     return {"action": action.kind, **asdict(action)}  # type: ignore[call-overload]
 
 
 def from_json(data: Mapping[str, Any]) -> Action:
-    """Return the action of a dict from `to_json`. Raises ValueError for an unknown kind."""
+    """Return the action of a dict from `to_json`.
+
+    Raises:
+        ValueError: Unknown kind.
+    """
     values = dict(data)
     name = values.pop("action", None)
     if name not in KINDS:

@@ -1,6 +1,6 @@
-"""Alarms: faults that do not end a run but need attention, such as a dead thread or a failing policy.
+"""Alarms: faults that need attention but do not end a run, such as a dead thread.
 
-An alarm is active from `sound` until `clear`. Observations carry the active alarms.
+Observations carry the active ones.
 """
 
 import logging
@@ -22,13 +22,13 @@ HEALTHY_AFTER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An active fault.
+    """Active fault.
 
     Attributes:
         source: Faulty part, unique among active alarms.
         said: The fault, in one sentence.
         since: Start (seconds of the run).
-        traceback: Traceback of the exception; empty without one.
+        traceback: Traceback of the exception, if any.
     """
 
     source: str
@@ -47,22 +47,22 @@ class Alarms:
 
     @property
     def active(self) -> tuple[Alarm, ...]:
-        """Active alarms, the oldest first."""
+        """Return the active alarms, oldest first."""
         with self._lock:
             return tuple(self._active.values())
 
-    def sound(self, source: str, said: str, error: BaseException | None = None) -> None:
-        """Activate the alarm of `source`. A repeated one keeps its time; `error` is logged with its traceback."""
+    def sound(self, source: str, message: str, error: BaseException | None = None) -> None:
+        """Activate the alarm of `source`. A repeated one keeps its time; `error` is logged."""
         trace = "".join(traceback.format_exception(error)) if error is not None else ""
         with self._lock:
             before = self._active.get(source)
             since = self._clock() if before is None else before.since
-            self._active[source] = Alarm(source, said, since, trace)
-        if before is None or before.said != said:
-            log.error("%s", said, exc_info=error)
+            self._active[source] = Alarm(source, message, since, trace)
+        if before is None or before.said != message:
+            log.error("%s", message, exc_info=error)
 
     def clear(self, source: str) -> None:
-        """End the alarm of `source`, if there is one."""
+        """End the alarm of `source`, if any."""
         with self._lock:
             cleared = self._active.pop(source, None)
         if cleared is not None:
@@ -70,14 +70,12 @@ class Alarms:
 
 
 class AlarmedThread(threading.Thread):
-    """Daemon thread that raises an alarm under its name when it fails, and restarts.
+    """Daemon thread that raises an alarm under its name on failure, and restarts.
 
     Args:
-        alarms: Alarms of the run.
-        name: Name of the thread, and source of its alarm.
-        target: The work; it must be callable again after it has raised.
-        pauses: Pauses before restarts (seconds), by failures in a row. After more failures the thread stays dead.
-        healthy_after: Time without a failure after which the alarm is cleared (seconds).
+        target: Work; callable again after it has raised.
+        pauses: Pauses before restarts (seconds), by failures in a row; then the thread stays dead.
+        healthy_after: Time without failure that clears the alarm (seconds).
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Succession of compositions: all switches of a plan make one new version.
 
-Both plants use these functions. `Observation.effective` shows when a version comes into force. Consistency and update
-latency: thesis, p. 50.
+Consistency and update latency: thesis, p. 50.
 """
 
 import math
@@ -20,24 +19,20 @@ AT = ("consistency",)
 
 
 class Consistency(StrEnum):
-    """Composition of a record on its way through several queries while the composition changes."""
+    """Composition of a record that passes several queries during a change."""
 
+    # each query switches with its next batch: no batch mixes versions, a record may meet both
     BATCH = "batch"
-    """Each query switches with its next batch. No batch mixes versions; a record may meet both on its way."""
+    # a record keeps its first version; queries after a durable edge switch with the new version's first records
     WAVE = "wave"
-    """A record keeps its first version through all queries.
-
-    A query after a durable edge switches with the first records of the
-    new version.
-    """
+    # sources pause until all records are processed; then every query switches
     DRAIN = "drain"
-    """Sources pause until all records are processed. Then every query switches, and sources resume."""
+    # every operator switches at once (simulation only: on Spark no batch mixes versions)
     REWIRED = "rewired"
-    """Every operator switches at once (simulation only: on Spark no batch mixes versions)."""
 
 
 def consistency_of(name: str, *, simulated: bool = False) -> Consistency:
-    """Return the mode called `name`. Raises InputError, with the valid names, for another."""
+    """Return the mode called `name`, or raise InputError."""
     modes = [mode for mode in Consistency if simulated or mode is not Consistency.REWIRED]
     if name not in modes:
         raise InputError(f"consistency {name!r} is none of {', '.join(modes)}", AT)
@@ -45,7 +40,7 @@ def consistency_of(name: str, *, simulated: bool = False) -> Consistency:
 
 
 def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
-    """Return the next version of `now` with all of `switches`; `now` itself if nothing differs."""
+    """Return the next version of `now` with `switches`; `now` itself if nothing differs."""
     after = now
     for switch in switches:
         after = switch.onto_composition(after)
@@ -53,7 +48,7 @@ def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Return the operators whose alternate, key table or selected branch differs."""
+    """Return the operators whose alternate, key table or branch differs."""
     changed = {
         operator.name
         for operator in graph.operators
@@ -69,7 +64,7 @@ def changed_operators(graph: Graph, before: Composition, after: Composition) -> 
 
 
 def check_consistency(layout: Layout, consistency: Consistency) -> None:
-    """Raise DataflowError if Spark cannot run this dataflow with `consistency`. A single query supports every mode."""
+    """Raise DataflowError if Spark cannot run this dataflow with `consistency`."""
     graph = layout.graph
     if consistency is Consistency.REWIRED:
         raise DataflowError("consistency 'rewired' is simulated only: on Spark no micro-batch mixes two compositions", AT)
@@ -95,10 +90,7 @@ def check_consistency(layout: Layout, consistency: Consistency) -> None:
 
 
 def _check_merges(layout: Layout) -> None:
-    """Reject a merge that would wait for the version of an edge that cannot announce it.
-
-    A foreign source has no batch without records, so queries after it do not learn of a new version meanwhile.
-    """
+    """Reject a merge that waits for an edge that cannot announce a version: a foreign source."""
     graph, tells = layout.graph, dict[str, bool]()
     for segment in layout.segments:
         upstream = {edge: layout.stage_of[edge.source].segment for edge in segment.inputs}
@@ -119,10 +111,9 @@ class Update:
     """Change of the composition while records are under way.
 
     Attributes:
-        requested: Time of the request (seconds of the run).
-        in_force: Time at which the last affected query committed a batch under it; NaN before.
-        until: Time of the last commit under an older version in these queries; NaN if there was none.
-        mixed: Records that passed one changed element under an older version and another under this or a later one.
+        in_force: Time of the last affected query's commit under it; NaN before.
+        until: Last commit under an older version, or NaN.
+        mixed: Records that passed changed elements under both versions.
     """
 
     version: int
@@ -133,14 +124,13 @@ class Update:
 
     @property
     def latency(self) -> float:
-        """Time from the request to the end of older versions (seconds); NaN while unknown."""
+        """Return the time from request to the end of older versions (seconds); NaN while unknown."""
         if math.isnan(self.in_force):
             return math.nan
         return 0.0 if math.isnan(self.until) else max(0.0, self.until - self.requested)
 
 
 def update_figures(updates: Sequence[Update]) -> Mapping[str, float]:
-    """Return the figures of a run's updates for its ending: number, latencies and mixed records; empty without updates."""
     if not updates:
         return {}
     latencies = sorted(update.latency for update in updates if not math.isnan(update.latency))

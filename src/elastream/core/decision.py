@@ -1,4 +1,4 @@
-"""Record of one planning round: figures, proposals, refusals, outcomes, predictions and, later, their actual values."""
+"""Record of a planning round: figures, proposals, refusals, outcomes and predictions."""
 
 import math
 import re
@@ -24,7 +24,7 @@ MINUTES_FROM_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An action, its proposer, and the reason of its refusal; empty if it was granted."""
+    """Action, its proposer, and the reason of its refusal (empty: granted)."""
 
     action: Action
     by: str
@@ -33,7 +33,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An exception that the run survived.
+    """Exception that the run survived.
 
     Attributes:
         source: Part that raised.
@@ -45,27 +45,27 @@ class Fault:
     traceback: str = ""
 
     @classmethod
-    def of(cls, source: str, said: str, error: BaseException) -> "Fault":
+    def of(cls, source: str, message: str, error: BaseException) -> "Fault":
         """Return the fault with the traceback of `error`."""
-        return cls(source, said, "".join(traceback.format_exception(error)))
+        return cls(source, message, "".join(traceback.format_exception(error)))
 
     @property
     def place(self) -> str:
-        """Location of the exception, `" (mine.py, line 5)"`; empty if unknown."""
+        """Return the exception's location, `" (mine.py, line 5)"`, or ""."""
         places = re.findall(r'^  File "(.+)", line (\d+), in', self.traceback, re.MULTILINE)
         return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An unknown metric that kept a policy from a part of its decision.
+    """Unknown metric that prevented a part of a policy's decision.
 
     Attributes:
         rows: Kind of row.
         row: Name of the row. Empty: each row, or the application.
         consequence: Effect on the policy, such as "cannot size".
-        seconds: Time for which it has been unknown, as counted by the loop.
-        rounds: Rounds in a row in which it has been unknown.
+        seconds: Duration of the gap.
+        rounds: Rounds in a row without it.
     """
 
     metric: Metric
@@ -82,12 +82,12 @@ class Unknown:
 
     @property
     def key(self) -> tuple[Metric, Rows, str, str]:
-        """Identity of the gap, without its duration."""
+        """Return the gap's identity without its duration."""
         return self.metric, self.rows, self.row, self.consequence
 
     @property
     def lasting(self) -> bool:
-        """True if it has lasted long enough to be shown."""
+        """Return True if it has lasted long enough to be shown."""
         return self.rounds >= SHOWN_AFTER_ROUNDS
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ class Decision:
         faults: Exceptions since the last round.
         unknown: Metrics that the policy lacked.
         guards: Version of the guards in force; 0 without guards.
-        hosts: Number of hosts that the policy recommends; NaN if unknown.
+        hosts: Recommended number of hosts; NaN if unknown.
         mode: "observe only", "paused" or empty.
     """
 
@@ -141,31 +141,30 @@ class Decision:
 
     @property
     def lasting(self) -> tuple[Unknown, ...]:
-        """Unknown metrics that are shown to people."""
+        """Return the unknown metrics to show."""
         return tuple(each for each in self.unknown if each.lasting and self.time >= START_GRACE_S)
 
     @property
     def done(self) -> tuple[Outcome, ...]:
-        """Outcomes of actions that took effect or are in progress."""
+        """Return outcomes of actions in effect or in progress."""
         return tuple(outcome for outcome in self.outcomes if outcome.succeeded)
 
     @property
     def remarks(self) -> str:
-        """The note and the unknown metrics, as text."""
+        """Return the note and the unknown metrics, as text."""
         return "; ".join(filter(None, [self.note, *map(str, self.lasting)]))
 
     @property
     def repeats(self) -> tuple[Hashable, ...]:
-        """Keys of all remarks without figures and durations, equal in rounds that repeat them."""
+        """Return keys of all remarks, equal in rounds that repeat them."""
         noted = (gist(each) for each in self.note.split("; ") if each)
         return (*noted, *(each.key for each in self.lasting))
 
     def with_actual(self, actual: Mapping[str, float]) -> "Decision":
-        """Return the record with the actual figures."""
         return replace(self, actual=dict(actual))
 
     def headline(self) -> str:
-        """Return the actions and their reasons on one line, or the remarks if there was no action."""
+        """Return actions and reasons on one line, or the remarks."""
         parts = []
         for outcome in self.outcomes:
             text = outcome.action.describe() + (f" ({outcome.action.why})" if outcome.action.why else "")
@@ -200,7 +199,7 @@ class Decision:
 
 
 def longest_lacked(decisions: Iterable[Decision], before: Iterable[Unknown] = ()) -> tuple[Unknown, ...]:
-    """Return each metric that was unknown for rounds in a row, at its longest; `before` has earlier ones."""
+    """Return each metric that was unknown in consecutive rounds, at its longest; `before`: earlier ones."""
     longest: dict[Hashable, Unknown] = {each.key: each for each in before}
     for each in (each for decision in decisions for each in decision.lasting):
         if each.key not in longest or longest[each.key].seconds < each.seconds:

@@ -8,40 +8,37 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Reason of an event. Names are stable, because alerts and searches rely on them."""
+    """Reason of an event. Names are stable for alerts and searches."""
 
+    # hosts leased, or a drain cancelled
     SCALED_UP = "ScaledUp"
-    """Hosts were leased, or a drain was cancelled."""
+    # hosts being released
     SCALED_DOWN = "ScaledDown"
-    """Hosts are being released."""
+    # a user's rule limits the hosts; the message begins with its name
     SCALING_LIMITED = "ScalingLimited"
-    """A rule of the user refused hosts to come or go; the message begins with its name."""
+    # the plant, a hanging batch or an earlier failure prevents scaling
     SCALING_VETOED = "ScalingVetoed"
-    """Something else refused hosts to come or go: the plant, a hanging batch, an earlier failure."""
+    # new hosts brought less than half of the expected improvement
     INEFFECTIVE_SCALING = "IneffectiveScaling"
-    """New hosts brought less than half of the expected improvement."""
+    # the policy has lacked a metric for rounds, and skips a part of its decision
     METRICS_MISSING = "MetricsMissing"
-    """The policy has lacked a metric for rounds, and skips a part of its decision."""
+    # a host failed, or never came
     HOST_LOST = "HostLost"
-    """A host failed, or was requested and never came."""
+    # the provider refuses a request for now
     HOST_REFUSED = "HostRefused"
-    """The provider refuses a request for now."""
+    # alternates, branches or key tables changed
     SWITCHED = "Switched"
-    """Alternates, branches or key tables changed."""
     ALARM_RAISED = "AlarmRaised"
-    """A fault needs attention."""
     ALARM_CLEARED = "AlarmCleared"
-    """The fault is over."""
+    # an exception that the run survived
     FAULT = "Fault"
-    """Something raised an exception, and the run goes on."""
+    # the controller plans but applies nothing
     PAUSED = "Paused"
-    """The controller was paused: it plans but applies nothing."""
     UNPAUSED = "Unpaused"
-    """The controller applies its plans again."""
+    # start of a run, or of Autopilot
     RUN_STARTED = "RunStarted"
-    """A run, or Autopilot, began."""
+    # end of a run, or of Autopilot
     RUN_ENDED = "RunEnded"
-    """A run, or Autopilot, ended."""
 
 
 WARNINGS = frozenset(
@@ -60,20 +57,19 @@ WARNING_RULES = frozenset({"max_hosts", "budget"})
 
 
 def types_of(reason: Reason) -> tuple[str, ...]:
-    """Return the possible types of events of `reason`, the usual one first."""
+    """Return the event types of `reason`, the usual one first."""
     usual = "Warning" if reason in WARNINGS else "Normal"
     return (usual, "Warning") if reason is Reason.SCALING_LIMITED else (usual,)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """An event of a run.
+    """Event of a run.
 
     Attributes:
-        time: Time (seconds of the run).
-        about: A host, rule or source; may be empty.
+        about: Host, rule or source; may be empty.
         count: Occurrences since `since`, unsent ones included.
-        since: Time of the first occurrence counted (seconds of the run).
+        since: First occurrence counted (seconds of the run).
     """
 
     time: float
@@ -85,12 +81,12 @@ class RunEvent:
 
     @property
     def type(self) -> str:
-        """`"Normal"` or `"Warning"`, as in Kubernetes."""
+        """Return `"Normal"` or `"Warning"`, as in Kubernetes."""
         limited = self.reason is Reason.SCALING_LIMITED and self.about in WARNING_RULES
         return "Warning" if limited else types_of(self.reason)[0]
 
     def to_json(self, epoch: float = 0.0) -> Mapping[str, Any]:
-        """Return the event JSON-ready. `epoch`: seconds since 1970 at time 0 of the run."""
+        """Return the event JSON-ready. `epoch`: time 0 of the run, in seconds since 1970."""
         return {
             "timestamp": datetime.fromtimestamp(epoch + self.time, UTC).isoformat(timespec="milliseconds"),
             "type": self.type,

@@ -1,7 +1,4 @@
-"""Checks, before a run starts, of demands that no number of hosts can meet.
-
-They need the dataflow and the host types alone.
-"""
+"""Checks, before a run, of demands that no number of hosts can meet."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,13 +39,9 @@ def check_feasible(
     """Raise ElastreamError if an operator, a service level or the policy can never work.
 
     Args:
-        layout: The dataflow in stages.
-        types: Host types; empty if they are not known yet.
-        policy: The policy; None without one.
-        target_latency: Target (seconds), or None.
-        max_hosts: Largest number of hosts.
+        types: Empty if unknown.
         scalable: Operators whose parallelism the plant can change.
-        unchained: True if instances reserve their cores (simulation only).
+        unchained: True if instances reserve cores (simulation only).
     """
     check_signal_names(layout.graph)
     if types:
@@ -59,7 +52,7 @@ def check_feasible(
 
 
 def check_signal_names(graph: Graph) -> None:
-    """Raise DataflowError if a signal has the name of a metric of the application: guards read both by name."""
+    """Raise DataflowError if a signal is named like an application metric."""
     for sink in graph.sinks:
         if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
             fail(
@@ -72,13 +65,7 @@ def check_signal_names(graph: Graph) -> None:
 
 
 def check_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
-    """Raise InputError if standby replicas of state cannot be placed, or there is no state.
-
-    Args:
-        replicas: Replicas of each state partition.
-        max_hosts: Largest number of hosts.
-        layout: The dataflow; None if it is not known yet.
-    """
+    """Raise InputError if standby replicas cannot be placed, or there is no state."""
     where = ("replicas",)
     if replicas >= max_hosts:
         raise InputError(
@@ -95,13 +82,10 @@ def check_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) 
 
 
 def check_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType], min_hosts: int = 1) -> None:
-    """Raise InputError if no number of hosts between `min_hosts` and `max_hosts` meets the rules.
+    """Raise InputError if no allowed number of hosts meets the rules.
 
     Args:
-        rules: The user's rules.
-        max_hosts: Largest number of hosts.
-        types: Host types; the first hosts have the first type. Empty if unknown.
-        min_hosts: Smallest number of hosts of the cloud.
+        types: The first hosts have the first type.
     """
     if rules.min_hosts is not None and rules.min_hosts > max_hosts:
         raise InputError(
@@ -122,20 +106,12 @@ def check_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType], 
 
 
 def doubts(replicas: int, types: Iterable[HostType], partitions: int | None, max_hosts: int) -> tuple[str, ...]:
-    """Return warnings about standby replicas and state partitions that have less effect than intended.
-
-    Args:
-        replicas: Replicas of each state partition.
-        types: Host types.
-        partitions: State partitions of each keyed operator; None without any, or for the default.
-        max_hosts: Largest number of hosts.
-    """
+    """Return warnings about ineffective standby replicas and state partitions."""
     few = "" if partitions is None else _few_partitions(partitions, max_hosts)
     return tuple(filter(None, (_few_zones(replicas, types), few)))
 
 
 def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
-    """Return a warning if a fault zone's failure can take state and all its replicas, or ""."""
     zones = sorted({each.zone for each in types})
     if not replicas or not zones or len(zones) > replicas:
         return ""
@@ -146,7 +122,6 @@ def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
 
 
 def _few_partitions(partitions: int, max_hosts: int) -> str:
-    """Return a warning if there are fewer state partitions than hosts, or ""."""
     if partitions >= max_hosts:
         return ""
     return (
@@ -156,14 +131,7 @@ def _few_partitions(partitions: int, max_hosts: int) -> str:
 
 
 def check_host_types(graph: Graph, types: Iterable[HostType], *, unchained: bool = False) -> None:
-    """Raise CloudError if no host type can hold an instance of some operator.
-
-    Args:
-        graph: The dataflow.
-        types: Host types.
-        unchained: True if instances reserve their cores (simulation only). Otherwise an instance is a task, and up to one
-            core fits any host.
-    """
+    """Raise CloudError if some operator's instance fits no host type."""
     offered = tuple(types)
     for operator in graph.operators:
         if operator.kind in (Kind.SOURCE, Kind.SINK):
@@ -184,10 +152,7 @@ def check_host_types(graph: Graph, types: Iterable[HostType], *, unchained: bool
 
 
 def check_service_levels(layout: Layout, types: Iterable[HostType], target_latency: float | None) -> None:
-    """Raise DataflowError for a service level that no number of hosts can meet.
-
-    A record misses it without any wait, at the declared costs on the fastest host.
-    """
+    """Raise DataflowError for a service level missed at declared costs, without waiting, on the fastest host."""
     graph, speed = layout.graph, max((each.speed for each in types), default=1.0)
     for operator in graph.operators:
         least = _least(operator) / speed
@@ -221,12 +186,10 @@ def _cores(cores: float) -> str:
 
 
 def _least(operator: Operator) -> float:
-    """Return the core-seconds per record of the cheapest alternate; 0 if none declares a cost."""
     return min((alternate.cost or 0.0 for alternate in operator.alternates), default=0.0)
 
 
 def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
-    """Return the least work after `name` for every one of its records, within its query."""
     operator = graph.operator(name)
     if any(alternate.selectivity is not None and alternate.selectivity < 1 for alternate in operator.alternates):
         return 0.0
@@ -241,12 +204,6 @@ def _some(edge: Edge) -> bool:
 
 
 def state_partitions_of(types: Sequence[HostType], max_hosts: int, a_host: int | None = None) -> int:
-    """Return the default number of state partitions on at most `max_hosts` hosts.
-
-    Args:
-        types: Host types.
-        max_hosts: Largest number of hosts.
-        a_host: Partitions that a policy wants on each host (`Policy.partitions_a_host`).
-    """
+    """Return the default number of state partitions; `a_host`: requested by a policy per host."""
     each = a_host or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
     return max(4, each * max_hosts)

@@ -1,7 +1,4 @@
-"""Decisions of guards: allowed alternates or branches of a dynamic element in one round, and their values.
-
-A dynamic element is an operator with several alternates, or a choice (thesis, 3.2).
-"""
+"""Decisions of guards: allowed alternates or branches of a dynamic element, and their values."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GuardDecision:
-    """Result of the guards of one element.
+    """Result of an element's guards.
 
     Attributes:
-        allowed: Alternates with active guards, in their order. Empty: what runs stays.
-        values: Relative value of each alternate, in [0, 1]; NaN where unknown.
-        unknown: Unknown signals by alternate whose guards cannot be decided.
-        texts: Conditions of each guarded alternate. An alternate without a guard may not run.
+        allowed: Alternates with active guards. Empty: no change.
+        values: Relative value of each, in [0, 1]; NaN: unknown.
+        unknown: Unknown signals by undecided alternate.
+        texts: Conditions by alternate. One without a guard may not run.
     """
 
     element: str
@@ -27,14 +24,14 @@ class GuardDecision:
 
     @property
     def why(self) -> str:
-        """Why nothing is allowed or guards are unknown; otherwise empty."""
+        """Return why nothing is allowed or guards are unknown, or ""."""
         reasons = [f"the guard of {name} is unknown ({', '.join(missing)})" for name, missing in self.unknown.items()]
         if not self.allowed:
             reasons.insert(0, f"no guard of {self.element} is active: what runs stays")
         return "; ".join(reasons)
 
     def refusal(self, alternate: str) -> str:
-        """Return why guards forbid `alternate`, with the text of its guard, or ""."""
+        """Return why guards forbid `alternate`, or ""."""
         if alternate in self.allowed:
             return ""
         if alternate not in self.texts:
@@ -45,7 +42,7 @@ class GuardDecision:
         return f"{reason} ({alternate}: {self.texts[alternate]})"
 
     def best(self, active: str) -> str:
-        """Return the allowed alternate of the highest known value; of equals the active one, then the first."""
+        """Return the allowed alternate of highest value; ties: the active, then the first."""
         ranked = [name for name in self.allowed if not math.isnan(self.values.get(name, math.nan))]
         if not ranked:
             return active if active in self.allowed or not self.allowed else self.allowed[0]

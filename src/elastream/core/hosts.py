@@ -1,7 +1,6 @@
-"""Leased hosts: types, prices, billing time units, and the life cycle of a lease.
+"""Leased hosts: types, prices, billing time units (BTU), and the life cycle of a lease.
 
-A lease is paid in whole billing time units (BTU) from its request on. `TRANSITIONS` has the states of a host; only
-`Lease.to` sets one.
+A lease is paid in whole BTU from its request on. `TRANSITIONS` has the states; only `Lease.to` sets one.
 """
 
 import math
@@ -19,9 +18,7 @@ MAX_CORES, MAX_MEMORY_MB = 100_000, 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """Billing rule: time is paid in whole units.
-
-    VISP's BTU of ten minutes is `Billing(600)`; clouds that bill by the second have `Billing(1, 60)`.
+    """Billing in whole units: VISP's BTU is `Billing(600)`, per-second clouds are `Billing(1, 60)`.
 
     Attributes:
         unit: Billing time unit (seconds).
@@ -38,7 +35,7 @@ class Billing:
             raise CloudError(f"a minimum billing time of {self.minimum:g} s: it must not be negative")
 
     def units(self, seconds: float) -> int:
-        """Return the units paid for a lease of `seconds`, at least one."""
+        """Return the units paid for `seconds`, at least one."""
         # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.
         return max(1, math.ceil(max(seconds, self.minimum) / self.unit - ROUNDING))
 
@@ -50,14 +47,14 @@ class HostType:
     Attributes:
         cores: Number of cores; may be fractional.
         memory: Memory (MB, or text such as "8 GB").
-        speed: Speed of a core relative to the standard core (thesis: pi).
+        speed: Core speed relative to the standard core (thesis: pi).
         bandwidth: Bandwidth of its link (bytes/s, or text such as "1 gbit"). None: unlimited.
         price: Money per billing time unit.
         billing: Billing rule.
-        slots: Operator instances it holds (E2DF's C_n). 0: its cores rounded up.
-        start: Time from lease to ready, expected or simulated (seconds, or text such as "20s").
+        slots: Operator instances it holds (E2DF's C_n). 0: cores rounded up.
+        start: Time from lease to ready (seconds, or text such as "20s").
         stop: Time from release to gone (seconds, or text).
-        zone: Fault zone, whose hosts may fail together: a rack, an availability zone. Empty: the region.
+        zone: Fault zone, such as a rack. Empty: the region.
 
     Raises:
         CloudError: A value is invalid.
@@ -105,14 +102,15 @@ class HostType:
 
     @property
     def slot(self) -> float:
-        """Cores of speed 1 for each of `width` tasks."""
+        """Return the cores of speed 1 for each of `width` tasks."""
         return self.cores * self.speed / self.width
 
     @property
     def width(self) -> int:
-        """Number of concurrent tasks that use the host fully: its slots, at most its cores rounded up.
+        """Return the concurrent tasks that fill the host: slots, at most cores rounded up.
 
-        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per host.
+        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per
+        host.
         """
         return max(1, min(self.slots, math.ceil(self.cores - ROUNDING)))
 
@@ -123,10 +121,8 @@ def by_zones(
     """Return types for `count` hosts, balanced over fault zones.
 
     Args:
-        types: Host types.
-        count: Number of hosts.
-        kind: Type to vary, by default the first. Variants differ in name and zone only.
-        copies: Standby replicas of state. With any, variants may differ in region, too.
+        kind: Type to vary in name and zone; by default the first.
+        copies: Standby replicas of state. With any, regions may vary, too.
         there: Zones of present hosts.
     """
     types = tuple(types)
@@ -144,22 +140,25 @@ def by_zones(
 
 
 class HostState(StrEnum):
-    """State of a leased host."""
+    """State of a leased host.
+
+    Attributes:
+        REQUESTED: Requested and paid; not yet accepted by the provider.
+        STARTING: Accepted; the machine boots.
+        RUNNING: Up; accepts tasks.
+        DRAINING: Works, but its tasks are moving away.
+        RELEASING: Empty, shutting down.
+        RELEASED: Gone after a release; no longer paid.
+        LOST: Failed, or never came up; no longer paid.
+    """
 
     REQUESTED = "requested"
-    """Requested and paid from now on; not yet accepted by the provider."""
     STARTING = "starting"
-    """Accepted by the provider; the machine boots."""
     RUNNING = "running"
-    """Up; accepts tasks."""
     DRAINING = "draining"
-    """Works, but accepts no new tasks; its tasks are being moved away."""
     RELEASING = "releasing"
-    """Empty, shutting down."""
     RELEASED = "released"
-    """Gone after a release; no longer paid."""
     LOST = "lost"
-    """Failed, or never came up; no longer paid."""
 
 
 ACTIVE = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING, HostState.RELEASING})
@@ -195,7 +194,7 @@ TRANSITIONS: Mapping[HostState, Set[HostState]] = {
 
 
 class LifecycleError(RuntimeError):
-    """Transition that a table of transitions lacks. The message holds the history."""
+    """Transition absent from a table of transitions. The message holds the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +204,8 @@ class Lease:
     Attributes:
         since: Time of the request.
         history: Pairs of time and state, oldest first.
-        until: Time of release or loss; None before.
-        note: The provider's reason why it waits, is recalled or was lost; may be empty.
+        until: Time of release or loss, or None.
+        note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
     """
 
@@ -224,9 +223,10 @@ class Lease:
             object.__setattr__(self, "history", ((self.since, self.state),))
 
     def to(self, state: HostState, at: float) -> "Lease":
-        """Return the lease with its host in `state` from time `at`; itself if the state is unchanged.
+        """Return the lease in `state` from time `at`; itself if unchanged.
 
-        Raises LifecycleError for a transition that `TRANSITIONS` lacks.
+        Raises:
+            LifecycleError: `TRANSITIONS` lacks the transition.
         """
         if state is self.state:
             return self
@@ -238,21 +238,21 @@ class Lease:
 
     @property
     def zone(self) -> str:
-        """Fault zone of the host."""
+        """Return the host's fault zone."""
         return self.type.zone
 
     @property
     def there(self) -> bool:
-        """True if the provider has accepted the host and has not released or lost it."""
+        """Return True while accepted, and neither released nor lost."""
         return self.active and self.state is not HostState.REQUESTED
 
     @property
     def active(self) -> bool:
-        """True while the lease is paid."""
+        """Return True while paid."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:
-        """Return the time at which the host was first RUNNING, or None."""
+        """Return the time of the first RUNNING, or None."""
         return next((time for time, state in self.history if state is HostState.RUNNING), None)
 
     def seconds(self, now: float) -> float:
@@ -272,22 +272,22 @@ class Lease:
         return self.since + self.units(now) * self.type.billing.unit
 
     def remaining(self, now: float) -> float:
-        """Return the time paid and not yet used at `now` (seconds; VISP's h_BTU*)."""
+        """Return the time paid and unused at `now` (seconds; VISP's h_BTU*)."""
         return max(0.0, self.paid_until(now) - now)
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:
-    """Return the cost of all `leases` by `now`."""
+    """Return the cost of `leases` by `now`."""
     return math.fsum(lease.cost(now) for lease in leases)
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLeases:
-    """Totals of leases that ended long ago and are no longer listed.
+    """Totals of leases that ended long ago.
 
     Attributes:
-        released: Number that ended with a release.
-        lost: Number that ended with a loss.
+        released: Ends by release.
+        lost: Ends by loss.
     """
 
     leases: int = 0
@@ -297,7 +297,6 @@ class EndedLeases:
     cost: float = 0.0
 
     def plus(self, lease: Lease) -> "EndedLeases":
-        """Return the totals with an ended lease."""
         assert lease.until is not None
         return EndedLeases(
             self.leases + 1,
@@ -309,12 +308,12 @@ class EndedLeases:
 
     @property
     def facts(self) -> dict[str, float]:
-        """Figures for the ending of a run; empty without leases."""
+        """Return figures for a run's ending; empty without leases."""
         return {f"{FACT_PREFIX} {name}": float(getattr(self, name)) for name in FACTS} if self.leases else {}
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "EndedLeases":
-        """Return the totals from the figures of `facts`."""
+        """Return the totals from `facts`."""
         figures = (facts.get(f"{FACT_PREFIX} {name}") for name in FACTS)
         leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in figures)
         return cls(int(leases), int(released), int(lost), seconds, cost)
@@ -334,7 +333,7 @@ class PriceList:
     Attributes:
         core_hour: Money per core-hour.
         gb_hour: Money per gigabyte-hour (10^9 bytes).
-        currency: Currency for people, such as `"EUR"`.
+        currency: For people, such as `"EUR"`.
         billing: Billing rule, by the second by default.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Active leases at one moment, and the capacity of their cores.
-
-Most rounds have the leases and speeds of the round before, so derived figures are cached.
-"""
+"""Active leases at one moment, and the capacity of their cores; figures are cached."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,26 +11,23 @@ from elastream.core.hosts import HostState, Lease
 
 
 class Leases(dict[str, Lease]):
-    """Active leases by host. Immutable after construction."""
+    """Active leases by host. Immutable."""
 
     @cached_property
     def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
         return self._in(HostState.RUNNING)
 
     @cached_property
     def working(self) -> tuple[str, ...]:
-        """Hosts that run tasks. A draining host still runs tasks without a placement."""
+        """Return the hosts that run tasks, also draining ones."""
         return self._in(HostState.RUNNING, HostState.DRAINING)
 
     @cached_property
     def coming(self) -> tuple[str, ...]:
-        """Hosts leased but not ready yet."""
         return self._in(HostState.REQUESTED, HostState.STARTING)
 
     @cached_property
     def draining(self) -> tuple[str, ...]:
-        """Hosts whose tasks are being moved away."""
         return self._in(HostState.DRAINING)
 
     def _in(self, *states: HostState) -> tuple[str, ...]:
@@ -41,40 +35,36 @@ class Leases(dict[str, Lease]):
 
     @cached_property
     def usable_cores(self) -> tuple[float, float]:
-        """Cores of all usable hosts, regardless of speed, and of the smallest one (inf without any)."""
+        """Return the cores of all usable hosts and of the smallest (inf without any), regardless of speed."""
         cores = [self[host].type.cores for host in self.usable]
         return math.fsum(cores), min(cores, default=math.inf)
 
     @cached_property
     def came(self) -> tuple[float, ...]:
-        """Time at which each usable host reached its present state."""
         return tuple(self[host].history[-1][0] for host in self.usable)
 
     @cached_property
     def changed(self) -> float:
-        """Last time at which a host came, or a drain began or was cancelled; -inf if never."""
+        """Return when a host last came or a drain changed; -inf: never."""
         changes = [at for host in self.usable for at, _ in self[host].history[1:]]
         changes += [self[host].history[-1][0] for host in self.draining]
         return max(changes, default=-math.inf)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """All hosts, in order."""
         return tuple(self)
 
     @cached_property
     def speeds(self) -> NDArray[np.float64]:
-        """Nominal core speed of each host, in order."""
         return np.array([lease.type.speed for lease in self.values()], dtype=np.float64)
 
     @cached_property
     def nominal(self) -> "Cores":
-        """Cores at nominal speeds."""
         return Cores(self, {host: lease.type.speed for host, lease in self.items()})
 
 
 class Cores:
-    """Capacity of leased hosts in cores of speed 1. `speeds` and `each`: core speed and capacity by host."""
+    """Capacity of leased hosts in cores of speed 1; `speeds` and `each` (capacity) are by host."""
 
     def __init__(self, leases: Leases, speeds: Mapping[str, float]) -> None:
         self._leases, self.speeds = leases, speeds
@@ -84,21 +74,19 @@ class Cores:
         self._slots: dict[tuple[str, ...], tuple[int, float]] = {}
 
     def of(self, hosts: Sequence[str]) -> float:
-        """Return the capacity of `hosts` together."""
         key = tuple(hosts)
         if (capacity := self._sums.get(key)) is None:
             capacity = self._sums[key] = math.fsum([self.each[host] for host in key])
         return capacity
 
     def least(self, hosts: Sequence[str]) -> float:
-        """Return the capacity of the smallest of `hosts`; 0 without any."""
         key = tuple(hosts)
         if (capacity := self._least.get(key)) is None:
             capacity = self._least[key] = min((self.each[host] for host in key), default=0.0)
         return capacity
 
     def slots(self, hosts: Sequence[str]) -> tuple[int, float]:
-        """Return the usable slots of `hosts`, and the capacity of the slowest slot (inf without any)."""
+        """Return the usable slots of `hosts`, and the slowest slot's capacity (inf without any)."""
         key = tuple(hosts)
         if (slots := self._slots.get(key)) is None:
             wide = {host: self._leases[host].type.width for host in key}
@@ -108,10 +96,7 @@ class Cores:
 
     @cached_property
     def mean_speed(self) -> float:
-        """Mean core speed of the usable hosts; 1 without any.
-
-        It is the harmonic mean: tasks get equal shares of records, so a slow core is busy longer with its share.
-        """
+        """Return the harmonic mean of usable core speeds: slow cores are busy longer."""
         cores = {host: self._leases[host].type.cores for host in self._leases.usable}
         busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
         return math.fsum(cores.values()) / busy if busy > 0 else 1.0

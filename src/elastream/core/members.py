@@ -1,17 +1,17 @@
-"""Members that an object of the user's must have, checked without a base class."""
+"""Check of a user object's members without a base class."""
 
 import inspect
 from collections.abc import Mapping
 from types import UnionType
 
+# type of each attribute, or number of arguments of a method
 Members = Mapping[str, type | UnionType | int]
-"""Type of each attribute, or the number of arguments that a method is called with."""
 
 _ABSENT = object()
 
 
 def missing_member(value: object, members: Members) -> str:
-    """Return a sentence about the first member that `value` lacks; an empty string if it lacks none."""
+    """Return a sentence about the first member that `value` lacks, or ""."""
     if isinstance(value, type):
         return "it is a class, and no object of it"
     for name, expected in members.items():

@@ -1,7 +1,6 @@
-"""The vocabulary of metrics: their names, quantities and meanings.
+"""Vocabulary of metrics: names, quantities and meanings.
 
-Texts for people, Prometheus, the reference page and the conformance suite derive from it. A new metric is a member of
-`Metric`, its entry in `elastream.core.promises`, and the code that measures it.
+A new metric is a member of `Metric`, its entry in `elastream.core.promises`, and code that measures it.
 """
 
 from collections.abc import Mapping
@@ -10,11 +9,9 @@ from typing import TypeAlias
 
 
 class Quantity(Enum):
-    """Kind of value of a metric: unit, base unit in Prometheus, factor to it, and largest plausible value.
+    """Kind of a metric's value: unit, Prometheus base unit, factor to it, and largest plausible value.
 
-    Larger and negative values count as unknown: an overflow, a counter set back, a clock from 1970. The bounds are orders
-    of magnitude above the largest published installations (LinkedIn's Kafka: 8e7 records/s), and below 2^63 and the
-    seconds since 1970.
+    Larger and negative values are unknown, such as overflows or reset counters.
     """
 
     RATE = ("records/s", "records_per_second", 1.0, 1e12)
@@ -36,7 +33,7 @@ class Quantity(Enum):
 
 
 class Rows(StrEnum):
-    """Subject of the rows of a frame of an `Observation`."""
+    """Subject of the rows of an `Observation`'s frame."""
 
     APPLICATION = "application"
     OPERATOR = "operator"
@@ -55,7 +52,6 @@ class Metric(StrEnum):
     meaning: str
 
     def __new__(cls, name: str, quantity: Quantity = Quantity.COUNT, meaning: str = "") -> "Metric":
-        """Create the member `name`."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.quantity, member.meaning = quantity, meaning
@@ -176,6 +172,6 @@ FIGURES: Mapping[str, Quantity] = {
 
 
 def quantity_of(name: str) -> Quantity:
-    """Return the quantity of the metric or figure called `name`."""
+    """Return the quantity of a metric or figure."""
     metric = Metric.__members__.get(name.upper())
     return FIGURES.get(name, Quantity.COUNT) if metric is None else metric.quantity

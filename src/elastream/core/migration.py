@@ -1,7 +1,6 @@
-"""Life cycle of a task's migration, from the plan that requests it until the task runs on its new host.
+"""Life cycle of a task's migration to another host.
 
-The old host keeps the task until the new one has loaded its state (cf. lazy task killing of N-Storm, section 3.3, which
-waits for a fixed delay). `TRANSITIONS` has the states; only `Migration.to` sets one.
+The old host runs the task until the new one has loaded its state (cf. N-Storm's fixed delay, section 3.3).
 """
 
 from collections.abc import Mapping
@@ -15,18 +14,18 @@ from elastream.core.task_id import TaskId
 class MigrationState(StrEnum):
     """State of a migration."""
 
+    # planned; the task runs on the old host and Spark is not informed
     WANTED = "wanted"
-    """Requested by a plan; the task runs on the old host and Spark is not informed."""
+    # the new executor loads the state; the old host runs the task
     WARMING = "warming"
-    """The new host's executor loads the state; the old host runs the task."""
+    # state of a recent batch is loaded; the switch waits for a batch's end
     WARM = "warm"
-    """The new executor has loaded the state of a recent batch; the switch waits for the end of a batch."""
+    # Spark knows the new location; no batch planned since has ended
     FLIPPED = "flipped"
-    """The new location was reported to Spark between two batches; no batch planned since has ended."""
+    # a batch planned after the flip ran the task on the new host
     LANDED = "landed"
-    """A batch planned after the flip ran the task on the new host."""
+    # abandoned: the task stays, or a newer migration replaces this one
     DROPPED = "dropped"
-    """Abandoned: the task stays on its host, or a newer migration replaces this one."""
 
 
 # State -> {next state: condition of the transition}.
@@ -64,9 +63,8 @@ class Migration:
     """Migration of a task to a host.
 
     Attributes:
-        since: Time of the request (seconds on the caller's clock).
-        why: Reason of the request.
-        benefit: Priority in any unit, higher first.
+        since: Request (seconds on the caller's clock).
+        benefit: Priority, higher first.
         flips: Number of reports of the new location to Spark.
         history: Pairs of time and state, oldest first.
     """
@@ -86,14 +84,11 @@ class Migration:
 
     @property
     def under_way(self) -> bool:
-        """True if the migration has neither landed nor been dropped."""
+        """Return True if neither landed nor dropped."""
         return bool(TRANSITIONS[self.state])
 
     def to(self, state: MigrationState, at: float) -> "Migration":
-        """Return the migration in `state` from time `at`.
-
-        Raises LifecycleError for a transition that `TRANSITIONS` lacks.
-        """
+        """Return the migration in `state` from time `at`, or raise LifecycleError."""
         if state not in TRANSITIONS[self.state]:
             past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
             raise LifecycleError(

@@ -1,7 +1,7 @@
 """Observations of a plant: per metric a value or *unknown*, and its age.
 
-Columns are numpy arrays, because policies plan over tens of thousands of tasks. Unknown is NaN in a column and None in a
-`Reading`, never zero. Comparisons with NaN are false, so a policy that does not check for unknown does nothing.
+Columns are numpy arrays, because policies plan over tens of thousands of tasks. Unknown is NaN in a column and None in
+a `Reading`, never zero. Comparisons with NaN are false, so an unprepared policy does nothing.
 """
 
 import math
@@ -34,16 +34,15 @@ MAX_EXCHANGED = Metric.TRAFFIC.quantity.most
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Measured traffic between tasks: a sparse matrix, one entry per pair that exchanges data.
+    """Measured traffic between tasks: a sparse matrix with an entry per communicating pair.
 
-    Columns have one length and are read-only. Check `known` first: unknown is never zero, but a pair that is absent from a
-    known exchange sends nothing.
+    Columns have one length and are read-only. Check `known` first: a pair absent from a known exchange sends nothing.
 
     Attributes:
-        source: Rows of `Observation.tasks`, int64; -1 for a sender without a host of its own, such as a floating source.
+        source: Rows of `Observation.tasks`, int64; -1 for a sender without a host, such as a floating source.
         target: Rows of the receivers, as in `source`.
         rate: Mean of the last monitoring period (bytes/s, float64).
-        known: False if nothing was measured, or the measurement is older than OLD. Entries are then empty.
+        known: False if unmeasured or older than OLD. Entries are then empty.
         age: Age of the measurement (seconds).
 
     Raises:
@@ -83,7 +82,7 @@ class Exchange:
         """Return the traffic of each location with others, both directions (bytes/s); NaN if unknown.
 
         Args:
-            place: Location of each task, as in `split`. Traffic with a task of no location counts at the other end.
+            place: Location of each task, as in `split`. Traffic with unplaced tasks counts at the other end.
             places: Number of locations.
         """
         if not self.known:
@@ -97,10 +96,10 @@ class Exchange:
         return over
 
     def split(self, place: Integers) -> tuple[float, float]:
-        """Return the traffic within one location and between two (bytes/s), of pairs that are both placed; NaN if unknown.
+        """Return the traffic within one location and between two (bytes/s), of placed pairs; NaN if unknown.
 
         Args:
-            place: Number of the location of each task, -1 for none; `tasks.host` for hosts.
+            place: Location of each task, -1 for none; `tasks.host` for hosts.
         """
         if not self.known:
             return math.nan, math.nan
@@ -117,13 +116,15 @@ UNMEASURED = Exchange(known=False)
 
 @dataclass(frozen=True, eq=False)
 class Standby:
-    """Standby replicas of tasks' state on other hosts: one entry per replica. Columns have one length and are read-only.
+    """Standby replicas of tasks' state on other hosts, one entry each.
+
+    Columns have one length and are read-only.
 
     Attributes:
-        host: Rows of `Observation.hosts`, of the host with the replica.
+        host: Rows of `Observation.hosts`.
         lag: Checkpoints (on Spark: committed batches) that the replica lacks; NaN if unknown.
         megabytes: Memory of the replica (MB); NaN if unknown.
-        known: False if replicas exist but their locations are unknown. Without replicas it is known and empty.
+        known: False if replicas exist at unknown locations. True without replicas.
         why: Sentence if fewer replicas exist than requested.
 
     Raises:
@@ -155,16 +156,14 @@ NO_STANDBY = Standby()
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """Alternates, branches and parallelism under which a batch runs.
-
-    A batch has exactly one composition, and a replayed batch has the same.
+    """Alternates, branches and parallelism of a batch; a replayed batch keeps its own.
 
     Attributes:
         version: Grows with every change.
         alternates: Alternate by operator.
         choices: Target by choice.
         parallelism: Number of tasks by stage.
-        tables: Version of the key table by operator. Absent or 0: the alternate of `alternates` for all keys.
+        tables: Version of the key table by operator. Absent or 0: `alternates` for all keys.
     """
 
     version: int = 0
@@ -188,21 +187,21 @@ class Composition:
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
     def running(self, element: str) -> str | None:
-        """Return the alternate of the operator, or the branch of the choice, called `element`; None if absent."""
+        """Return the running alternate or branch of an operator or choice; None if absent."""
         return self.alternates.get(element, self.choices.get(element))
 
 
 @dataclass(frozen=True)
 class Context:
-    """The dataflow, the hosts that can be leased, and the goals.
+    """Dataflow, hosts that can be leased, and goals.
 
     Attributes:
         target_latency: Target latency (seconds), or None.
         max_hosts: Most hosts leased at once.
         min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
-        scalable: Operators whose parallelism `SetParallelism` can change. On Spark a stateful stage has a fixed number of
-            tasks, and its load moves with `MoveTask`.
+        scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
+            `MoveTask` moves.
         partitions: State partitions by operator whose keys `SetTokens` can divide among hosts.
         replicas: Standby replicas of each state partition (the thesis' r).
         scaling: The user's rules for the number of hosts.
@@ -221,12 +220,11 @@ class Context:
 
     @property
     def graph(self) -> Graph:
-        """The dataflow."""
         return self.layout.graph
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Operators that scale together, in topological order."""
+        """Return the operators that scale together, in topological order."""
         return self.layout.units(self.scalable)
 
 
@@ -243,11 +241,11 @@ class MicroBatch(NamedTuple):
 
     Attributes:
         start: Start (seconds of the run).
-        seconds: Time from the start to the commit (seconds).
+        seconds: Time from start to commit (seconds).
         records: Records from the source.
-        oldest: Latency of its first record (seconds); NaN if due times are unknown.
-        newest: Latency of its last record (seconds); NaN if due times are unknown.
-        number: Number of the batch in its segment; NaN if unknown.
+        oldest: Latency of its first record (seconds); NaN if unknown.
+        newest: Latency of its last record (seconds); NaN if unknown.
+        number: Number in its segment; NaN if unknown.
         version: Version of its composition; NaN if unknown.
     """
 
@@ -262,7 +260,7 @@ class MicroBatch(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Time of the commit."""
+        """Return the time of the commit."""
         return self.start + self.seconds
 
 
@@ -272,7 +270,7 @@ class Observation:
 
     Attributes:
         time: Time of the observation (seconds of the run).
-        context: The dataflow, host types and goals.
+        context: Dataflow, host types and goals.
         operators: A row per operator.
         application: One row, named after the dataflow.
         hosts: A row per active lease, in the order of `leases`.
@@ -285,17 +283,17 @@ class Observation:
         next_host: Number of the next unused host name.
         batches: Batches committed since the last observation.
         exchange: Traffic between tasks.
-        alarms: Active alarms, the oldest first; for people, not for policies.
+        alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
-        effective: Composition of each query's last committed batch; queries without a batch are absent.
+        effective: Composition of each query's last committed batch, if any.
         alternates: A row per alternate that has run, `"operator.alternate"`.
         signals: Newest reading of each signal.
-        standings: Guards' decision by dynamic element; elements without guards are absent.
+        standings: Guards' decision by dynamic element with guards.
         guards: Version of the guards in force; 0 without guards.
-        stalled: Time for which an unusually long batch has been running, by query (seconds). Its metrics follow at its end.
+        stalled: Time for which an unusually long batch has run, by query (seconds). Its metrics follow at its end.
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
         standby: Standby replicas of state.
-        moving: Tasks whose state has not reached their host. They run elsewhere until then.
+        moving: Tasks that run elsewhere until their state reaches their host.
     """
 
     time: float
@@ -331,7 +329,7 @@ class Observation:
             object.__setattr__(self, "batches", [each for each in self.batches if not _is_implausible(each)])
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
-        """Return the times and values of an operator's metric, oldest first, at most the `last` ones."""
+        """Return times and values of an operator's metric, oldest first, at most the `last` ones."""
         samples = [*self.history, Sample(self.time, self.operators)]
         if last is not None:
             samples = samples[-last:]
@@ -342,12 +340,12 @@ class Observation:
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
-        """Impossible values that count as unknown, as far as they were read."""
+        """Return the impossible values read so far, which count as unknown."""
         return tuple(each for frame in self.frames.values() for each in frame.implausible)
 
     @property
     def frames(self) -> Mapping[Rows, Frame]:
-        """Frames by kind of row."""
+        """Return the frames by kind of row."""
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
@@ -369,12 +367,12 @@ class Observation:
 
     @property
     def backlog(self) -> float:
-        """Records that wait at all operators, as far as known; NaN if nothing is."""
+        """Return the records waiting at all operators with a known backlog; NaN without any."""
         return known_sum(self.operators.column(Metric.BACKLOG))
 
     @property
     def late(self) -> bool:
-        """True if records wait and the last ones took longer than the target latency."""
+        """Return True if records wait and the last ones exceeded the target latency."""
         target, latency = self.context.target_latency, self.latency().value
         return target is not None and latency is not None and latency > target and self.backlog > 0
 
@@ -385,7 +383,7 @@ class Observation:
 
     @cached_property
     def cores(self) -> Cores:
-        """Capacity of the leased hosts, at measured speeds where known, otherwise at nominal speeds."""
+        """Return the capacity of the leased hosts, at measured speeds where known."""
         leases, measured = self._leased, self.hosts.column(Metric.SPEED)
         if self.hosts.ids == leases.hosts and bool((np.isnan(measured) | (measured == leases.speeds)).all()):
             return leases.nominal
@@ -398,61 +396,61 @@ class Observation:
 
     @property
     def capacities(self) -> Mapping[str, float]:
-        """Capacity of each leased host (cores of speed 1)."""
+        """Return the capacity by leased host (cores of speed 1)."""
         return self.cores.each
 
     @property
     def speeds(self) -> Mapping[str, float]:
-        """Core speed of each leased host: measured if known, otherwise nominal."""
+        """Return the core speed by leased host: measured if known, otherwise nominal."""
         return self.cores.speeds
 
     @property
     def mean_speed(self) -> float:
-        """Mean core speed of the usable hosts (`Cores.mean_speed`)."""
+        """Return the mean core speed of the usable hosts (`Cores.mean_speed`)."""
         return self.cores.mean_speed
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks now."""
+        """Return the hosts that take tasks."""
         return self._leased.usable
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Hosts that run tasks. A draining host still runs tasks without a placement."""
+        """Return the hosts that run tasks, also draining ones."""
         return self._leased.working
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Requested hosts that the provider has not begun to start."""
+        """Return the requested hosts that the provider has not begun to start."""
         return tuple(name for name in self.coming if self.leases[name].state is HostState.REQUESTED)
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Hosts leased but not ready yet."""
+        """Return the hosts leased but not ready."""
         return self._leased.coming
 
     @property
     def draining(self) -> tuple[str, ...]:
-        """Hosts whose tasks are being moved away."""
+        """Return the hosts whose tasks are moving away."""
         return self._leased.draining
 
     @property
     def usable_cores(self) -> tuple[float, float]:
-        """Cores of all usable hosts, regardless of speed, and of the smallest one."""
+        """Return the cores of all usable hosts and of the smallest, regardless of speed."""
         return self._leased.usable_cores
 
     @property
     def came(self) -> tuple[float, ...]:
-        """Time at which each usable host reached its present state."""
+        """Return when each usable host reached its state."""
         return self._leased.came
 
     @property
     def since_change(self) -> float:
-        """Time since a host came, or a drain began or was cancelled (seconds); inf if never."""
+        """Return the time since a host came, or a drain began or was cancelled (seconds); inf: never."""
         return self.time - self._leased.changed
 
     def follows(self, operator: str, ring: Ring) -> bool:
-        """Return True if every state partition of `operator` is on the host that owns it by `ring`."""
+        """Return True if every state partition of `operator` is on its owner by `ring`."""
         count, rows = self.context.partitions.get(operator, 0), self.hosts.rows
         placed = (self.tasks.operator == self.operators.rows.get(operator, -1)) & (self.tasks.index < count)
         at = np.full(count, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Defaults of a base class that a subclass may replace by a property, class attribute or dataclass field."""
+"""Defaults that subclasses may replace by a property, class attribute or dataclass field."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

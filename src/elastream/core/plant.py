@@ -1,6 +1,6 @@
-"""The seams of control: `Plant` is observed and acted upon, `Policy` plans, `Clock` gives the time.
+"""Seams of control: `Plant` is observed and acted upon, `Policy` plans, `Clock` gives the time.
 
-Spark and the simulator implement `Plant`; `tests/conformance` checks both.
+Spark and the simulator implement `Plant`.
 """
 
 from abc import ABC, abstractmethod
@@ -39,36 +39,35 @@ class Plant(Protocol):
     """Controlled system: a dataflow on leased hosts.
 
     Contract, checked by the conformance tests: `apply` never raises for an action of the closed set, but refuses it or
-    fails with a reason. Applying an action twice equals applying it once. The next observation shows a DONE action, a later
-    one an ACCEPTED action. Unmeasured values are unknown, never zero. Every host with a task is leased and paid.
+    fails with a reason. Applying an action twice equals once. The next observation shows a DONE action, a later one an
+    ACCEPTED action. Unmeasured values are unknown, never zero. Every host with a task is leased and paid.
     """
 
     @property
     def context(self) -> Context:
-        """The dataflow, the hosts that can be leased, and the goals.
+        """Return the dataflow, the hosts that can be leased, and the goals.
 
-        If it changes during a run, because queries come and go, it is a new value, and observations carry the one they were
-        made under.
+        Queries that come and go give a new value; each observation carries its own.
         """
         ...
 
     @property
     def clock(self) -> Clock:
-        """Clock of its observations."""
+        """Return the clock of its observations."""
         ...
 
     @property
     def finished(self) -> bool:
-        """True if the load is processed to its end, or the run failed."""
+        """Return True if the load is processed to its end, or the run failed."""
         ...
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run in the order of requests, ended ones included: the basis of the bill."""
+        """Return every lease of the run in the order of requests, also ended ones: the basis of the bill."""
         ...
 
     def observe(self) -> Observation:
-        """Return the current observation. Changes nothing, and is cheap enough for every second."""
+        """Return the current observation, without changes and fast enough for every second."""
         ...
 
     def apply(self, action: Action) -> Outcome:
@@ -76,18 +75,14 @@ class Plant(Protocol):
         ...
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all possible `switches` as one new composition, so that no batch sees only some of them.
+        """Do all possible `switches` as one composition; return an outcome for each.
 
-        Returns an outcome for each. `apply` of a single switch is equivalent. An accepted switch is in force once a batch
-        under it was committed.
+        No batch sees only some of them. An accepted switch is in force once a batch under it was committed.
         """
         ...
 
     def incidents(self) -> Sequence[str]:
-        """Return sentences about events since the last call that no observation shows.
-
-        An example is a lost executor whose host stays.
-        """
+        """Return sentences about new events that no observation shows, such as a lost executor."""
         ...
 
     def close(self) -> None:
@@ -100,12 +95,12 @@ class Plan:
     """Result of a policy.
 
     Attributes:
-        actions: Actions in the order in which to apply them.
-        memory: Value passed to the policy in its next round. The policy must not modify it later.
+        actions: Actions in the order of application.
+        memory: Value for the policy's next round, never modified later.
         predicted: Figures that the policy expects at the next round, by name.
         remarks: Sentences for people that no action expresses.
-        refused: Proposals of one part of the policy that another part refused; recorded, never applied.
-        unknown: Metrics, unknown in the observation, that kept the policy from a decision.
+        refused: Proposals that another part of the policy refused; recorded, never applied.
+        unknown: Unknown metrics that prevented a decision.
         hosts: Hosts that the load needs now, as a fraction, regardless of leases. None: derived from the actions.
     """
 
@@ -119,18 +114,17 @@ class Plan:
 
 
 class Policy(ABC):
-    """Decision rule from an observation to a plan.
+    """Decision rule from an observation to a plan. Only `plan` is required.
 
-    A policy holds settings only: equal observations and memories give equal plans. It has no clock, does no I/O, and seeds
-    its random numbers. One object may serve several runs at a time; what it must remember of a run is the plan's memory.
-    Only `plan` is required.
+    A policy holds settings only: equal observations and memories give equal plans. It has no clock, does no I/O, and
+    seeds its random numbers. One object may serve several runs; a plan's memory carries what it remembers of a run.
     """
 
     __slots__ = ()
 
     @overridable
     def name(self) -> str:
-        """Name for people, by default the class name."""
+        """Return the name for people, by default the class name."""
         return type(self).__name__
 
     @abstractmethod
@@ -138,7 +132,6 @@ class Policy(ABC):
         """Return the plan for an observation.
 
         Args:
-            observation: The current observation.
             memory: Memory of this policy's last plan in the run; None in the first round.
         """
 
@@ -147,31 +140,31 @@ class Policy(ABC):
         return None
 
     def prepared(self, prospect: Prospect) -> "Policy":
-        """Return the policy for a simulated run, with sizes or an oracle filled in from `prospect`.
+        """Return the policy for a simulated run, with sizes or an oracle from `prospect`.
 
         Raises:
-            InputError: The load cannot be summed up.
+            InputError: The load has no sum.
         """
         return self
 
     @overridable
     def needs(self) -> Needs:
-        """Metrics without which the policy cannot decide. `elastream check` warns if a dataflow lacks them."""
+        """Return the metrics it cannot decide without; `elastream check` compares them with the dataflow."""
         return frozenset()
 
     @overridable
     def wants_traffic(self) -> bool:
-        """True if the policy reads the traffic between tasks. Measuring it costs a call per observation and query."""
+        """Return True if it reads the traffic between tasks, which costs a call per observation and query."""
         return False
 
     @overridable
     def default_window(self) -> bool:
-        """True if the window for unneeded hosts was left at its default, so that the cloud's window applies."""
+        """Return True if the window for unneeded hosts is the default, so that the cloud's applies."""
         return False
 
     @overridable
     def partitions_a_host(self) -> int | None:
-        """Number of state partitions for each host; None: no preference."""
+        """Return the number of state partitions for each host; None: no preference."""
         return None
 
 
@@ -180,7 +173,7 @@ class SupportsPlan(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Return the name for people."""
         ...
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
@@ -189,27 +182,24 @@ class SupportsPlan(Protocol):
 
 
 POLICY_MEMBERS: Members = {"name": str, "plan": 2}
-"""What an object must have to be a policy."""
 
 
 class PlainPolicy(Policy):
-    """Policy around an object that has `name` and `plan` but is no `Policy`."""
+    """Policy around an object with `name` and `plan`."""
 
     def __init__(self, own: SupportsPlan) -> None:
         self.own = own
 
     @property
     def name(self) -> str:
-        """Name of the object."""
         return self.own.name
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Return the object's plan."""
         return self.own.plan(observation, memory)
 
 
 def as_policy(planner: Policy | SupportsPlan) -> Policy:
-    """Return an object as a `Policy`. Every entry point calls it once.
+    """Return an object as a `Policy`.
 
     Raises:
         InputError: The object has optional members of `Policy` without being one; they would be ignored.
@@ -229,6 +219,6 @@ def as_policy(planner: Policy | SupportsPlan) -> Policy:
 
 
 def check_supported(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with the policy's reason if it cannot work in `context`. Called once, before a run."""
+    """Raise DataflowError with the reason if the policy cannot work in `context`."""
     if policy is not None and (reason := policy.unsupported_reason(context)):
         raise DataflowError(f"policy {policy.name}: {reason}", ("policy",))

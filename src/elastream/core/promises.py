@@ -1,4 +1,4 @@
-"""Promises of the plants: which metrics each measures, of which rows, under which conditions, and how."""
+"""Promises of the plants: metrics that each measures, of which rows, when and how."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ NATIVE = (Form.COLUMNS, Form.AGGREGATE, Form.NONE)
 
 
 class PlantKind(StrEnum):
-    """Plants that differ in what they can measure."""
-
     DATAFLOW = "dataflow on Spark"
     WATCHED = "watched queries on Spark"
     UNCHAINED = "simulated, unchained"
@@ -26,7 +24,7 @@ class PlantKind(StrEnum):
 
 
 class Condition(StrEnum):
-    """Conditions of a promise, with their text on the reference page."""
+    """Conditions of a promise, with texts for the reference page."""
 
     DECLARED_LOAD = "a source with a declared load"
     LOCAL_FILES = "the source reads local files"
@@ -62,7 +60,7 @@ class Condition(StrEnum):
     STATE_CHANGELOG = "its state store writes changes, in files that the driver can list"
 
     def holds(self, layout: Layout, target_latency: float | None, operator: Operator | None = None) -> bool | None:
-        """Return True if it is met for `operator`, or for the application; None if only the running plant knows."""
+        """Return True if met for `operator` or the application; None if only the running plant knows."""
         if operator is not None and self in _OF_OPERATOR:
             return _OF_OPERATOR[self](layout, operator)
         return _OF_APPLICATION[self](layout.graph, target_latency) if self in _OF_APPLICATION else None
@@ -139,11 +137,8 @@ class Promise:
     """Commitment of plants to measure a metric.
 
     Attributes:
-        rows: Rows that have the metric.
-        plants: Plants that measure it.
         how: Method, as a phrase.
-        kinds: Kinds of operators that have it.
-        when: Conditions, all of which must hold.
+        when: Conditions that must all hold.
     """
 
     rows: Rows
@@ -576,7 +571,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
 
 
 def promised(metric: Metric, rows: Rows, plant: PlantKind, operator: Operator | None = None) -> Iterator[Promise]:
-    """Yield the promises of `plant` for a metric of `rows`, and if given of `operator`'s kind."""
+    """Yield the promises of `plant` for a metric of `rows` and, if given, `operator`'s kind."""
     for each in PROMISES[metric]:
         if each.rows is rows and plant in each.plants and (operator is None or operator.kind in each.kinds):
             yield each
@@ -584,5 +579,5 @@ def promised(metric: Metric, rows: Rows, plant: PlantKind, operator: Operator | 
 
 @cache
 def of_application() -> frozenset[Metric]:
-    """Return the metrics of a whole application that some plant measures: guards read them by name."""
+    """Return the application metrics that some plant measures, for guards."""
     return frozenset(metric for metric in Metric if any(each.rows is Rows.APPLICATION for each in PROMISES[metric]))

@@ -1,6 +1,6 @@
 """Prospect of a simulated run, for policies that prepare with its sizes or an oracle.
 
-A comparison shares policy objects between runs, so that preparing returns a new policy.
+Preparing returns a new policy, because runs share policy objects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,14 @@ Variation = Callable[[str, Floats], Floats]
 
 @dataclass(frozen=True)
 class Prospect:
-    """A simulated run before its start.
+    """Simulated run before its start.
 
     Attributes:
-        loads: Arrival pattern by source.
-        seconds: Length of the run; None: as long as the loads.
-        window: Window over which a peak is a mean (seconds).
-        costs: Core-seconds per record and selectivity by operator, in place of declared ones; None if not measured.
-        speeds: Variation of host speeds; None without.
-        bandwidths: Variation of link bandwidths; None without.
+        seconds: Length; None: that of the loads.
+        window: Averaging window of a peak (seconds).
+        costs: Measured core-seconds per record and selectivity by operator, or None.
+        speeds: Variation of host speeds, or None.
+        bandwidths: Variation of link bandwidths, or None.
     """
 
     layout: Layout

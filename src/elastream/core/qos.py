@@ -1,7 +1,6 @@
-"""Analytic model: rates, throughput, waiting times, value and profit of a plan by closed formulas.
+"""Analytic model: rates, throughput, waiting times, value and profit by closed formulas.
 
-Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Equation numbers
-are those of Kumbhare's thesis (4.5, 4.6, 5.2). Time comes first: instants are the rows of arrays.
+Equation numbers are those of Kumbhare's thesis. Rows of arrays are instants.
 """
 
 import math
@@ -24,9 +23,9 @@ UNLIMITED: Floats = np.zeros((0, 0))
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
-    """Return the active edges by upstream operator, each with its share of the operator's records.
+    """Return active edges by upstream operator, with shares of its records.
 
-    Duplicate and keyed edges carry all records, round-robin edges share them, and a choice has one active edge.
+    Round-robin edges share records, a choice has one active edge, others carry all.
     """
     chosen = composition.choices if composition else {}
     shares = {}
@@ -47,13 +46,11 @@ def offered_rates(
     selectivity: Mapping[str, float],
     composition: Composition | None = None,
 ) -> dict[str, float]:
-    """Return the arrival rate of each operator if no queue holds records back (records/s).
+    """Return the arrival rate of each operator without queueing (records/s).
 
     Args:
-        graph: The dataflow.
-        source_rates: Rate by source (records/s).
-        selectivity: Records out per record in, by operator; 1 by default.
-        composition: Selected branches; by default the first of each choice.
+        selectivity: Records out per record in, by operator; default 1.
+        composition: Selected branches; default: first of each choice.
     """
     return rates_over(graph, live_edges(graph, composition), source_rates, selectivity)
 
@@ -76,7 +73,7 @@ def rates_over(
 def outputs_of(graph: Graph) -> tuple[str, ...]:
     """Return the operators through which records leave: sinks, except signals and empty branches.
 
-    Without any, return all sinks; without sinks, the operators that feed none.
+    Without any, return all sinks, or else the operators that feed none.
     """
     sinks = [each for each in graph.sinks if not graph.empty(each.name)]
     written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]
@@ -85,7 +82,7 @@ def outputs_of(graph: Graph) -> tuple[str, ...]:
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Return the probability that an arrival waits in M/M/c (Erlang C). `offered`: arrival rate x service time."""
+    """Return the probability of waiting in M/M/c (Erlang C). `offered`: arrival rate x service time."""
     if offered >= servers:
         return 1.0
     term, total = 1.0, 1.0
@@ -103,14 +100,11 @@ def waiting_time(
     variation: Floats | float = 1.0,
     chance: float | None = None,
 ) -> float:
-    """Return the mean time in queue (seconds): M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen); inf at capacity.
+    """Return the mean time in queue (seconds): M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen).
 
     Args:
-        arrival_rate: Arrivals (records/s).
-        service_time: Service time (seconds).
-        servers: Number of servers.
-        variation: Squared coefficient of variation of service times, plus that of interarrival times, less 1.
-        chance: Probability of waiting, if known (`erlang_c`).
+        variation: Squared coefficients of variation of service and interarrival times, summed, less 1.
+        chance: Probability of waiting, if known.
     """
     offered = arrival_rate * service_time
     if offered >= servers:
@@ -120,11 +114,11 @@ def waiting_time(
 
 
 class FlowNetwork:
-    """Operators in topological order with their edges, in levels: a level's input comes from earlier levels.
+    """Operators in topological order with edges, by level.
 
     Attributes:
         edges: Rows of operators, int64, shape (edges, 2).
-        parts: Share of a record's emissions that goes over each edge.
+        parts: Share of emissions over each edge.
         weights: Share of each operator's emissions (column) that reaches each operator (row).
     """
 
@@ -139,20 +133,19 @@ class FlowNetwork:
 
     @cached_property
     def incoming(self) -> tuple[Integers, Integers]:
-        """Start of each operator's in-edges in the second array, and the in-edges by operator."""
+        """Return the in-edges by operator, preceded by each operator's start in them."""
         targets = self.edges[:, 1]
         return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
 
     @cached_property
     def levels(self) -> tuple[Integers, ...]:
-        """Rows of the operators of each level; those without inputs first."""
         depth = [0] * self.operators
         for source, target in sorted(self.edges.tolist()):
             depth[target] = max(depth[target], depth[source] + 1)
         return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Return the arrival rates if nothing holds back `inputs` (records/s); both of shape (operators,)."""
+        """Return the arrival rates without limits (records/s)."""
         arriving, sent = np.array(inputs), np.zeros(self.operators)
         for rows in self.levels:
             arriving[rows] += self.weights[rows] @ sent
@@ -162,18 +155,18 @@ class FlowNetwork:
 
 @dataclass(frozen=True)
 class Flows:
-    """Flows over T instants; arrays of shape (T, operators) unless stated.
+    """Flows over T instants; shape (T, operators) unless stated.
 
     Attributes:
         arriving: Arrivals (records/s; 4.6).
         processed: Completions (records/s).
         emitted: Emissions (records/s; 4.4).
-        relative: Throughput of the operator relative to its arrivals and queue.
-        possible: Completions without any limit, with all queues at the start of the instant (records/s).
-        offered: As `possible`, without the queues.
-        waiting: Queued records at the start of each instant, and after the last; shape (T + 1, operators).
-        application: Throughput of the application, with queued records; shape (T,) (4.7).
-        fresh: As `application`, of new arrivals alone; shape (T,).
+        relative: Throughput relative to arrivals and queue.
+        possible: Completions without limits, with initial queues (records/s).
+        offered: Likewise, without queues.
+        waiting: Queued records before and after; shape (T + 1, operators).
+        application: Throughput with queues; shape (T,) (4.7).
+        fresh: Throughput of new arrivals; shape (T,).
     """
 
     arriving: Floats
@@ -199,22 +192,20 @@ def flows(
     limits: Floats | None = None,
     shared: bool = False,
 ) -> Flows:
-    """Return the flows of Eqs. 4.4 to 4.7 over T instants of `seconds` each, with queues carried over.
+    """Return the flows of Eqs. 4.4 to 4.7 over T instants, with queues carried over.
 
-    The throughput of the application is the mean over its outputs of completions relative to completions without any limit
-    ("for the current input data rate", Def. 5). Taken literally, 4.7 is 1 if an operator before the outputs holds
-    everything up. Outputs that nothing can reach do not count.
+    Application throughput is the mean over outputs of completions relative to unlimited ones (Def. 5): literally, 4.7
+    is 1 behind a blocked operator.
 
     Args:
-        network: Operators and edges.
         rates: Source rates (records/s), shape (T, sources).
         costs: Core-seconds per record.
         selectivities: Records out per record in.
         capacity: Cores of speed 1, shape (operators,) or (T, operators).
-        queues: Queued records at the start.
+        queues: Initial queues (records).
         seconds: Length of an instant.
-        limits: Limits of the links on each edge (records/s), shape (T, edges).
-        shared: True if each operator is given all cores and uses a share proportional to its work.
+        limits: Link limits per edge (records/s), shape (T, edges).
+        shared: True if operators share all cores by their work.
     """
     from elastream.core.throughput import run
 
@@ -242,18 +233,16 @@ def flows(
 def flow_limits(
     edges: Integers, instances: Floats | Integers, bandwidth: Floats, record_bytes: Floats, regions: Sequence[str]
 ) -> Floats:
-    """Return the limits of the links on each edge (records/s; 4.5), shape (T, edges); inf without a limit.
+    """Return the link limits on each edge (records/s; 4.5), shape (T, edges); inf without a limit.
 
-    Records spread evenly over the instances of both sides. Records that stay on a host need no link. The others use the
-    links of all receiving hosts of a region at once ("available cumulative bandwidth between all instances"); a host has
-    one link, however many hosts send to it, as in the simulation.
+    Records spread evenly over instances; those that stay on a host need no link. The receiving links of a region count
+    together.
 
     Args:
         edges: Rows of operators, shape (edges, 2).
-        instances: Instances of each operator on each host, shape (hosts, operators).
-        bandwidth: Bandwidth between hosts (bytes/s), shape (T, hosts, hosts).
-        record_bytes: Size of each operator's emitted records.
-        regions: Region of each host.
+        instances: Shape (hosts, operators).
+        bandwidth: Between hosts (bytes/s), shape (T, hosts, hosts).
+        record_bytes: Emitted record size by operator.
     """
     limits, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
     for edge, (source, target) in enumerate(edges.tolist()):
@@ -276,20 +265,19 @@ def flow_limits(
 
 
 def application_value(values: Sequence[float], branches: Sequence[float] = ()) -> float:
-    """Return the application value (4.3): the mean value of running alternates and branches; 1 without any."""
+    """Return the mean of running alternates' and branches' values (4.3); 1 without any."""
     every = [*values, *branches]
     return math.fsum(every) / len(every) if every else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
+    """Line between the costs at which lowest and highest value break even in a period (Fig. 4.3).
 
     Attributes:
         lowest: Lowest value (Gamma_min).
         highest: Highest value (Gamma_max).
-        at_lowest: Break-even cost (C_max) at the lowest value.
-        at_highest: Break-even cost at the highest value.
+        at_lowest: Break-even cost (C_max) at the lowest.
     """
 
     lowest: float
@@ -299,30 +287,29 @@ class BreakEven:
 
     @property
     def sigma(self) -> float:
-        """Value equivalent to a unit of money (4.9).
+        """Return the value of a unit of money (4.9).
 
-        If all values are equal, 4.9 is 0 and money would not matter; the line then starts at no value for no money.
+        If all values are equal, 4.9 is 0; the line then starts at no value for no money.
         """
         if self.highest > self.lowest:
             return (self.highest - self.lowest) / (self.at_highest - self.at_lowest)
         return (self.highest or 1.0) / self.at_highest
 
     def profit(self, value: float, cost: float) -> float:
-        """Return the profit of a mean value at a cost (4.8), 0 on the line: value - (sigma (cost - C_max) + Gamma_max).
+        """Return the profit of a mean value at a cost (4.8): value - (sigma (cost - C_max) + Gamma_max).
 
-        The thesis prints `+ 1` outside the parentheses, which breaks even nowhere on the line. Its Gamma_max is 1.
+        The thesis prints `+ 1` outside the parentheses, which breaks even nowhere on the line.
         """
         return value - (self.sigma * (cost - self.at_highest) + self.highest)
 
 
 def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
-    """Return the profit up to each time (5.2, p. 103), shape (T,). At the end of the period it is 4.8.
+    """Return the profit up to each time (5.2, p. 103), shape (T,).
 
     Args:
-        line: Break-even line of a whole period; it shrinks with the elapsed share of the period.
-        period: Length of the period (seconds).
-        ends: Times since the start of the period (seconds).
-        values: Mean value of each instant that ends there.
+        line: Of a whole period; it shrinks with the elapsed share.
+        ends: Seconds since the period's start.
+        values: Mean value of the instant ending there.
         costs: Money spent by then.
     """
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
@@ -332,7 +319,7 @@ def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: Array
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:
-    """Return the least mean relative throughput over consecutive intervals of `instants` (5.2); NaN without any."""
+    """Return the least mean throughput over consecutive intervals of `instants` (5.2); NaN without any."""
     values = np.asarray(throughput, dtype=np.float64)
     if not values.size:
         return math.nan
@@ -341,5 +328,5 @@ def worst_interval(throughput: ArrayLike, instants: int) -> float:
 
 
 def off_target(throughput: ArrayLike, target: float, tolerance: float) -> int:
-    """Return the number of instants whose relative throughput is off `target` by more than `tolerance` (chi, p. 111)."""
+    """Return the number of instants off `target` by more than `tolerance` (chi, p. 111)."""
     return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + ROUNDING).sum())

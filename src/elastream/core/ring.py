@@ -1,7 +1,6 @@
 """Rings of hosts: ownership of an operator's keys, and location of standby replicas.
 
-Thesis, section 6.4: every host has a token in [0, 1), and owns the keys from its token to the next one clockwise (towards
-greater tokens). A host that moves, comes or goes affects its neighbours only. There are no virtual nodes.
+Thesis, section 6.4: a host owns the keys from its token in [0, 1) to the next one clockwise (upwards).
 """
 
 import math
@@ -22,10 +21,10 @@ KEYS_PER_BLOCK = 1 << 14
 
 @dataclass(frozen=True)
 class Ring:
-    """Hosts by token, in the order of tokens: `Ring({"h1": 0.0, "h2": 0.5})`. Immutable.
+    """Hosts in the order of tokens: `Ring({"h1": 0.0, "h2": 0.5})`. Immutable.
 
     Raises:
-        InputError: There is no host, a token outside [0, 1), or a token of two hosts.
+        InputError: No host, a token outside [0, 1), or equal tokens.
     """
 
     tokens: Mapping[str, float]
@@ -57,13 +56,13 @@ class Ring:
 
     @classmethod
     def even(cls, nodes: Iterable[str]) -> "Ring":
-        """Return a ring of `nodes` in this order, with intervals of one length."""
+        """Return a ring of `nodes` in order, with equal intervals."""
         named = tuple(nodes)
         return cls({node: number / len(named) for number, node in enumerate(named)})
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Hosts clockwise, from the least token."""
+        """Return the hosts clockwise, from the least token."""
         return tuple(self.tokens)
 
     @cached_property
@@ -76,7 +75,7 @@ class Ring:
 
     @cached_property
     def _table(self) -> NDArray[np.int64]:
-        """Owner of each of 2^b equal buckets of [0, 1); -1 if a token lies within the bucket."""
+        """Return the owner of each of 2^b equal buckets; -1 if a token lies within."""
         size = 1 << max(10, math.ceil(math.log2(BUCKETS_PER_NODE * len(self))))
         begins = np.arange(size) / size
         owners = self._searched(begins)
@@ -90,9 +89,10 @@ class Ring:
         return owners
 
     def owners(self, keys: ArrayLike) -> NDArray[np.int64]:
-        """Return the index in `nodes` of the owner of each key; O(1) per key.
+        """Return the owner's index in `nodes` for each key, in O(1) per key.
 
-        Raises InputError for a key outside [0, 1).
+        Raises:
+            InputError: A key is outside [0, 1).
         """
         values = np.asarray(keys, dtype=np.float64)
         result = np.empty(values.shape, dtype=np.int64)
@@ -108,15 +108,14 @@ class Ring:
         return result
 
     def owner(self, key: float) -> str:
-        """Return the host that owns `key`."""
         return self.nodes[int(self.owners([key])[0])]
 
     def interval(self, node: str) -> tuple[float, float]:
-        """Return the start and end of the keys of `node`; the end is smaller if they pass 0, and equal if it owns all."""
+        """Return start and end of the keys of `node`; the end is smaller past 0."""
         return self.tokens[node], self.tokens[self._after(node)]
 
     def length(self, node: str) -> float:
-        """Return the share of all keys that `node` owns."""
+        """Return the share of keys that `node` owns."""
         begin, end = self.interval(node)
         return (end - begin) % 1.0 or 1.0
 
@@ -124,30 +123,27 @@ class Ring:
         return self.nodes[(self._places[node] + steps) % len(self)]
 
     def before(self, node: str) -> str:
-        """Return the neighbour counter-clockwise, which `node` monitors (section 6.6); itself if it is alone."""
+        """Return the neighbour counter-clockwise (section 6.6)."""
         return self._after(node, -1)
 
     def successors(self, node: str, r: int) -> tuple[str, ...]:
-        """Return the next `r` hosts clockwise, nearest first, which hold replicas of its state; at most all others."""
+        """Return the next `r` hosts clockwise, which hold its replicas."""
         return tuple(self._after(node, step) for step in range(1, 1 + min(r, len(self) - 1)))
 
     def with_node(self, node: str, token: float) -> "Ring":
-        """Return the ring with another host. Raises InputError if the host or its token exists."""
+        """Return the ring with another host, or raise InputError if host or token exists."""
         if node in self.tokens:
             raise InputError(f"{node!r} is on the ring already")
         return Ring({**self.tokens, node: token})
 
     def at(self, node: str, token: float) -> "Ring":
-        """Return the ring with `node` at another token. Raises InputError if another host is there."""
+        """Return the ring with `node` at another token, or raise InputError if taken."""
         if node not in self.tokens:
             raise InputError(f"{node!r} is not on the ring")
         return Ring({**self.tokens, node: token})
 
     def without(self, node: str) -> "Ring":
-        """Return the ring without `node`: its clockwise neighbour takes its keys and token.
-
-        See section 6.6, Figs. 6.8 and 6.9. Raises InputError for the last host.
-        """
+        """Return the ring without `node`, whose keys and token go clockwise (Figs. 6.8, 6.9)."""
         if node not in self.tokens:
             raise InputError(f"{node!r} is not on the ring")
         if len(self) == 1:
@@ -156,31 +152,26 @@ class Ring:
         return Ring({**{each: at for each, at in self.tokens.items() if each != node}, heir: token})
 
     def hosts_of(self, count: int) -> tuple[str, ...]:
-        """Return the owner of each of `count` state partitions.
-
-        Partition i lies at i / count, so that each host owns a contiguous range.
-        """
+        """Return the owner of each of `count` state partitions; partition i lies at i / count."""
         return tuple(self.nodes[owner] for owner in self.owners(np.arange(count) / count).tolist())
 
     def partitions(self, node: str, count: int) -> tuple[int, ...]:
-        """Return the numbers of the state partitions that `node` owns, clockwise from its token."""
         begin, end = self.interval(node)
         first, last = (_first_from(token, count) for token in (begin, end))
         owned = count if len(self) == 1 else last - first if begin < end else last - first + count
         return tuple((first + step) % count for step in range(owned))
 
     def most_failures(self, r: int) -> int:
-        """Return the most simultaneous failures without loss of keys, if at most `r` are neighbours: n r / (r + 1)."""
+        """Return the most simultaneous failures without loss: n r / (r + 1)."""
         return max(0, min(len(self) * r // (r + 1), len(self) - 1))
 
     def survives(self, failed: Collection[str], r: int) -> bool:
-        """Return True if no key is lost when `failed` fail at once: every host or one of its `r` successors remains."""
+        """Return True if no key is lost with `failed`: every host or one of its `r` successors remains."""
         gone = set(failed)
         return all(not gone.issuperset((node, *self.successors(node, r))) for node in self.nodes)
 
 
 def _first_from(token: float, count: int) -> int:
-    """Return the first of `count` partitions at or after `token`."""
     number = math.ceil(token * count)
     while number > 0 and (number - 1) / count >= token:
         number -= 1
@@ -190,10 +181,9 @@ def _first_from(token: float, count: int) -> int:
 
 
 def in_zones(zones: Mapping[str, str]) -> tuple[str, ...]:
-    """Return hosts in a ring order whose neighbours are in distinct fault zones, if possible.
+    """Return hosts in a ring order with neighbours in distinct fault zones, if possible (section 6.6).
 
-    Section 6.6: hosts of one zone fail together, so a replica belongs in another zone. Neighbours can all differ if no zone
-    has more than half of the hosts. Hosts further apart differ as often as possible.
+    Hosts of one zone fail together, so replicas belong in others.
 
     Args:
         zones: Fault zone by host.
@@ -206,19 +196,18 @@ def in_zones(zones: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _dealt(groups: list[list[str]]) -> tuple[str, ...]:
-    """Return zone after zone, the largest first, on every second position and then on those between."""
+    """Return zone after zone, largest first, on even positions and then odd ones."""
     hosts = [host for group in groups for host in group]
     places = [*range(0, len(hosts), 2), *range(1, len(hosts), 2)]
     return tuple(host for _, host in sorted(zip(places, hosts, strict=True)))
 
 
 def _in_turn(groups: list[list[str]]) -> tuple[str, ...]:
-    """Return a host of each zone in turn."""
     turns = max(map(len, groups), default=0)
     return tuple(group[turn] for turn in range(turns) for group in groups if turn < len(group))
 
 
 def _alike(zones: list[str]) -> tuple[int, ...]:
-    """Return how many hosts share the zone of the host 1, 2, ... positions further."""
+    """Count hosts that share the zone of the host 1, 2, ... positions further."""
     size = len(zones)
     return tuple(sum(zones[i] == zones[(i + step) % size] for i in range(size)) for step in range(1, size))

@@ -1,6 +1,6 @@
-"""The user's rules for the number of hosts and its rate of change, as in Flink and Kubernetes.
+"""User's rules for the number of hosts and its rate of change, as in Flink and Kubernetes.
 
-Arbitration applies them to the proposals of any policy. All rules are off unless set.
+Arbitration applies them to any policy. All are off unless set.
 """
 
 import math
@@ -126,13 +126,13 @@ class ScalingRules:
 
     @property
     def set(self) -> Mapping[str, Any]:
-        """Rules that are set, by name."""
+        """Return the set rules by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return {name: value for name, value in values.items() if value not in (None, (), "")}
 
     @property
     def budget_terms(self) -> tuple[float, float] | None:
-        """Money and period (seconds) of the budget; None without one."""
+        """Return money and period (seconds) of the budget, if any."""
         if self.budget is None:
             return None
         amount, per = price_of(self.budget)
@@ -151,7 +151,7 @@ class ScalingRules:
         return ""
 
     def with_pairs(self, pairs: Iterable[str]) -> "ScalingRules":
-        """Return the rules with `pairs` of a command line, each `KEY=VALUE`; an empty value removes a rule.
+        """Return the rules with command-line pairs `KEY=VALUE`; an empty value removes a rule.
 
         Raises:
             InputError: A pair is no rule.
@@ -188,6 +188,6 @@ NO_RULES = ScalingRules()
 
 
 def rule_of(refusal: str) -> str:
-    """Return the rule that a refusal of arbitration names, or ""."""
+    """Return the rule named in an arbitration's refusal, or ""."""
     name, colon, _ = refusal.partition(": ")
     return name if colon and name in RULE_NAMES else ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """Instance of an operator: on Spark a state partition of its stage, in the simulator an operator instance."""
+    """Instance of an operator: on Spark a state partition of its stage."""
 
     operator: str
     index: int

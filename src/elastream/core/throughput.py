@@ -1,7 +1,4 @@
-"""Compiled loop of Eqs. 4.4 to 4.7 over instants and operators.
-
-`elastream.core.qos` imports this module on use, because importing the compiler is slow.
-"""
+"""Compiled loop of Eqs. 4.4 to 4.7. `elastream.core.qos` imports it on use, because the compiler loads slowly."""
 
 import numpy as np
 from numba import njit
@@ -25,10 +22,9 @@ def run(
     limits: Floats,
     shared: bool,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats, Floats]:
-    """Return the fields of `elastream.core.qos.Flows`, in their order.
+    """Return the fields of `elastream.core.qos.Flows` in order.
 
-    The edges into operator p are `into[first[p]:first[p + 1]]`. `edges`, `parts` and `limits` are by edge; `limits` of
-    shape (0, 0) are none. `inputs` are records/s from outside, shape (T, operators).
+    Edges into operator p are `into[first[p]:first[p + 1]]`. `limits` of shape (0, 0) are none.
     """
     instants, operators = inputs.shape
     arriving, possible, offered = inputs.copy(), inputs.copy(), inputs.copy()
@@ -72,7 +68,7 @@ def run(
 
 @njit(cache=True)
 def _mean(part: Floats, whole: Floats, rows: Integers) -> float:
-    """Return the mean over `rows` of `part` / `whole`, at most 1, where `whole` is above 0; 1 without any."""
+    """Return the mean over `rows` of `part` / `whole`, at most 1, where `whole` > 0; 1 without any."""
     total, count = 0.0, 0
     for row in rows:
         if whole[row] > 0:

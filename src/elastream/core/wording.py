@@ -1,7 +1,4 @@
-"""Texts of observed quantities for people: short, with their unit, and a dash for unknown values.
-
-The live view, the report and the command line share them.
-"""
+"""Short texts of observed quantities for people; unknown is a dash."""
 
 import math
 import re
@@ -20,7 +17,7 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 def amount(value: float | None) -> str:
-    """Return a plain number: `"39,810"`, `"0.38"`."""
+    """Return a number: `"39,810"`, `"0.38"`."""
     if not _known(value):
         return UNKNOWN
     if math.isinf(value):
@@ -40,7 +37,7 @@ def signal_text(value: SignalValue | None) -> str:
 
 
 def gist(sentence: str) -> str:
-    """Return a sentence without its figures, to compare sentences that differ in amounts only."""
+    """Return a sentence without figures, for comparison."""
     return re.sub(r"\b\d[\d.,]*[kM]?", "#", sentence)
 
 
@@ -50,22 +47,20 @@ def hosts_text(hosts: float) -> str:
 
 
 def at_most(hosts: int) -> str:
-    """Return the sentence that `max_hosts` bounds the leases: the start of a policy's remark that needs more."""
+    """Return the start of remarks that need more than `max_hosts`."""
     return f"max_hosts: at most {counted(hosts, 'host')} may be leased"
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return a duration in a readable unit."""
     return format_duration(seconds) if _known(seconds) else UNKNOWN
 
 
 def rate_text(records_per_second: float | None) -> str:
-    """Return a rate, such as `"550/s"`."""
     return format_rate(records_per_second) if _known(records_per_second) else UNKNOWN
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction as percent; a share just below 1 is not rounded up to 100 %."""
+    """Return a percentage; just below 1 is not rounded to 100 %."""
     if not _known(fraction):
         return UNKNOWN
     if 0.995 <= fraction < 1:
@@ -74,36 +69,33 @@ def percent(fraction: float | None) -> str:
 
 
 def percent_off(relative: float) -> str:
-    """Return a relative error as percent, with its sign."""
     return UNKNOWN if math.isnan(relative) else f"{relative:+.1%}"
 
 
 def money(value: float | None) -> str:
-    """Return an amount of money: `"12.50"`, with more digits for small ones."""
+    """Return money: `"12.50"`, small amounts with more digits."""
     if not _known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 
 def counted(number: float, one: str, many: str = "") -> str:
-    """Return a number of things: `"1 observation"`, `"1,200 observations"`. `many`: an irregular plural."""
+    """Return a count: `"1 observation"`, `"1,200 observations"`."""
     return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def clock(seconds: float) -> str:
-    """Return a time of the run as on a stopwatch: `"1:23"`, `"2:01:07"`."""
+    """Return a time as on a stopwatch: `"1:23"`, `"2:01:07"`."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def memory_text(megabytes: float | None) -> str:
-    """Return an amount of memory: `"512 MB"`."""
     return f"{amount(megabytes)} MB" if _known(megabytes) else UNKNOWN
 
 
 def bytes_text(bytes_per_second: float | None) -> str:
-    """Return a rate of bytes in a readable unit: `"12.5 MB/s"`."""
     if not _known(bytes_per_second):
         return UNKNOWN
     factor, unit = next((each for each in _BYTES if bytes_per_second >= each[0]), (1.0, "B/s"))
@@ -127,10 +119,9 @@ WRITERS: Mapping[Quantity, Callable[[float | None], str]] = {
 
 
 def quantity(name: str, value: float | None) -> str:
-    """Return the text of a metric or figure called `name`; an unknown name is a plain number's."""
     return WRITERS[quantity_of(name)](value)
 
 
 def quantities(values: Mapping[str, float]) -> str:
-    """Return several quantities on one line: `"arrival rate 250/s, hosts 3"`."""
+    """Return several quantities: `"arrival rate 250/s, hosts 3"`."""
     return ", ".join(f"{name.replace('_', ' ')} {quantity(name, value)}" for name, value in values.items())

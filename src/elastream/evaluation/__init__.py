@@ -1,1 +1,1 @@
-"""Judging policies and runs: comparison in simulation, drift of the simulator, prices, figures and their pages."""
+"""Evaluation of policies and runs: comparisons in simulation, simulator drift, prices, figures and pages."""

@@ -1,6 +1,6 @@
-"""Simulates the load of a recorded run with constants of this run or of another one, under its own decisions or a policy's.
+"""Simulation of a recorded run's load, under its own decisions or a policy's.
 
-`drift` compares what comes of it with what was recorded.
+`drift` compares the result with the recording.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,14 @@ from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.simulator import Calibration, recorded_plant, replay
 
+# time limit, as a multiple of the recorded run's length
 LIMIT = 2.0
-"""Time limit of a simulated run, as a multiple of the recorded run's length."""
 
 
 def constants_for(recording: Recording, own: Calibration, other: Calibration) -> Calibration:
-    """The constants of `other` for the load of `recording`, on its hosts and under its settings.
+    """Return `other`'s constants with the host types and settings of `recording`.
 
-    What is declared of a run is known before it: its host types, and how long its batches aim to be. What was measured of
-    hosts is the other run's: by type, and of a type that it did not have as of its first.
+    A host type that the other run lacks gets its first type's figures.
     """
     started = {kind.name: kind for kind in other.host_types}
     first = other.host_types[0]
@@ -52,7 +51,7 @@ def simulated_again(
     seed: int,
     guards: Sequence[GuardVersion],
 ) -> Recording:
-    """The load of `recording` on a simulated plant, under its own decisions or, given one, those of `policy`."""
+    """Simulate the load of `recording` under `policy`, or the recorded decisions."""
     header = recording.header
     plant = recorded_plant(
         recording,

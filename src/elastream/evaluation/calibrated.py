@@ -1,4 +1,4 @@
-"""Calibrates the simulator with a recording: checks that it is suitable, and rebuilds its dataflow.
+"""Calibration of the simulator with a recorded run.
 
 `simulator.calibrate` estimates the constants.
 """
@@ -12,10 +12,10 @@ from elastream.simulator import Calibration, calibrate
 
 
 def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:
-    """Calibrate with a recorded run on Spark; returns the calibration and the run's dataflow for the simulator.
+    """Return the calibration by a run on Spark, and its dataflow.
 
-    Raises InputError, naming `place`, for an unsuitable run: simulated, without micro-batches, too short, or of several
-    queries.
+    Raises:
+        InputError: Simulated run, no micro-batches, too short, or several queries.
     """
     header = recording.header
     if header.plant != "spark":
@@ -25,16 +25,15 @@ def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layou
     layout = lay_out(_graph(recording, place))
     seconds = header.environment.get("batch seconds")
     try:
-        found = calibrate(
+        calibration = calibrate(
             recording, layout, recording.host_types, batch_seconds=None if seconds is None else float(seconds)
         )
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
-    return found, layout
+    return calibration, layout
 
 
 def _graph(recording: Recording, place: str) -> Graph:
-    """The dataflow in the recording's header: operators and edges, without functions. Raises InputError."""
     header = recording.header
     try:
         operators = tuple(

@@ -1,6 +1,6 @@
-"""Executes the cases of an experiment, or the policies of a comparison, in several processes; results keep their order.
+"""Parallel execution of an experiment's cases or a comparison's policies.
 
-Workers are forks: they inherit the compiled loops and what is to be run, so that nothing a user wrote has to be pickled.
+Workers are forks, so that nothing must be pickled.
 """
 
 import multiprocessing
@@ -16,21 +16,20 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+# seconds between looks at the workers' progress; least seconds between a worker's reports
 LOOK, TELL = 0.5, 0.2
-"""Seconds between two looks at how far workers are, and least seconds between two reports of a worker."""
 
 
 C = TypeVar("C")
 R = TypeVar("R")
+# receives a case's progress, in a unit of its own
 Tell = Callable[[float], None]
-"""Called by a running case with how far it is, in a unit of its own."""
 
+# workers inherit it; set before forking
 _inherited: dict[str, Any] = {}
-"""What workers run and report to; set before they are forked."""
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -41,27 +40,28 @@ def run_beside(
     follow: Callable[[Sequence[float], Sequence[bool]], None] = lambda *_: None,
     ended: Callable[[int, R], None] = lambda *_: None,
 ) -> list[R]:
-    """Run all `cases` side by side on up to `workers` processes; returns their results in order.
+    """Run all `cases` on up to `workers` processes; return their results in order.
 
-    follow: called from time to time with how far each case said it is (0 before it says anything) and whether it is done.
-    ended: called with the number of a case and its result when it is done.
-    The first case that raises ends the others, and so does an interrupt; what it raised is raised. Where no process can be
-    forked the cases run one after the other.
+    The first error or interrupt ends all cases and is raised.
+
+    Args:
+        follow: Receives each case's progress, and whether it is done.
+        ended: Receives number and result of each finished case.
     """
-    told, done = [0.0] * len(cases), [False] * len(cases)
+    progress, done = [0.0] * len(cases), [False] * len(cases)
     if min(workers, len(cases)) < 2 or sys.platform == "win32" or sys.platform == "darwin":
-        found = []
+        results = []
         for number, case in enumerate(cases):
 
             def tell(far: float, number: int = number) -> None:
-                told[number] = far
-                follow(told, done)
+                progress[number] = far
+                follow(progress, done)
 
-            found.append(run(case, sparing(tell)))
-            ended(number, found[-1])
+            results.append(run(case, sparing(tell)))
+            ended(number, results[-1])
             done[number] = True
-            follow(told, done)
-        return found
+            follow(progress, done)
+        return results
     forked = multiprocessing.get_context("fork")
     others = set(multiprocessing.active_children())
     reports = forked.SimpleQueue()
@@ -77,9 +77,9 @@ def run_beside(
                 ended(numbers[future], future.result())  # raises what the case raised
             while not reports.empty():
                 number, far = reports.get()
-                told[number] = far
+                progress[number] = far
             done = [future.done() for future in futures]
-            follow(told, done)
+            follow(progress, done)
         return [future.result() for future in futures]
     except BaseException:
         for child in set(multiprocessing.active_children()) - others:
@@ -91,7 +91,7 @@ def run_beside(
 
 
 def sparing(tell: Tell) -> Tell:
-    """`tell` at most every TELL seconds."""
+    """Return `tell`, called at most every TELL seconds."""
     last = -TELL
 
     def now_and_then(far: float) -> None:
@@ -104,7 +104,7 @@ def sparing(tell: Tell) -> Tell:
 
 
 def _as_worker() -> None:
-    """The parent ends workers where an interrupt ends it, and they end themselves where it is gone."""
+    """Leave interrupts to the parent process; exit when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others

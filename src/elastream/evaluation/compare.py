@@ -1,4 +1,4 @@
-"""Compares policies in simulation, on one dataflow, load and price list. What comes of it is `comparison`'s."""
+"""Comparison of policies in simulation, on one dataflow, load and price list."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +29,15 @@ from elastream.units import format_duration
 
 Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
 
+# seconds between observations and between plans, for chained stages: those of a run on Spark
 FUSED = (1.0, 2.0)
-"""Seconds between observations and between plans where stages are fused: those of a run on Spark."""
+# likewise for unchained stages: those of VISP
 APART = (15.0, 60.0)
-"""The same where every operator is a stage of its own: VISP's."""
+# records; larger loads are simulated as cohorts, not as single items
 SINGLE_UP_TO = 2_000_000
-"""Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
 
+# state partitions for this multiple of the peak's hosts suffice for any policy
 BEYOND_PEAK = 2
-"""Times the hosts that the load's peak fills: state partitions for these suffice whatever a policy leases."""
 
 
 def compare(
@@ -48,13 +48,13 @@ def compare(
     constants: Settings | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
-    """Run every policy on the same load and seed, on hosts of `settings.types`.
+    """Run every policy on one load and seed.
 
     Args:
-        constants: Those of the simulator, such as calibrated ones.
+        constants: The simulator's, such as calibrated ones.
 
     Raises:
-        InputError: The load never ends and has no limit, or the simulated plant refuses something.
+        InputError: The load has neither end nor limit, or the plant refuses something.
     """
     if not policies:
         raise InputError("there is no policy to compare")
@@ -101,20 +101,19 @@ def compare(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),
         cores(),
-        lambda told, done: progress(_how_far(tuple(policies), told, done, length), sum(done), len(done)),
+        lambda fractions, done: progress(_how_far(tuple(policies), fractions, done, length), sum(done), len(done)),
     )
     return Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency)
 
 
-def _a(kind: type[Trace], found: object, source: object) -> Trace:
-    """`found`, which `source` gave for a run, maybe a class of the user's; raises InputError where it is no such trace."""
-    if isinstance(found, kind):
-        return found
-    raise InputError(f"{type(source).__name__}.over returned a {type(found).__name__}, not a {kind.__name__}")
+def _a(kind: type[Trace], trace: object, source: object) -> Trace:
+    """Return `trace`, or raise InputError if the user's `source` returned another type."""
+    if isinstance(trace, kind):
+        return trace
+    raise InputError(f"{type(source).__name__}.over returned a {type(trace).__name__}, not a {kind.__name__}")
 
 
 def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
-    """The policies by name, each of which the plant takes: what is refused is refused before anything is simulated."""
     for number, policy in enumerate(policies.values()):
         plant, _ = scene.set_up(policy)
         if number == 0:
@@ -122,19 +121,18 @@ def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Po
     return list(policies.items())
 
 
-def _how_far(names: Sequence[str], told: Sequence[float], done: Sequence[bool], length: float) -> str:
-    """A text such as "threshold 1 h, btu 30 min of 3 h, 2 to begin"; policies that are done are left out."""
-    left = [(name, far) for name, far, over in zip(names, told, done, strict=True) if not over]
+def _how_far(names: Sequence[str], times: Sequence[float], done: Sequence[bool], length: float) -> str:
+    """Return a text such as "threshold 1 h, btu 30 min of 3 h, 2 to begin"."""
+    left = [(name, far) for name, far, over in zip(names, times, done, strict=True) if not over]
     going = [f"{name} {format_duration(far)}" for name, far in left if far > 0]
     waiting = len(left) - len(going)
-    said = [f"{', '.join(going)} of {format_duration(length)}"] if going else []
-    return ", ".join([*said, *([f"{waiting} to begin"] if waiting else [])]) or "done"
+    parts = [f"{', '.join(going)} of {format_duration(length)}"] if going else []
+    return ", ".join([*parts, *([f"{waiting} to begin"] if waiting else [])]) or "done"
 
 
 def _no_length(
     graph: Graph, patterns: Mapping[str, ArrivalPattern | None], load: ArrivalPattern | None, length: float
 ) -> InputError:
-    """Why there is no length to simulate: a load without an end, or no load."""
     bare = [name for name, pattern in patterns.items() if pattern is None]
     if not length:
         lacking = f": source {', '.join(map(repr, bare))} declares none" if bare else ""
@@ -150,18 +148,14 @@ def _no_length(
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
-    """Return the cheapest provision that the load's peak fills, leased for all of it; if unknown, the reason.
-
-    Args:
-        partitions: State partitions of each keyed operator; None: enough.
-    """
+    """Return the cheapest static provision for the load's peak, or why it is unknown."""
     layout, costs, latency = scene.layout, scene.costs, scene.settings.latency
     try:
         rates = rates_of(layout.graph, scene.loads, "peak", seconds=scene.seconds, window=latency, costs=costs)
         work = declared_cores(layout.graph, rates, costs)
     except ElastreamError as error:
         return str(error)
-    found, why = [], ""
+    peaks, why = [], ""
     for type in scene.settings.types:
         try:
             provision = provision_for_cores(layout, type, work)
@@ -169,5 +163,5 @@ def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
             why = str(error)
         else:
             bound = "" if partitions is None else beyond_partitions(layout, work, type.slot, partitions)
-            found.append(Peak(provision.hosts, type.name, provision.cost(type, scene.seconds), bound))
-    return min(found, key=lambda peak: peak.cost) if found else why
+            peaks.append(Peak(provision.hosts, type.name, provision.cost(type, scene.seconds), bound))
+    return min(peaks, key=lambda peak: peak.cost) if peaks else why

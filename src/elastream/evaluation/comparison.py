@@ -1,8 +1,4 @@
-"""Policies that were simulated on one load: figures, table, verdict and page.
-
-What a policy costs is only worth saying beside what it keeps of the service level: `Comparison.verdict` never calls a
-policy cheaper that misses the target without saying so.
-"""
+"""Policies simulated on one load: figures, table, verdict and page."""
 
 import html
 import math
@@ -23,23 +19,23 @@ from elastream.units import format_duration, format_rate
 if TYPE_CHECKING:
     import pandas as pd
 
+# points of a curve on the page; longer runs are subsampled
 PLOTTED = 2_000
-"""Most points of a curve on the page; longer runs are subsampled."""
+# columns for value against cost; chi: instants off the target by more than the tolerance
 MERITS = ("throughput", "value", "profit", "chi")
-"""Columns where policies are judged by value against cost: relative throughput of what came in, mean value, profit, and
-instants off the target by more than the tolerance."""
 STATIC_PEAK = "static peak (not simulated)"
-"""Row of the provision that the load's peak fills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Results of one policy. compliance: fraction of records in time, None without a service level.
+    """Results of one policy.
 
-    waiting: records still queued at the end, at any operator; overdue: fraction of the load that is late among them.
-    series: rows as in `simulation.Result`. lacked: metrics that the policy lacked for rounds, each with the longest time
-    for which it did. merits: throughput, value, profit and stability, where policies are judged by these.
-    remarked: what was said in most rounds.
+    Attributes:
+        compliance: Fraction of records in time; None without a service level.
+        waiting: Records queued at the end.
+        overdue: Fraction of the load still queued and late.
+        lacked: Missing metrics with their longest gap.
+        remarked: Remark of most rounds.
     """
 
     name: str
@@ -63,7 +59,7 @@ class Trial:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """What happened, as pandas: a row per observation (index `time`, seconds)."""
+        """Return a row per observation (index `time`, seconds)."""
         import pandas as pd
 
         columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time", "finished"]
@@ -72,8 +68,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The static provision for the load's peak, sized from declared costs and not simulated. type: of its hosts. bound:
-    why neither it nor more hosts hold that load; empty where they do."""
+    """Static provision for the load's peak, from declared costs.
+
+    Attributes:
+        bound: Why no number of hosts holds the load, or empty.
+    """
 
     hosts: int
     type: str
@@ -83,34 +82,34 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """How far the simulator is off the recorded run that its constants are from, under that run's decisions.
+    """Simulator error on the run it was calibrated with.
 
-    Whatever else it predicts by these constants, nobody should expect it to be nearer. run: where the recording is.
-    figures: measured and simulated. told: whether its batches tell what a batch costs from what its records do
-    (`Calibration.told`).
+    Attributes:
+        separable: True if batch sizes differ enough to separate costs per batch and per record.
     """
 
     run: str
     figures: tuple[Drift, ...]
-    told: bool
+    separable: bool
 
     def __str__(self) -> str:
         off = ", ".join(f"{each.metric} {percent_off(each.relative)}" for each in self.figures)
-        said = f"By its own constants {self.run} itself comes out with {off}: expect no better of another load."
-        if self.told:
-            return said
+        text = f"By its own constants {self.run} itself comes out with {off}: expect no better of another load."
+        if self.separable:
+            return text
         return (
-            f"{said} Its batches were all of about one size, so they do not tell what a batch costs from what its records "
+            f"{text} Its batches were all of about one size, so they do not tell what a batch costs from what its records "
             "do: of a load much higher or lower these constants say little."
         )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Trials of one load. target: fraction of records that must be in time.
+    """Trials of one load.
 
-    peak: what people compare with, the static provision for the load's peak; why it is not known where it is not.
-    error: what to expect of the simulator, where its constants are from a recorded run.
+    Attributes:
+        target: Fraction of records due in time.
+        peak: Static peak provision, or why it is unknown.
     """
 
     graph: Graph
@@ -123,26 +122,24 @@ class Comparison:
     error: ExpectedError | None = None
 
     def meets(self, trial: Trial) -> bool:
-        """Whether a trial keeps the target; where nothing was promised, nothing can be missed."""
+        """Return True if a trial keeps the target or nothing is promised."""
         return trial.compliance is None or bool(trial.compliance >= self.target)
 
     @property
     def winner(self) -> Trial | None:
-        """The cheapest of those that meet the target; the more compliant one on a tie; None where none does."""
+        """Return the cheapest trial that meets the target; compliance breaks ties."""
         meeting = [trial for trial in self.trials if self.meets(trial)]
         return min(meeting, key=lambda trial: (trial.cost, -(trial.compliance or 0.0)), default=None)
 
     @property
     def promised(self) -> bool:
-        """Whether a target latency, or an operator's `max_duration`, says what in time means."""
         return self.target_latency is not None or any(each.max_duration is not None for each in self.graph.operators)
 
     @property
     def verdict(self) -> str:
-        """The best policy and the reason, what cheaper policies miss, the cost of the static peak provision, and how far
-        the simulator is known to be off."""
+        """Return the best policy, cheaper ones that miss, the static peak's cost, and the simulator's error."""
         error = [] if self.error is None else [str(self.error)]
-        return " ".join(filter(None, (*self._judged(), *self._left(), self._peak_said(), *error)))
+        return " ".join(filter(None, (*self._judged(), *self._left(), self._peak_sentence(), *error)))
 
     def _judged(self) -> list[str]:
         winner = self.winner
@@ -155,29 +152,28 @@ class Comparison:
                 f"{winner.name} is the cheapest: {money(winner.cost)}.",
                 "No operator promises a duration and no target latency is given, so compliance is unknown.",
             ]
-        kept = f"({_share(winner.compliance)} in time, target {_share(self.target)})"
-        said = [f"{winner.name} is the cheapest of those that meet the target: {money(winner.cost)} {kept}."]
-        return said + [
+        share = f"({_share(winner.compliance)} in time, target {_share(self.target)})"
+        sentences = [f"{winner.name} is the cheapest of those that meet the target: {money(winner.cost)} {share}."]
+        return sentences + [
             f"{trial.name} costs less ({money(trial.cost)}) but MISSES the target: only {_share(trial.compliance)} in time."
             for trial in self.trials
             if trial.cost < winner.cost and not self.meets(trial)
         ]
 
     def _left(self) -> list[str]:
-        """What did not come through."""
-        said = []
+        texts = []
         for trial in self.trials:
             if trial.result.committed <= 0:
-                said.append(f"{trial.name}: no record reached a sink.")
+                texts.append(f"{trial.name}: no record reached a sink.")
             elif trial.overdue > 0.01:
-                said.append(f"{trial.name}: {percent(trial.overdue)} of the records still wait at the end, and are late.")
+                texts.append(f"{trial.name}: {percent(trial.overdue)} of the records still wait at the end, and are late.")
             elif trial.waiting > 0.01 * self.records:
-                said.append(f"{trial.name} leaves {counted(round(trial.waiting), 'record')} waiting at the end.")
+                texts.append(f"{trial.name} leaves {counted(round(trial.waiting), 'record')} waiting at the end.")
             if trial.remarked and not self.meets(trial):
-                said.append(f"{trial.name} remarks: {trial.remarked}.")
-        return said
+                texts.append(f"{trial.name} remarks: {trial.remarked}.")
+        return texts
 
-    def _peak_said(self) -> str:
+    def _peak_sentence(self) -> str:
         if isinstance(self.peak, str):
             return f"The cost of the static peak provision is unknown: {self.peak}." if self.peak else ""
         hosts = counted(self.peak.hosts, "host")
@@ -188,17 +184,17 @@ class Comparison:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """The figures as pandas: a row per policy."""
+        """Return a row per policy."""
         import pandas as pd
 
         return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
 
     def __getitem__(self, policy: str) -> Trial:
-        """The trial of the policy called so. Raises KeyError, with those that there are."""
-        found = {trial.name: trial for trial in self.trials}
-        if policy not in found:
-            raise KeyError(f"there is no policy {policy!r}{near(policy, found)}")
-        return found[policy]
+        """Return the trial of `policy`, or raise KeyError."""
+        trials = {trial.name: trial for trial in self.trials}
+        if policy not in trials:
+            raise KeyError(f"there is no policy {policy!r}{near(policy, trials)}")
+        return trials[policy]
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(trial.name for trial in self.trials)}: {self.verdict}>"
@@ -207,7 +203,7 @@ class Comparison:
         return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
 
     def outcome(self) -> Findings:
-        """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
+        """Return table, page and JSON."""
         winner = self.winner
         check = Check(
             "a policy meets the target",
@@ -235,17 +231,17 @@ class Comparison:
         return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:
-        """A table with a row per policy; a missed target is marked in its compliance."""
+        """Return a row per policy; missed targets are marked."""
         rows: list[tuple[str, ...]] = []
         judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
         for trial in self.trials:
-            kept = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
+            compliance = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
             actions = trial.result.upscalings + trial.result.downscalings
             rows.append(
                 (
                     trial.name,
                     money(trial.cost),
-                    kept if self.meets(trial) else f"{kept} MISSED",
+                    compliance if self.meets(trial) else f"{compliance} MISSED",
                     *_merits(trial.merits),
                     f"{trial.mean_hosts:.2f}",
                     f"{trial.peak_hosts:.0f}",
@@ -284,7 +280,6 @@ class Comparison:
 
 
 def _merits(merits: Merits | None) -> tuple[str, ...]:
-    """Cells of the columns `MERITS`."""
     if merits is None:
         return ()
     numbers = [UNKNOWN if math.isnan(n) else f"{n:.3f}" for n in (merits.throughput, merits.value, merits.profit)]
@@ -292,7 +287,7 @@ def _merits(merits: Merits | None) -> tuple[str, ...]:
 
 
 def _share(fraction: float | None) -> str:
-    """A fraction to a tenth of a percent, never rounded up to all of it, or past a target just missed."""
+    """Format a fraction to 0.1%, never rounded up to 100% or past a missed target."""
     return UNKNOWN if fraction is None else f"{math.floor(fraction * 1000 + 1e-9) / 1000:.1%}"
 
 
@@ -313,20 +308,19 @@ def _figures(trial: Trial) -> dict[str, Any]:
         "left waiting": trial.waiting,
         "overdue": trial.overdue,
         "lacked": [str(each) for each in trial.lacked],
-        **({} if trial.merits is None else _known(trial.merits)),
+        **({} if trial.merits is None else _merits_by_name(trial.merits)),
     }
 
 
-def _known(merits: Merits) -> dict[str, Any]:
-    """The merits by name, None where unknown."""
-    found = {"throughput": merits.throughput, "value": merits.value, "profit": merits.profit}
-    numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
+def _merits_by_name(merits: Merits) -> dict[str, Any]:
+    figures = {"throughput": merits.throughput, "value": merits.value, "profit": merits.profit}
+    numbers = {name: None if math.isnan(number) else number for name, number in figures.items()}
     return {**numbers, "chi": merits.unstable, "instants": merits.instants}
 
 
 def _plots(trial: Trial) -> tuple[Plot, Plot]:
     series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
-    seconds, offered, hosts, instances, waiting, kept, _ = series.T.tolist()
+    seconds, offered, hosts, instances, waiting, in_time, _ = series.T.tolist()
     minutes = [time / 60 for time in seconds]
     load = load_line("offered load", minutes, offered, steps=True)
     return (
@@ -335,7 +329,7 @@ def _plots(trial: Trial) -> tuple[Plot, Plot]:
             f"{trial.name}: waiting and in time (simulated)",
             "minutes",
             "records waiting",
-            (line("waiting", minutes, waiting, colour=4), line("in time", minutes, kept, colour=2, axis=2)),
+            (line("waiting", minutes, waiting, colour=4), line("in time", minutes, in_time, colour=2, axis=2)),
             "fraction in time",
         ),
     )

@@ -1,8 +1,6 @@
-"""Compares a recorded run with its simulation, by a simulator calibrated with that run.
+"""Comparison of a recorded run with its simulation, calibrated by that run.
 
-There are two comparisons: under the recorded decisions (does the simulated plant behave like Spark?), and under a policy
-that runs on the simulated plant (does it decide as it did?). Batches vary randomly, so each simulation is repeated and a
-figure is the median.
+Recorded decisions test the plant; a policy's own test its decisions. Figures are medians of repeated simulations.
 """
 
 import math
@@ -26,18 +24,18 @@ from elastream.recording.guard_log import GuardVersion
 from elastream.recording.recorder import Recording
 from elastream.simulator import Calibration, Drift, drift_of
 
+# largest drift of a figure in `JUDGED` that counts as agreement
 BOUND = 0.20
-"""Largest drift of each figure in `JUDGED` for which the simulation counts as agreeing."""
 JUDGED = ("latency p50", "backlog, mean", "host time")
 RECORDED = "the recorded decisions"
+# seconds in which a new host works off the queue, in runs of minutes
 NEW = 15.0
-"""Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
 PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less than {NEW:.0f} s ago")
 
 
 @dataclass
 class PhaseTotals:
-    """Batches with records that began in a phase of a run, their seconds and records, and its part of the mean backlog."""
+    """Batches, seconds, records and mean backlog of a run's phase."""
 
     batches: int = 0
     seconds: float = 0.0
@@ -47,14 +45,14 @@ class PhaseTotals:
 
 @dataclass(frozen=True)
 class Way:
-    """How the load was simulated: who decided, and for each run by chance its recording and its drifts."""
+    """Repeated simulations under one decision maker, with their drifts."""
 
     decided: str
     runs: tuple[Recording, ...]
     drifts: tuple[tuple[Drift, ...], ...]
 
     def figure(self, number: int) -> Drift:
-        """The drift of a figure; its simulated value is the median over the runs."""
+        """Return a figure's drift: median over the runs."""
         values = self.values(number)
         return replace(self.drifts[0][number], simulated=float(np.median(values)))
 
@@ -63,7 +61,7 @@ class Way:
 
     @property
     def shown(self) -> Recording:
-        """The run with the median backlog."""
+        """Return the run with the median backlog."""
         backlog = [drift.metric for drift in self.drifts[0]].index("backlog, mean")
         values = self.values(backlog)
         return self.runs[int(np.argsort(values)[len(values) // 2])]
@@ -71,8 +69,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded run, the calibration from `source` (this run or another one of the same dataflow), and its simulations;
-    the first is under the recorded decisions."""
+    """Recorded run and its simulations; the first follows the recorded decisions."""
 
     measured: Recording
     source: Recording
@@ -81,12 +78,12 @@ class Replayed:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """A check per judged figure under the recorded decisions."""
-        found = []
+        """Return a check per judged figure."""
+        checks = []
         for number, drift in enumerate(self.ways[0].drifts[0]):
             if drift.metric in JUDGED:
                 relative = self.ways[0].figure(number).relative
-                found.append(
+                checks.append(
                     Check(
                         f"drift of {drift.metric}",
                         "unknown" if math.isnan(relative) else round(relative, 4),
@@ -95,10 +92,10 @@ class Replayed:
                         f"this run, under {RECORDED}",
                     )
                 )
-        return tuple(found)
+        return tuple(checks)
 
     def table(self) -> Table:
-        """A table with a row per figure: measured, and for each simulation the median, the quartiles and the drift."""
+        """Return a row per figure: measured, and median, quartiles and drift of each simulation."""
         header = ["figure", "measured on Spark"]
         for way in self.ways:
             header += [f"simulated, {way.decided}", "quartiles", "drift"]
@@ -117,12 +114,12 @@ class Replayed:
         return Table(caption, tuple(header), tuple(rows), tuple(good))
 
     def constants(self) -> Table:
-        """A table of the constants estimated from the recording, with their sources."""
+        """Return a table of the constants with their sources."""
         rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 
     def phases(self) -> Table:
-        """Under the recorded decisions, in which phase of the run the simulation differs: batches and backlog in each."""
+        """Return a table of batches and backlog by phase."""
         rows = [
             (
                 name,
@@ -138,7 +135,6 @@ class Replayed:
 
     @cached_property
     def _phases(self) -> dict[str, tuple["PhaseTotals", "PhaseTotals"]]:
-        """Measured, and simulated in the run that is shown, by phase."""
         measured, simulated = (
             self._in_phases(run, shift)
             for run, shift in ((self.measured, 0.0), (self.ways[0].shown, self.calibration.origin))
@@ -156,19 +152,19 @@ class Replayed:
                 return PHASES[1]
             return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
 
-        found = {name: PhaseTotals() for name in PHASES}
+        totals = {name: PhaseTotals() for name in PHASES}
         backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in self.measured.sources], axis=0))
         for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
-            found[phase(time)].backlog += queued / len(run.times)
+            totals[phase(time)].backlog += queued / len(run.times)
         for batch in run.batches:
             if batch.records > 0:
-                of = found[phase(batch.start + shift)]
+                of = totals[phase(batch.start + shift)]
                 of.batches, of.seconds, of.records = of.batches + 1, of.seconds + batch.seconds, of.records + batch.records
-        return found
+        return totals
 
     @property
     def verdict(self) -> str:
-        """The judged figures that agree, and explanations for those that do not."""
+        """Return the figures that agree, and explain the others."""
         missed = [check for check in self.checks if check.missed]
         if not missed:
             return f"Under {RECORDED}, {', '.join(JUDGED)} are all within {BOUND:.0%} of what was measured."
@@ -195,7 +191,7 @@ class Replayed:
 
     @property
     def evidence(self) -> str:
-        """The part of the run that the calibrated line covers, and the time spent in other conditions."""
+        """Return the part of the run that the calibration covers."""
         peace, batches = self.calibration.in_peace, [b for b in self.source.batches if b.records > 0]
         calm = math.fsum(batches[number].seconds for number in peace)
         whole = math.fsum(batch.seconds for batch in batches)
@@ -206,7 +202,6 @@ class Replayed:
         )
 
     def outcome(self) -> Findings:
-        """The findings with tables, page and JSON."""
         figures = {
             "dataflow": self.measured.header.flow,
             "policy": self.measured.header.policy,
@@ -303,10 +298,14 @@ def replayed(
     guards: Sequence[GuardVersion] = (),
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Replayed:
-    """Simulate the load of a recorded run, under its own decisions and under each of `policies`, `runs` times each.
+    """Simulate a recorded run under its own decisions and each of `policies`, `runs` times each.
 
-    source: the run that constants are taken from, this one where it is not given. guards: versions of the run's, at work
-    again where a policy decides. Raises InputError as `calibration_of` does, and where `source` is of another dataflow.
+    Args:
+        source: Run to calibrate with; `recording` by default.
+        guards: Versions in force in the run.
+
+    Raises:
+        InputError: Unsuitable run, or `source` has another dataflow.
     """
     calibration, layout = calibration_of(recording, place)
     if source is not None:
@@ -319,24 +318,24 @@ def replayed(
     every = (len(policies) + 1) * runs
     ways, done = [], 0
     for name, policy in ((RECORDED, None), *((f"{name} decides", policy) for name, policy in policies.items())):
-        found = []
+        recordings = []
         for number in range(runs):
             progress(name, done, every)
-            found.append(simulated_again(recording, layout, calibration, policy, seed + number, guards))
+            recordings.append(simulated_again(recording, layout, calibration, policy, seed + number, guards))
             done += 1
-        drifts = tuple(drift_of(recording, run, recording.sources, origin=calibration.origin) for run in found)
-        ways.append(Way(name, tuple(found), drifts))
+        drifts = tuple(drift_of(recording, run, recording.sources, origin=calibration.origin) for run in recordings)
+        ways.append(Way(name, tuple(recordings), drifts))
     progress("done", every, every)
     return Replayed(recording, source or recording, calibration, tuple(ways))
 
 
 def _done(run: Recording, shift: float) -> tuple[str, str]:
-    found: dict[str, list[str]] = {"LeaseHost": [], "DrainHost": []}
+    times: dict[str, list[str]] = {"LeaseHost": [], "DrainHost": []}
     for decision in run.decisions:
         for outcome in decision.done:
-            if (kind := type(outcome.action).__name__) in found:
-                found[kind].append(f"{decision.time + shift:.0f}")
-    return ", ".join(found["LeaseHost"]) or "never", ", ".join(found["DrainHost"]) or "never"
+            if (kind := type(outcome.action).__name__) in times:
+                times[kind].append(f"{decision.time + shift:.0f}")
+    return ", ".join(times["LeaseHost"]) or "never", ", ".join(times["DrainHost"]) or "never"
 
 
 def _plain(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Experiments of other distributions, found as entry points. `elastream-papers` brings those of the papers."""
+"""Experiments of other distributions, discovered as entry points, such as those of `elastream-papers`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,19 @@ from typing import Any, Protocol, TypeAlias
 
 from elastream.evaluation.findings import Findings
 
+# receives (description, finished runs, all runs)
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Receives (description, runs done, all runs)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOptions:
-    """Options that every experiment has.
+    """Options of every experiment.
 
-    quick: run the smallest part only. sensitivity: also halve and double every assumption. workers: processes for simulated
-    cases. resume: file of results that are kept as they come, and reused. say: receives remarks on the run.
+    Attributes:
+        quick: Run the smallest part only.
+        sensitivity: Also halve and double every assumption.
+        resume: File that stores results for reuse.
+        say: Receives remarks.
     """
 
     quick: bool = False
@@ -29,22 +32,22 @@ class ExperimentOptions:
 
 
 class Experiment(Protocol):
-    """An evaluation that `elastream experiment NAME` repeats."""
+    """Evaluation that `elastream experiment NAME` repeats."""
 
     @property
     def plants(self) -> Sequence[str]:
-        """Plants that it runs on, the default first."""
+        """Return its plants, default first."""
         ...
 
     def options(self, plant: str) -> Collection[str]:
-        """Return the names of the options that this experiment alone has on `plant`."""
+        """Return the names of its own options on `plant`."""
         ...
 
     def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings:
-        """Run it on `plant`. more: options of its own by name."""
+        """Run it on `plant`. `more`: its own options by name."""
         ...
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the entry points of all installed experiments by name; each loads an `Experiment`."""
+    """Return the installed experiments' entry points by name."""
     return {each.name: each for each in entry_points(group="elastream.experiments")}

@@ -1,6 +1,5 @@
-"""Findings of an experiment: its figures, those of the paper, and bars that are held, missed or undecided.
+"""Findings of an experiment: its figures, the paper's, and bars that are held, missed or undecided.
 
-Every experiment returns `Findings`, so that all are printed, saved and judged in the same way.
 `elastream.evaluation.page` renders them.
 """
 
@@ -18,7 +17,7 @@ from elastream.evaluation.page import Page, Table
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bar. holds: whether `value` is within `bound`; None: undecided. source: origin of the bar."""
+    """One bar: `value` against `bound`; `holds` None: undecided."""
 
     name: str
     value: float | str
@@ -28,30 +27,31 @@ class Check:
 
     @property
     def missed(self) -> bool:
-        """Whether the bar is missed; an undecided bar is not."""
+        """Return True if the bar is missed, False if undecided."""
         return self.holds is False
 
     @property
     def verdict(self) -> str:
-        """ "held", "missed" or "undecided"."""
+        """Return "held", "missed" or "undecided"."""
         return "undecided" if self.holds is None else "held" if self.holds else "missed"
 
     @classmethod
     def at_least(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """A check that `value` is at least `bar`. digits: decimals shown."""
+        """Return a check that `value` >= `bar`."""
         return cls(name, round(value, digits), f">= {bar:g}", value >= bar, source)
 
     @classmethod
     def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """A check that `value` is at most `bar`. digits: decimals shown."""
+        """Return a check that `value` <= `bar`."""
         return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all.
+    """Figures by name (nested, JSON-ready), the paper's, checks, and page.
 
-    verdict: explanation of missed checks; empty if none is missed or the cause is unknown.
+    Attributes:
+        verdict: Explanation of missed checks.
     """
 
     figures: Mapping[str, Any]
@@ -63,11 +63,10 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether no bar is missed."""
+        """Return True if no bar is missed."""
         return not any(check.missed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """The findings as JSON-ready dict, see `as_json`."""
         return as_json(self.figures, self.paper, self.checks, self.environment, self.verdict)
 
 
@@ -78,7 +77,7 @@ def as_json(
     environment: Mapping[str, Any],
     summary: str = "",
 ) -> dict[str, Any]:
-    """Content of the `--json` file of experiments and benchmarks; summary: conclusion in words."""
+    """Return the content of the `--json` file."""
     bars = [
         {"name": c.name, "value": _written(c.value), "bound": c.bound, "verdict": c.verdict, "source": c.source}
         for c in checks
@@ -87,18 +86,17 @@ def as_json(
 
 
 def _written(value: float | str) -> float | str:
-    """A value as JSON can hold it: one that never came is infinite."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def counted(checks: Sequence[Check]) -> str:
     undecided = sum(check.holds is None for check in checks)
-    held = f"{sum(check.verdict == 'held' for check in checks)} of {len(checks)} bars are held"
-    return f"{held}, {undecided} undecided" if undecided else held
+    count = f"{sum(check.verdict == 'held' for check in checks)} of {len(checks)} bars are held"
+    return f"{count}, {undecided} undecided" if undecided else count
 
 
 def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
-    """A table of the bars with values and verdicts; plant: origin of the figures."""
+    """Return a table of the bars with values and verdicts."""
     return Table(
         f"Bars, on {plant} figures",
         ("bar", "value", "bound", "verdict", "source"),
@@ -108,7 +106,7 @@ def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Conditions of figures besides the code: date, machine, interpreter, libraries; more: others, such as `plant`."""
+    """Return date, machine and versions, with `more`."""
     return {
         "date": strftime("%Y-%m-%d"),
         "python": platform.python_version(),

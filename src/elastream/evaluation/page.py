@@ -1,7 +1,4 @@
-"""Renders a self-contained HTML page for an experiment or a comparison: text, tables and Plotly plots, in order.
-
-Scripts and data are inlined. Callers choose the content.
-"""
+"""Self-contained HTML page of text, tables and Plotly plots, in order."""
 
 import html
 import json
@@ -12,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 V = TypeVar("V")
 
+# distinguishable on white and with common colour deficiencies
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")
-"""Line colours, distinguishable on white and with common colour deficiencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +20,14 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A paragraph of plain text."""
+    """Paragraph of plain text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under a header; first column left-aligned. good: colour per row: True, False or None (neutral)."""
+    """Rows of text under a header. `good` colours rows: True, False or None (neutral)."""
 
     caption: str
     header: tuple[str, ...]
@@ -40,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Curves (built by `line`) over one x axis; those with `axis` 2 use the right-hand axis."""
+    """Curves (from `line`); those with `axis` 2 use the right-hand axis."""
 
     caption: str
     x: str
@@ -54,7 +51,7 @@ Block: TypeAlias = Heading | Prose | Table | Plot
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A title and its blocks."""
+    """Title and blocks."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -75,7 +72,7 @@ def line(
     dash: str = "solid",
     fill: bool = False,
 ) -> dict[str, Any]:
-    """A curve as Plotly data; NaN is a gap. steps: hold each value until the next point."""
+    """Return a curve for Plotly; NaN is a gap, `steps` holds values."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -89,7 +86,7 @@ def line(
 
 
 def load_line(name: str, x: Sequence[float], y: Sequence[float], *, steps: bool = False) -> dict[str, Any]:
-    """The offered load as Plotly data: dotted and filled, over the right-hand axis."""
+    """Return the offered load for Plotly: dotted, filled, right-hand axis."""
     return line(name, x, y, colour=5, axis=2, steps=steps, fill=True, dash="dot")
 
 
@@ -103,7 +100,7 @@ def hosts_plot(
     hosts: Sequence[float],
     what: str = "replicas",
 ) -> Plot:
-    """Instances (called `what`) and hosts over the offered load, in `unit`."""
+    """Return instances and hosts over the offered load."""
     lines = (load, line(what, times, instances, steps=True), line("hosts", times, hosts, colour=1, steps=True))
     return Plot(caption, x, f"{what}, hosts", lines, unit)
 
@@ -116,7 +113,7 @@ def comparison_table(
     text: Callable[[str, V], str],
     plant: str = "simulated",
 ) -> Table:
-    """A column per key of `ours`; per metric a row of ours, from `plant`, followed by the paper's if it gives one."""
+    """Return two rows per metric, ours and the paper's."""
     rows: list[tuple[str, ...]] = []
     for metric in next(iter(ours.values())):
         rows.append((f"{metric} ({plant})", *(text(metric, figures[metric]) for figures in ours.values())))
@@ -163,7 +160,6 @@ def _block(block: Block, number: int) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A table as HTML that needs no style sheet."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     marks = table.good or (None,) * len(table.rows)
     rows = "".join(

@@ -1,4 +1,4 @@
-"""Reads price lists, CSV files, to host types; errors name file and line."""
+"""Price lists (CSV) as host types; errors name file and line."""
 
 import csv
 import math
@@ -9,10 +9,10 @@ from elastream.core.hosts import Billing, HostType
 from elastream.documents.user_code import near
 from elastream.errors import CloudError, InputError
 
+# today's clouds bill by the second, at least a minute
 PER_SECOND = Billing(1.0, 60.0)
-"""Today's cloud billing: by the second, at least a minute."""
+# of the m1.small's core, to which speeds are relative
 ECU_PER_STANDARD_CORE = 1.0
-"""EC2 compute units of the standard core (m1.small), to which speeds are relative."""
 
 
 def read_prices(
@@ -23,21 +23,26 @@ def read_prices(
     billing: Billing = PER_SECOND,
     shapes: Path | str | None = None,
 ) -> tuple[HostType, ...]:
-    """Host types of a CSV price list, dearest last, priced per unit of `billing`.
+    """Return the host types of a CSV price list, dearest last, priced per unit of `billing`.
 
-    Columns: `instance_type`; a price an hour (`usd_per_hour`, or `usd_per_hour_linux`); `vcpu`, `memory_gib` and, where
-    there, `speed` (of a core, relative to the one that costs are of) or `ecu` (all cores, relative to the m1.small's),
-    which `shapes`, another such list, may give instead. Of several prices of one type the newest `snapshot_date` counts.
-    only: types wanted, in that order. Raises InputError naming file and line.
+    Columns: `instance_type`, `usd_per_hour` (or `usd_per_hour_linux`), `vcpu`, `memory_gib`, and optionally `speed` of
+    a core or `ecu` of all cores (m1.small = 1). The newest `snapshot_date` of a type counts.
+
+    Args:
+        only: Types to return, in that order.
+        shapes: Second list with the columns of cores and memory.
+
+    Raises:
+        InputError: With file and line.
     """
     path = Path(path)
-    known = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes))}
+    cores = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes))}
     if not (rows := _rows(path)):
         raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
     if region and not any(row.get("region") in (None, region) for row in rows):
         there = near(region, {row["region"] for row in rows if row.get("region")})
         raise InputError(f"{path} has no region {region!r} in its column 'region'{there}")
-    found: dict[str, HostType] = {}
+    types: dict[str, HostType] = {}
     newest: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
         name = row.get("instance_type", "")
@@ -46,15 +51,15 @@ def read_prices(
         if row.get("snapshot_date", "") < newest.get(name, ""):
             continue
         newest[name] = row.get("snapshot_date", "")
-        found[name] = _host_type(name, {**known.get(name, {}), **row}, billing, f"{path}, line {number}")
-    if missing := [name for name in only if name not in found]:
+        types[name] = _host_type(name, {**cores.get(name, {}), **row}, billing, f"{path}, line {number}")
+    if missing := [name for name in only if name not in types]:
         there = near(missing[0], {row.get("instance_type") or "" for row in rows} - {""})
         raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
-    return tuple(found[name] for name in only) if only else tuple(sorted(found.values(), key=lambda t: (t.price, t.name)))
+    return tuple(types[name] for name in only) if only else tuple(sorted(types.values(), key=lambda t: (t.price, t.name)))
 
 
+# columns of a price list; `shapes` may hold vcpu and memory_gib
 NEEDED = ("instance_type", "usd_per_hour", "vcpu", "memory_gib")
-"""Columns of a price list; those of cores and memory may be in another list."""
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What policies may know of a simulated run before it begins: its loads, and what its hosts and links will do."""
+"""Knowledge of policies about a simulated run before it begins: loads, hosts and links."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def prospect_of(
     seconds: float | None = None,
     window: float | None = None,
 ) -> Prospect:
-    """The prospect of a run with these settings; arguments as of `Prospect`."""
+    """Return the prospect of a run; arguments as of `Prospect`."""
     costs = {operator: (each.cost, each.selectivity) for operator, each in settings.services.items()}
     speeds = None if settings.speed_trace is None else _speeds(settings.speed_trace)
     links = None if settings.link_trace is None else _links(settings.link_trace)
@@ -51,7 +51,6 @@ def _links(trace: LinkTrace) -> Variation:
 
 
 def _row(table: Floats, row: int, interval: float, times: Floats) -> Floats:
-    """Values at `times` of one row of a trace that begins anew where it ends."""
     slots = np.floor(times / interval + ROUNDING).astype(np.int64)
-    found: Floats = table[row % table.shape[0], slots % table.shape[1]]
-    return found
+    values: Floats = table[row % table.shape[0], slots % table.shape[1]]
+    return values

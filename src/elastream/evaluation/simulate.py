@@ -1,7 +1,7 @@
-"""`simulate(...)`: tries policies on a dataflow in simulated time, from a program or a notebook.
+"""`simulate(...)`: policies on a dataflow in simulated time.
 
-`elastream simulate` is the same call. What is given says what is simulated: on a cloud, micro-batches of fused stages
-as Spark runs them; on a list of host types, a queue and instances for every operator.
+`elastream simulate` is the same call. A cloud means micro-batches of chained stages, as on Spark; a list of host types
+means a queue and instances for every operator.
 """
 
 import logging
@@ -31,10 +31,10 @@ from elastream.recording.recorder import Recording
 from elastream.settings import SimulateSettings, keywords_of
 from elastream.simulator import Settings
 
+# figures of a recorded run that measure the simulator's error
 EXPECTED = ("latency p50", "latency p99", "backlog, mean", "host time")
-"""Figures of a recorded run that say how far the simulator is off."""
+# simulations of which the median counts
 REPLAYS = 3
-"""Simulations of it, of which the median counts."""
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +43,14 @@ log = logging.getLogger(__name__)
 def simulate(
     flow: Dataflow | Graph, policies: Policy | Iterable[Policy] | Mapping[str, Policy], settings: SimulateSettings
 ) -> Comparison:
-    """Simulate `flow` under each of `policies` on the same load, and compare cost and records in time.
+    """Simulate `flow` under each of `policies` on one load; compare cost and records in time.
 
-    `policies` is one, several, or several by the names that the comparison is to use. Simulated time begins on Thursday,
-    1 January 1970, 00:00 UTC.
+    `policies` is one, several, or a mapping from names. Simulated time begins on Thursday, 1 January 1970, 00:00 UTC.
 
     Raises:
         InputError: The load has no end and no `limit`.
         CloudError: There are no hosts.
-        ElastreamError: Something that cannot be simulated.
+        ElastreamError: Something cannot be simulated.
     """
     graph = flow.graph if isinstance(flow, Dataflow) else flow
     cloud = None if settings.cloud is None else as_cloud(settings.cloud)
@@ -62,7 +61,7 @@ def simulate(
     of_cloud = None if types else cloud
     if calibrate is not None:
         recording = Recording.read(Path(calibrate))
-        constants, own = _taken(recording, str(calibrate), graph)
+        constants, own = _calibrated(recording, str(calibrate), graph)
         types = types or own
     elif of_cloud is not None:
         types = tuple(of_cloud.types)
@@ -76,34 +75,31 @@ def simulate(
     check_replicas(settings.replicas, most)
     check_rules(settings.scaling, most, types)
     keyed = any(each.kind is Kind.KEYED for each in graph.operators)
-    for said in doubts(settings.replicas, types, settings.state_partitions if keyed else None, stated):
-        log.warning("%s", said)
+    for warning in doubts(settings.replicas, types, settings.state_partitions if keyed else None, stated):
+        log.warning("%s", warning)
     settings = replace(settings, host_types=types, max_hosts=most, min_hosts=least, fused=as_spark)
     with progress_bar(Console()) if settings.show else nullcontext(_unseen) as progress:
-        found = compare(graph, _named(policies), settings, constants=constants, progress=progress)
+        comparison = compare(graph, _named(policies), settings, constants=constants, progress=progress)
         if recording is None:
-            return found
-        return replace(found, error=expected_error(recording, str(calibrate), settings.seed, progress))
+            return comparison
+        return replace(comparison, error=expected_error(recording, str(calibrate), settings.seed, progress))
 
 
 def expected_error(
     recording: Recording, place: str, seed: int = 1, progress: Callable[[str, int, int], None] = lambda *_: None
 ) -> ExpectedError:
-    """Simulate a recorded run by its own constants and under its own decisions: how far is the simulator off?
-
-    Raises InputError as `calibration_of` does.
-    """
+    """Return the simulator's error on a recorded run, under its own constants and decisions."""
     again = replayed(recording, {}, place=place, seed=seed, runs=REPLAYS, progress=progress)
     figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
     return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
 
 
 def _unseen(what: str, done: int, total: int) -> None:
-    """Progress that nobody is shown."""
+    """Show nothing."""
 
 
 def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:
-    """Policies by name; of several with one name the second is called "threshold 2". Raises InputError for what is none."""
+    """Return policies by name; a repeated name becomes "threshold 2"."""
     if isinstance(policies, Mapping):
         several = list(policies.values())
     else:
@@ -114,23 +110,27 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
     several = list(map(as_policy, several))
     if isinstance(policies, Mapping):
         return dict(zip(policies, several, strict=True))
-    found: dict[str, Policy] = {}
+    by_name: dict[str, Policy] = {}
     for policy in several:
         name, number = policy.name, 2
-        while name in found:
+        while name in by_name:
             name, number = f"{policy.name} {number}", number + 1
-        found[name] = policy
-    return found
+        by_name[name] = policy
+    return by_name
 
 
 def measured(run: Path, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
-    """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
-    return _taken(Recording.read(run), str(run), graph)
+    """Return settings and host types calibrated with a recorded run.
+
+    Raises:
+        InputError: The run lacks an operator of `graph`.
+    """
+    return _calibrated(Recording.read(run), str(run), graph)
 
 
-def _taken(recording: Recording, place: str, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
-    found, _ = calibration_of(recording, place)
+def _calibrated(recording: Recording, place: str, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
+    calibration, _ = calibration_of(recording, place)
     for operator in graph.operators:
-        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in found.settings.services:
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in calibration.settings.services:
             raise InputError(f"{place} is of another dataflow: it has no operator {operator.name!r}")
-    return found.settings, found.host_types
+    return calibration.settings, calibration.host_types

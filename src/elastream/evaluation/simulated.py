@@ -1,7 +1,6 @@
-"""Runs a policy on a simulated plant in the control loop of live runs, and returns the result.
+"""Run of a policy on a simulated plant, in the loop of live runs.
 
-It depends on `simulation` and `control`, which are independent of each other. Unlike in live runs a fault is raised:
-figures of a policy that failed in some rounds would be meaningless.
+Faults are raised: figures of a policy that failed in some rounds are meaningless.
 """
 
 import logging
@@ -28,20 +27,20 @@ from elastream.recording.observer import Ending, Header
 from elastream.simulator import Result, SimulatedPlant
 from elastream.simulator.plant import Advancing
 
+# share of rounds from which on a remark characterises a run
 OFTEN = 0.1
-"""Part of the rounds from which on what is said in them says something of a run."""
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What a run came to. decisions: of every planning round. refused: actions of the policy that were not carried out."""
+    """Result of a run with every round's decision."""
 
     result: Result
     decisions: tuple[Decision, ...]
 
     @property
     def refused(self) -> int:
-        """Actions of the policy that arbitration or back-off refused, and those that the plant refused or failed at."""
+        """Return how many actions were refused or failed."""
         return sum(
             sum(bool(proposal.refused) and proposal.by == decision.policy for proposal in decision.proposals)
             + sum(not outcome.succeeded for outcome in decision.outcomes)
@@ -50,19 +49,18 @@ class SimulatedRun:
 
     @property
     def lacked(self) -> tuple[Unknown, ...]:
-        """Metrics that the policy lacked for rounds in a row, each with the longest time for which it did."""
+        """Return missing metrics, each with its longest gap."""
         return longest_lacked(self.decisions)
 
     @property
     def remarked(self) -> str:
-        """What was remarked in most rounds, or refused by a rule for the number of hosts, if in `OFTEN` of them at least,
-        whatever the figures in it; as it was said last. Else empty."""
+        """Return the most frequent remark or refusal, figures aside, if in `OFTEN` of the rounds, else ""."""
         counts, last = Counter[str](), dict[str, str]()
         for decision in self.decisions:
             refused = (each.refused for each in decision.proposals if rule_of(each.refused))
-            said = {gist(each): each for each in (*decision.note.split("; "), *refused) if each}
-            counts.update(said.keys())
-            last |= said
+            texts = {gist(each): each for each in (*decision.note.split("; "), *refused) if each}
+            counts.update(texts.keys())
+            last |= texts
         most = counts.most_common(1)
         return last[most[0][0]] if most and most[0][1] >= OFTEN * len(self.decisions) else ""
 
@@ -77,11 +75,12 @@ def simulated(
     guards: GuardDocument | None = None,
     scaling: ScalingRules = NO_RULES,
 ) -> SimulatedRun:
-    """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
+    """Let `policy` plan every `period` seconds; close the plant at `until`.
 
-    look: receives every observation, one a period, that at `until` included. guards: in force all the time, as are the
-    key tables of the plant; external signals stay as they are at the start. scaling: rules for the number of hosts.
-    Raises ElastreamError where the plant or the policy fails, and whatever `look` raises.
+    Args:
+        look: Receives every observation, once a period.
+        guards: In force throughout; external signals keep their initial values.
+        scaling: Rules for the number of hosts.
     """
     plant.advance(plant.time + period)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)
@@ -97,7 +96,7 @@ def simulated(
 
 
 class SteeredPlant(Plant, Advancing, Protocol):
-    """A plant whose time passes when it is told to."""
+    """Plant whose time advances on request."""
 
 
 def steered(
@@ -110,7 +109,7 @@ def steered(
     extensions: Sequence[LoopExtension] = (),
     scaling: ScalingRules = NO_RULES,
 ) -> tuple[Decision, ...]:
-    """The same of any plant in simulated time, from now on; the decisions of every planning round."""
+    """Run `policy` on any plant in simulated time; return every round's decision."""
     watch = _Watch(look)
     limit = until - plant.time
     loop = Loop(
@@ -134,7 +133,7 @@ def steered(
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Keep the loop from logging its faults: the error that ends a simulated run says it, once."""
+    """Silence the loop's fault log: the raised error reports it."""
     of_loop = logging.getLogger(Loop.__module__)
     before, of_loop.disabled = of_loop.disabled, True
     try:
@@ -144,7 +143,7 @@ def _unlogged() -> Iterator[None]:
 
 
 class _Watch:
-    """Keeps decisions, hands observations on, and stops the run at its first fault."""
+    """Collects decisions and stops the run at its first fault."""
 
     def __init__(self, look: Callable[[Observation], None]) -> None:
         self._look = look

@@ -1,6 +1,6 @@
-"""Tries one policy in simulation: what it cost, and which part of the records was in time.
+"""Trial of one policy in simulation: cost, and fraction of records in time.
 
-A record that still waits at the end is in time only if it may wait longer: a run that leaves its load lying meets nothing.
+A record that waits at the end is in time only while its deadline lies ahead.
 """
 
 import math
@@ -28,21 +28,19 @@ from elastream.policies.value_cost.problem import Goal
 from elastream.settings import SimulateSettings
 from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
 
+# limit if the cloud sets none
 MOST_HOSTS = 1_000
-"""Most hosts at once where no cloud says how many."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What all policies of a comparison are tried on.
+    """Conditions that all policies of a comparison share.
 
     Attributes:
         seconds: Length of the load.
-        records: Records of the load.
-        constants: Constants of the simulator.
         period: Seconds between plans.
-        goal: Judges value and profit; None: they are not judged.
-        partitions_for: Most hosts, for which there are state partitions by default; None: those of `constants`.
+        goal: Judges value and profit, unless None.
+        partitions_for: Hosts that default state partitions suffice for; None: those of `constants`.
     """
 
     layout: Layout
@@ -58,22 +56,20 @@ class Scene:
 
     @property
     def max_hosts(self) -> int:
-        """Most hosts at once."""
         return self.settings.max_hosts or MOST_HOSTS
 
     @property
     def min_hosts(self) -> int:
-        """Fewest hosts at once, also at the start."""
+        """Return the fewest hosts at once, also at the start."""
         return self.settings.min_hosts or 1
 
     @property
     def costs(self) -> Costs:
-        """Costs and selectivities that are used in place of the declared ones."""
+        """Return costs and selectivities that replace the declared ones."""
         return self.prospect.costs
 
     @property
     def prospect(self) -> Prospect:
-        """What policies may know of the run before it begins."""
         return prospect_of(
             self.layout,
             self.settings.types,
@@ -84,7 +80,7 @@ class Scene:
         )
 
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
-        """The plant at its start, and the policy with what it takes from the run to come."""
+        """Return the initial plant and the prepared policy."""
         policy = policy.prepared(self.prospect)
         constants, types = self.constants, self.settings.types
         if self.partitions_for is not None:
@@ -112,14 +108,14 @@ class Scene:
 
 
 def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
-    """What `policy` comes to; `tell` is called with the simulated time as it passes."""
+    """Try `policy`; `tell` receives the simulated time."""
     plant, policy = scene.set_up(policy)
     watch = None if scene.goal is None else WorthWatch(scene.layout.graph, scene.goal, scene.period)
 
-    def look(seen: Observation) -> None:
-        tell(seen.time)
+    def look(observation: Observation) -> None:
+        tell(observation.time)
         if watch is not None:
-            watch.look(seen)
+            watch.look(observation)
 
     run = simulated(
         plant,
@@ -133,9 +129,10 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
     latency = scene.settings.latency
     waiting = sum(operator.queued for operator in run.result.operators.values())
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, latency)
-    kept = _compliance(run.result, latency, late)
+    compliance = _compliance(run.result, latency, late)
     merits = None if watch is None or scene.goal is None else merits_of(watch, scene.goal)
-    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late, merits, run.remarked)
+    result, remark = run.result, run.remarked
+    return Trial(name, result.cost, compliance, result, waiting, run.refused, run.lacked, late, merits, remark)
 
 
 def _overdue(
@@ -146,7 +143,7 @@ def _overdue(
     records: int,
     target_latency: float | None,
 ) -> float:
-    """Fraction of the records that have not reached a sink at the end, and were due so early that they are late."""
+    """Return the fraction of records queued and late at the end."""
     graph = layout.graph
     done: dict[str, float] = {}
     for name in graph.order:
@@ -164,15 +161,16 @@ def _overdue(
 
 
 def _compliance(result: Result, target_latency: float | None, overdue: float) -> float | None:
-    """Fraction of records in time: end to end where a target latency is given, else of operators' service levels.
+    """Return the fraction of records in time; None without promises.
 
-    overdue: fraction that still waits and is late by now; those are not in time. None where nothing is promised.
+    Args:
+        overdue: Fraction queued and late at the end.
     """
     if target_latency is None:
         if not any(operator.within for operator in result.operators.values()):
             return None
-        found = result.compliance(1.0)
-        return 0.0 if math.isnan(found) else found * (1 - overdue)
-    kept, finished = result.series[:, 5], result.series[:, 6]
-    seen = ~np.isnan(kept) & (finished > 0)
-    return float(np.average(kept[seen], weights=finished[seen])) * (1 - overdue) if seen.any() else 0.0
+        share = result.compliance(1.0)
+        return 0.0 if math.isnan(share) else share * (1 - overdue)
+    in_time, finished = result.series[:, 5], result.series[:, 6]
+    measured = ~np.isnan(in_time) & (finished > 0)
+    return float(np.average(in_time[measured], weights=finished[measured])) * (1 - overdue) if measured.any() else 0.0

@@ -1,7 +1,7 @@
-"""What a simulated run was worth, from what was observed: throughput, value, profit and stability, by instant.
+"""Worth of a simulated run: throughput, value, profit and stability by instant.
 
-The equations are `core.qos`'s; nothing here comes from what a policy believed. Throughput is given twice: of what came in
-an instant, and with what waited as it began (4.4), which is what policies hold.
+Equations are `core.qos`'s. Throughput is relative to an instant's arrivals, with and without the backlog at its begin
+(4.4).
 """
 
 import math
@@ -24,18 +24,20 @@ from elastream.policies.value_cost.reading import WorkHistory, read
 
 Live: TypeAlias = Mapping[str, Sequence[tuple[Edge, float]]]
 
+# least seconds of an instant: over less, throughput shows the rhythm of micro-batches
 SHORTEST = 60.0
-"""Seconds of an instant, at least: over less, a share of throughput is the rhythm of micro-batches."""
 NEARLY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """A run by instants; arrays of shape (instants,).
+    """Run by instants (arrays, NaN where unknown).
 
-    ends: seconds. throughput: relative, of the application, of what came in (4.7). waited: the same with what waited as the
-    instant began. value, value_all: of the application (4.3) over its dynamic operators, and over all. cost: money so far.
-    hosts: leased. Unknown is NaN.
+    Attributes:
+        ends: Seconds.
+        throughput: Relative throughput of arrivals (4.7).
+        waited: Likewise, with backlog.
+        value: Application value (4.3) over dynamic operators; `value_all` over all.
     """
 
     ends: Floats
@@ -48,51 +50,51 @@ class Worth:
 
     @property
     def mean_throughput(self) -> float:
-        """Mean relative throughput of what came in."""
+        """Return the mean of `throughput`."""
         return _mean(self.throughput)
 
     @property
     def mean_waited(self) -> float:
-        """Mean relative throughput with what waited."""
+        """Return the mean of `waited`."""
         return _mean(self.waited)
 
     @property
     def money(self) -> float:
-        """Money spent up to the end of the last instant."""
         return float(self.cost[-1]) if self.cost.size else math.nan
 
     def mean_value(self, over: str = "dynamic") -> float:
-        """Mean application value over the operators that Eq. 4.3 counts."""
+        """Return the mean application value (4.3)."""
         return _mean(self.value if over == "dynamic" else self.value_all)
 
     def profit(self, line: BreakEven | None, over: str = "dynamic") -> float:
-        """Profit of the run (4.8); NaN without a line."""
+        """Return the run's profit (4.8); NaN without a line."""
         return math.nan if line is None else line.profit(self.mean_value(over), self.money)
 
     def unstable(self, goal: Goal) -> int:
-        """Instants whose throughput, with what waited, is off the target by more than the tolerance (chi)."""
+        """Return the number of instants off the throughput target by more than the tolerance (chi)."""
         return off_target(self.waited, goal.throughput, goal.tolerance)
 
     def worst(self, instants: int) -> float:
-        """Least mean throughput, of what came in, over intervals of so many instants (5.2)."""
+        """Return the least mean throughput over so many instants (5.2)."""
         return worst_interval(self.throughput, instants)
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else math.nan
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if measured.size else math.nan
 
 
 def dynamic(graph: Graph) -> bool:
-    """Whether a dataflow has alternates or branches to choose from, so that its value can differ."""
+    """Return True if there are alternates or branches to choose from."""
     return bool(graph.choices) or any(len(operator.alternates) > 1 for operator in graph.operators)
 
 
 class WorthWatch:
-    """Takes the observations of a run, and says what it was worth.
+    """Computes a run's worth from its observations.
 
-    goal: its period is the length of the run. instant: seconds of one, at least SHORTEST. line: between the break-even
-    costs of the run; None until they are known: those of the goal, else what the first records cost.
+    Args:
+        goal: Its period is the run's length.
+        instant: Seconds, at least SHORTEST.
     """
 
     def __init__(self, graph: Graph, goal: Goal, instant: float = SHORTEST) -> None:
@@ -100,7 +102,7 @@ class WorthWatch:
         self.line: BreakEven | None = None
         self._history: WorkHistory | None = None
         self._instant = max(instant, SHORTEST)
-        self._seen = self._counted = self._began = 0.0
+        self._time = self._counted = self._began = 0.0
         self._selectivity = {
             each.name: next((a.selectivity for a in each.alternates if a.selectivity is not None), 1.0)
             for each in graph.operators
@@ -111,36 +113,34 @@ class WorthWatch:
         self._value = np.zeros(2)
         self._rows: list[tuple[float, ...]] = []
 
-    def look(self, seen: Observation) -> None:
-        """Take an observation, and what of its history is new."""
-        lasts, self._seen = seen.time - self._seen, seen.time
+    def look(self, observation: Observation) -> None:
+        lasts, self._time = observation.time - self._time, observation.time
         if lasts <= 0:
             return
         if self.line is None:
-            found = read(seen, self._goal, self._instant, self._history)
-            self._history = found.history
-            if self._goal.break_even_best is not None or found.history.break_even is not None:
-                self.line = found.problem.line
-        running = [value_of(self._graph, seen.composition, over) for over in ("dynamic", "all")]
+            reading = read(observation, self._goal, self._instant, self._history)
+            self._history = reading.history
+            if self._goal.break_even_best is not None or reading.history.break_even is not None:
+                self.line = reading.problem.line
+        running = [value_of(self._graph, observation.composition, over) for over in ("dynamic", "all")]
         self._value += lasts * np.array(running)
-        live = live_edges(self._graph, seen.composition)
-        if seen.context.layout.unchained:
-            newest = Sample(seen.time - seen.operators.age(Metric.PROCESSED_RATE), seen.operators)
-            for sample in (*seen.history, newest):
+        live = live_edges(self._graph, observation.composition)
+        if observation.context.layout.unchained:
+            newest = Sample(observation.time - observation.operators.age(Metric.PROCESSED_RATE), observation.operators)
+            for sample in (*observation.history, newest):
                 if sample.time > self._counted:
                     self._count(sample.operators, sample.time - self._counted, live)
                     self._counted = sample.time
         else:
-            self._count_whole(seen, lasts)
-        if seen.time - self._began >= self._instant - NEARLY:
-            self._close(seen, live)
+            self._count_whole(observation, lasts)
+        if observation.time - self._began >= self._instant - NEARLY:
+            self._close(observation, live)
 
     def worth(self) -> Worth:
-        """What it came to so far, in whole instants."""
+        """Return the worth so far, in whole instants."""
         return Worth(*np.array(self._rows, dtype=np.float64).reshape(-1, len(fields(Worth))).T)
 
     def _count(self, frame: Frame, lasts: float, live: Live) -> None:
-        """Count a monitoring period in which every operator was measured."""
         graph = self._graph
         for name in graph.by_name:
             done, emitted = frame.value(name, Metric.PROCESSED_RATE), frame.value(name, Metric.EMITTED_RATE)
@@ -153,38 +153,37 @@ class WorthWatch:
             left = math.fsum([part * frame.value(source, Metric.EMITTED_RATE) for source, part in parts])
             self._add(name, lasts * left, lasts * could[name])
 
-    def _count_whole(self, seen: Observation, lasts: float) -> None:
-        """Count what the application took and committed, where operators run together."""
+    def _count_whole(self, observation: Observation, lasts: float) -> None:
+        """Count arrivals and commits of a chained application."""
         metrics = (Metric.THROUGHPUT, Metric.ARRIVAL_RATE)
-        done, came = (lasts * seen.application.value(self._graph.name, metric) for metric in metrics)
+        done, came = (lasts * observation.application.value(self._graph.name, metric) for metric in metrics)
         self._add(self._graph.name, done, came)
 
     def _add(self, name: str, done: float, could: float) -> None:
         self._done[name] = self._done.get(name, 0.0) + done
         self._could[name] = self._could.get(name, 0.0) + could
 
-    def _close(self, seen: Observation, live: Live) -> None:
-        """End an instant."""
+    def _close(self, observation: Observation, live: Live) -> None:
         waiting = rates_over(self._graph, live, self._waits, self._selectivity)
         waiting[self._graph.name] = math.fsum(self._waits.values())
         most = {name: could + waiting[name] for name, could in self._could.items()}
-        value, value_all = (self._value / (seen.time - self._began)).tolist()
-        cost = seen.application.value(self._graph.name, Metric.COST)
+        value, value_all = (self._value / (observation.time - self._began)).tolist()
+        cost = observation.application.value(self._graph.name, Metric.COST)
         shares = _share(self._done, self._could), _share(self._done, most)
-        self._rows.append((seen.time, *shares, value, value_all, cost, float(len(seen.leases))))
-        backlogs = seen.operators.column(Metric.BACKLOG).tolist()
-        self._waits = {name: waits for name, waits in zip(seen.operators.ids, backlogs, strict=True) if waits > 0}
-        self._began, self._done, self._could, self._value = seen.time, {}, {}, np.zeros(2)
+        self._rows.append((observation.time, *shares, value, value_all, cost, float(len(observation.leases))))
+        backlogs = observation.operators.column(Metric.BACKLOG).tolist()
+        self._waits = {name: waits for name, waits in zip(observation.operators.ids, backlogs, strict=True) if waits > 0}
+        self._began, self._done, self._could, self._value = observation.time, {}, {}, np.zeros(2)
 
 
 def _share(done: Mapping[str, float], could: Mapping[str, float]) -> float:
-    """Mean over the outputs of what was done of what could be; 1 where nothing could, NaN where one is unknown."""
+    """Return the mean ratio of `done` to `could`: 1 where nothing could, NaN where unknown."""
     parts = [min(1.0, done[name] / most) if most == most else math.nan for name, most in could.items() if most != 0]
     return math.fsum(parts) / len(parts) if parts else 1.0
 
 
 def value_of(graph: Graph, composition: Composition, over: str = "dynamic") -> float:
-    """Application value of what runs (4.3), over operators and choices with alternates, or over all operators."""
+    """Return the application value (4.3) over elements with alternates ("dynamic") or over all operators."""
     return application_value(
         [
             composition.alternate(each).value / (max(a.value for a in each.alternates) or 1.0)
@@ -199,17 +198,16 @@ def value_of(graph: Graph, composition: Composition, over: str = "dynamic") -> f
 
 
 def _branches(graph: Graph) -> Mapping[str, Mapping[str, float]]:
-    """Values of the branches of each choice."""
-    found: dict[str, dict[str, float]] = {name: {} for name in graph.choices}
+    values: dict[str, dict[str, float]] = {name: {} for name in graph.choices}
     for edge in graph.edges:
         if edge.choice is not None:
-            found[edge.choice][edge.target] = edge.value
-    return found
+            values[edge.choice][edge.target] = edge.value
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class Merits:
-    """The columns of a comparison. throughput: of what came in; value, profit: of the run; unstable: chi, of `instants`."""
+    """Columns of a comparison; `unstable` (chi) counts among `instants`."""
 
     throughput: float
     value: float
@@ -219,7 +217,6 @@ class Merits:
 
 
 def merits_of(watch: WorthWatch, goal: Goal) -> Merits:
-    """What a run that was watched came to."""
     worth = watch.worth()
     return Merits(
         worth.mean_throughput,
@@ -231,9 +228,8 @@ def merits_of(watch: WorthWatch, goal: Goal) -> Merits:
 
 
 def goal_of(graph: Graph, policies: Iterable[Policy], seconds: float) -> Goal | None:
-    """What the policies of a comparison are judged by: the goal of the first that has one, else the default one where
-    there is something to choose from; None where nothing of it applies."""
-    found = next((each.goal for each in policies if isinstance(each, ValueCost)), None)
-    if found is None and not dynamic(graph):
+    """Return the first goal of `policies`, else the default if the dataflow is dynamic."""
+    goal = next((each.goal for each in policies if isinstance(each, ValueCost)), None)
+    if goal is None and not dynamic(graph):
         return None
-    return replace(found or Goal(), period=seconds)
+    return replace(goal or Goal(), period=seconds)

@@ -1,1 +1,1 @@
-"""What chooses alternates and branches: guards in CEL over signals, compiled and evaluated apart from the data path."""
+"""Guards: CEL conditions over signals that select alternates and branches."""

@@ -1,4 +1,4 @@
-"""A guard file: the signals and the guards of a dataflow, as YAML beside it and never inside it.
+"""Guard file: signals and guards of a dataflow, as YAML.
 
     dataflow: demand_response
     signals:
@@ -30,7 +30,7 @@ from elastream.documents.user_code import near
 from elastream.errors import DataflowError
 from elastream.guards.evaluator import Element, Guard, held_for
 from elastream.guards.exclusion import not_exclusive
-from elastream.guards.language import MAX_WINDOW_S, GuardError, Language, is_name, refuse_name
+from elastream.guards.language import MAX_WINDOW_S, GuardError, Language, check_name, is_name
 from elastream.guards.subject import Subject, system_signals
 from elastream.guards.tree import Node, signals_of
 from elastream.units import format_duration
@@ -38,8 +38,8 @@ from elastream.units import format_duration
 MAX_GUARDS = 100_000  # of a file: aliases of YAML write many in few words
 FEEDS = ("file", "http", "kafka")
 SERVERS = "127.0.0.1:9092"
+# default of `stale` for a polled signal, in polls without success
 STALE_POLLS = 3
-"""Default of `stale` for a polled signal, in polls without success."""
 FORM = "a guard file is a mapping with the keys 'signals' and 'guards'"
 
 
@@ -48,7 +48,7 @@ def _kind_alone(value: object) -> object:
 
 
 class FeedKeys(Keys):
-    """Where an external signal is polled: a file, an address, or a topic."""
+    """Source of an external signal."""
 
     file: str | None = None
     http: str | None = None
@@ -67,21 +67,19 @@ class FeedKeys(Keys):
         return self
 
     def built(self, folder: Path) -> Feed:
-        """Return the feed; paths are relative to `folder`."""
         kind = next(kind for kind in FEEDS if getattr(self, kind) is not None)
         place = str(folder / self.file) if self.file is not None else str(getattr(self, kind))
         return Feed(kind, place, self.every, self.field, (self.servers or SERVERS) if kind == "kafka" else "")
 
 
 class SignalKeys(Keys):
-    """A signal: its type, after how long a value counts as unknown, and where it is polled if it is external."""
+    """Signal: type, time until it is unknown, and source if external."""
 
     kind: Literal["number", "truth", "text"] = "number"
     stale: Annotated[Duration, Field(gt=0)] | None = None
     from_: FeedKeys | None = Field(None, alias="from")
 
     def built(self, name: str, folder: Path) -> Signal:
-        """Return the signal; the files that it names are relative to `folder`."""
         feed = None if self.from_ is None else self.from_.built(folder)
         # A topic's value stands until the next message: how often one comes is not known here.
         lasts = math.inf if feed is None or feed.kind == "kafka" else STALE_POLLS * feed.every
@@ -89,7 +87,7 @@ class SignalKeys(Keys):
 
 
 class GuardKeys(Keys):
-    """The guard of one alternate: `when`, or `on` and `off`; a value; or both."""
+    """Guard of one alternate: `when`, or `on` and `off`; a value; or both."""
 
     when: str | None = None
     on: str | None = None
@@ -111,15 +109,12 @@ class GuardKeys(Keys):
 
     @property
     def text(self) -> str:
-        """Its conditions as they are written, on one line."""
         conditions = {"when": self.when, "on": self.on, "off": self.off}
         text = ", ".join(f"{key} {' '.join(each.split())}" for key, each in conditions.items() if each is not None)
         return f"{text}, for {format_duration(self.for_)}" if text and self.for_ else text or "always"
 
 
 class GuardFileKeys(Keys):
-    """A whole guard file."""
-
     dataflow: str | None = None
     signals: dict[str, Annotated[SignalKeys, BeforeValidator(_kind_alone)]] = Field(default_factory=dict)
     guards: dict[str, Annotated[dict[str, GuardKeys], Field(min_length=1)]] = Field(min_length=1)
@@ -127,10 +122,10 @@ class GuardFileKeys(Keys):
 
 @dataclass(frozen=True)
 class GuardDocument:
-    """A guard file that was checked.
+    """Checked guard file.
 
-    signals: declared ones, and those of the dataflow and the system that it reads. system: names of the latter. elements:
-    with their guards. text: of the file.
+    Attributes:
+        system: Names of the system's signals.
     """
 
     path: Path
@@ -141,23 +136,22 @@ class GuardDocument:
 
     @property
     def size(self) -> str:
-        """Its numbers of guards and elements, for people."""
         guards = sum(len(element.guards) for element in self.elements)
         return f"{counted(guards, 'guard')} of {counted(len(self.elements), 'element')}"
 
 
 def load_guards(path: Path, about: Graph | Subject | None = None) -> GuardDocument:
-    """Read and check the guard file `path`, also against the dataflow `about` if there is one.
+    """Read and check a guard file, also against `about` if given.
 
     Raises:
-        InputError: for an unreadable file.
-        DataflowError: with file, line and column, for everything else.
+        InputError: The file is unreadable.
+        DataflowError: Anything else, with file, line and column.
     """
     return parse_guards(text_of(path), path, about)
 
 
 def parse_guards(text: str, path: Path, about: Graph | Subject | None = None) -> GuardDocument:
-    """Check the text of a guard file; `path` is where it came from, for errors and for the files that it names."""
+    """Check a guard file's text; `path` serves errors and relative paths."""
     subject = Subject.of(about) if isinstance(about, Graph) else about
     file = parse_yaml(text, path, FORM, columns=True)
     _check_size(file)
@@ -177,7 +171,6 @@ def parse_guards(text: str, path: Path, about: Graph | Subject | None = None) ->
 
 
 def _check_size(file: Located) -> None:
-    """Refuse too many guards before each of them is looked at."""
     written = file.data.get("guards")
     each = [len(of) for of in written.values() if isinstance(of, Mapping)] if isinstance(written, Mapping) else []
     if (count := sum(each)) > MAX_GUARDS:
@@ -187,7 +180,7 @@ def _check_size(file: Located) -> None:
 def _declared(
     file: Located, keys: GuardFileKeys, domain: Mapping[str, Signal], system: Mapping[str, Signal]
 ) -> dict[str, Signal]:
-    """Return the signals of the file, which may repeat one of the dataflow to say when it counts as unknown."""
+    """Return the file's signals; those of the dataflow may only change `stale`."""
     declared = {}
     for name, each in keys.signals.items():
         signal = each.built(name, file.path.parent)
@@ -198,7 +191,7 @@ def _declared(
         if name in domain and signal.kind is not domain[name].kind:
             raise file.error(("signals", name), f"{name!r} is a {domain[name].kind} in the dataflow, not a {signal.kind}")
         with file.at(("signals", name)):
-            refuse_name(name)
+            check_name(name)
         declared[name] = signal
     return declared
 
@@ -228,7 +221,6 @@ def _element(file: Located, language: Language, name: str, keys: Mapping[str, Gu
 
 
 def _check_names(file: Located, loc: Loc, keys: Mapping[str, Any], about: Subject) -> None:
-    """Refuse elements and alternates that the dataflow does not have."""
     name, elements = str(loc[-1]), about.elements
     if name in about.both:
         raise file.error(loc, f"{name!r} is both an operator with alternates and a choice: rename one")
@@ -246,7 +238,6 @@ def _check_names(file: Located, loc: Loc, keys: Mapping[str, Any], about: Subjec
 
 
 def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -> Node:
-    """Return `check(text)`; an error in it names file, line and column."""
     try:
         return check(text)
     except GuardError as error:
@@ -255,7 +246,7 @@ def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -
 
 
 def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int]:
-    """Return line and column in the file, from 1, of a place in the text at `loc`."""
+    """Return line and column in the file, from 1, of a position at `loc`."""
     node: Any = file.data
     for step in loc[:-1]:
         node = node[step]
@@ -277,7 +268,7 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
 
 
 def _folded(rows: list[str], row: int, start: int, column: int) -> tuple[int, int]:
-    """Return row and column of character `column` of a folded text that begins at `start` of `row`."""
+    """Return row and column of character `column` of a folded text."""
     while column > (length := len(rows[row].rstrip()) - start) + 1 and row + 1 < len(rows):
         column -= length + 1
         row += 1

@@ -1,7 +1,6 @@
-"""Guards of dynamic elements (thesis, 3.2), and their evaluation round by round.
+"""Evaluation of guards of dynamic elements (thesis, 3.2), round by round.
 
-An element is an operator with several alternates or a choice with several branches. Decisions depend on the readings and
-their times alone, so that a recorded run gives the same ones again.
+Decisions depend on readings and times alone, so a recorded run reproduces them.
 """
 
 import math
@@ -20,11 +19,12 @@ DEFAULT_RATE_WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The guard of one alternate or branch (p. 49, step 4).
+    """Guard of one alternate or branch (p. 49, step 4).
 
-    activate: condition under which it becomes active, None: it always is. deactivate: condition under which it ceases to
-    be, None: the negation of `activate`. value: a number in [0, 1], or an expression whose values are set in relation to
-    the best. text: its conditions as they were written.
+    Attributes:
+        activate: Condition to become active; None: always.
+        deactivate: Condition to become inactive; None: not `activate`.
+        value: Number in [0, 1], or an expression relative to the best.
     """
 
     alternate: str
@@ -36,20 +36,20 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A dynamic element, with the guards of its alternates or branches in their order."""
+    """Operator with several alternates, or choice with several branches."""
 
     name: str
     guards: tuple[Guard, ...]
 
 
 def held_for(condition: Node, seconds: float) -> Node:
-    """Return the condition that `condition` holds for `seconds` without a break."""
+    """Return `condition`, held for `seconds` without a break."""
     return Call("held", (condition, Literal("string", f"{seconds!r} s")), condition.at) if seconds else condition
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A function of time. name: by which its value is read. inputs: operands of a round. signal: whose samples it takes."""
+    """Function of time; reads of `name` give its value."""
 
     name: str
     memory: SampleWindow | Age | Persistence | Order
@@ -59,13 +59,10 @@ class _Part:
 
 
 class Evaluator:
-    """The guards of a dataflow at work; `standings` is the decision of the last round, by element.
+    """Evaluates a dataflow's guards; `standings` has the last decisions by element.
 
     Args:
-        elements: with trees that are checked against `signals`.
-        signals: that the guards read.
-        before: evaluator of the version in force until now. Functions of time and active guards that both versions have
-            keep their memory.
+        before: Previous evaluator, whose unchanged functions and guards keep their memory.
     """
 
     def __init__(self, elements: Iterable[Element], signals: Iterable[Signal], before: "Evaluator | None" = None) -> None:
@@ -91,7 +88,7 @@ class Evaluator:
             self._active |= before._active & guards.keys()
 
     def _interpretable(self, guard: Guard) -> Guard:
-        """Return `guard` with reads of parts in place of its functions of time."""
+        """Return `guard` with functions of time replaced by reads."""
         value = guard.value if isinstance(guard.value, float | int) else self._without_time(guard.value)
         activate, deactivate = (
             None if tree is None else self._without_time(tree) for tree in (guard.activate, guard.deactivate)
@@ -103,7 +100,7 @@ class Evaluator:
         return substitute(tree, self._names)
 
     def _add_parts(self, tree: Node) -> None:
-        """Add a part for each function of time in `tree`, each behind those that it reads."""
+        """Add each function of time in `tree` behind its inputs."""
         if not isinstance(tree, Call) or tree in self._parts:
             return
         for arg in tree.args:
@@ -122,8 +119,8 @@ class Evaluator:
         """Decide anew.
 
         Args:
-            now: does not decrease from round to round.
-            readings: newest ones; a signal that is left out is as it was.
+            now: Never decreases.
+            readings: Newest ones; absent signals are unchanged.
         """
         now = self._now = max(now, self._now)
         values = self._values
@@ -147,7 +144,6 @@ class Evaluator:
             self._values[name] = None if stale else self._newest[name]
 
     def _decide(self, element: Element, guards: list[Guard]) -> GuardDecision:
-        """Advance the guards of an element and return its new decision."""
         unknown: dict[str, tuple[str, ...]] = {}
         for written, guard in zip(element.guards, guards, strict=True):
             if guard.activate is None:
@@ -177,7 +173,7 @@ class Evaluator:
         return last if last is not None and last == decision else decision
 
     def _missing(self, tree: Node | None) -> tuple[str, ...]:
-        """Return the unknown signals of an undecided condition, else all that it reads."""
+        """Return the unknown signals of an undecided condition, else all."""
         signals = signals_of(tree)
         return tuple(name for name in signals if self._values[name] is None) or signals
 
@@ -198,8 +194,7 @@ def _memory(function: str, args: tuple[Node, ...]) -> SampleWindow | Age | Persi
 def _relative(guards: list[Guard], values: Values) -> dict[str, float]:
     """Return relative values v = F / max F (thesis, 3.2.4, Eq. 4.1).
 
-    A value below 0 counts as 0. Without a positive one none is known, which is NaN. Values that are all fixed stay as they
-    are.
+    Negative values count as 0; without a positive one all are NaN. Fixed values stay.
     """
     if all(isinstance(guard.value, float | int) for guard in guards):
         return {guard.alternate: float(guard.value) for guard in guards if isinstance(guard.value, float | int)}

@@ -1,7 +1,6 @@
-"""Search for readings under which not exactly one activation guard is active: sum of g not 1 (thesis, 3.2.4).
+"""Search for readings that activate not exactly one guard (thesis, 3.2.4).
 
-Guards that compare each of a few signals with constants divide the signals' values into cells in which nothing changes. One
-value of each cell is tried. Guards of other forms are neither proved nor refused.
+Comparisons with constants divide values into cells, and one value of each is tried. Other guards pass untested.
 """
 
 from collections.abc import Sequence
@@ -20,11 +19,11 @@ _COMPARISONS = frozenset({"_<_", "_<=_", "_>_", "_>=_", "_==_", "_!=_"})
 
 
 class _OtherForm(Exception):
-    """A guard is not made of comparisons with constants."""
+    """Guard with more than comparisons with constants."""
 
 
 def not_exclusive(guards: Sequence[Guard]) -> str:
-    """Return a sentence with readings under which not exactly one of `guards` is active; empty if none is found."""
+    """Return readings, in a sentence, under which not exactly one of `guards` is active, or ""."""
     trees = [guard.activate for guard in guards]
     if any(guard.deactivate for guard in guards):
         return ""
@@ -83,7 +82,6 @@ def _collect(tree: Node, constants: dict[Node, set[float | str]], truths: dict[N
 
 
 def _representatives(constants: set[float | str]) -> list[float | str]:
-    """Return the constants and a value of each interval between them."""
     numbers = sorted(each for each in constants if not isinstance(each, str))
     if not numbers:
         texts = sorted(str(each) for each in constants)

@@ -1,4 +1,4 @@
-"""Evaluation of checked trees in the three-valued logic of CEL: None is unknown."""
+"""Evaluation of checked trees in CEL's three-valued logic: None is unknown."""
 
 import math
 import operator
@@ -12,17 +12,12 @@ from elastream.guards.tree import Literal, Node, Read
 Values: TypeAlias = Mapping[str, SignalValue | None]
 _Rule: TypeAlias = Callable[[tuple[Node, ...], Values], Any]
 
+# CEL's whole numbers are in [-INT64, INT64); a result outside is unknown
 INT64 = 2**63
-"""CEL's whole numbers are in [-INT64, INT64); a result outside is an error, which counts as unknown."""
 
 
 def evaluate(tree: Node, values: Values) -> Any:
-    """Return the value of `tree`, None if it is unknown.
-
-    Args:
-        tree: without functions of time; `evaluator` replaces those by reads.
-        values: by the names that `tree` reads.
-    """
+    """Return the value of `tree` without functions of time, None if unknown."""
     if isinstance(tree, Read):
         return values[tree.signal]
     if isinstance(tree, Literal):
@@ -31,14 +26,14 @@ def evaluate(tree: Node, values: Values) -> Any:
 
 
 def _either(args: tuple[Node, ...], values: Values) -> bool | None:
-    """Disjunction: a true side decides, even if the other is unknown."""
+    """Return the disjunction: one true side decides."""
     if (left := evaluate(args[0], values)) is True or (right := evaluate(args[1], values)) is True:
         return True
     return None if left is None or right is None else False
 
 
 def _both(args: tuple[Node, ...], values: Values) -> bool | None:
-    """Conjunction: a false side decides, even if the other is unknown."""
+    """Return the conjunction: one false side decides."""
     if (left := evaluate(args[0], values)) is False or (right := evaluate(args[1], values)) is False:
         return False
     return None if left is None or right is None else True
@@ -54,7 +49,7 @@ def _known(args: tuple[Node, ...], values: Values) -> bool:
 
 
 def _divide(left: float, right: float) -> float:
-    """Divide as IEEE 754 does, by zero too."""
+    """Divide as IEEE 754 does."""
     if right:
         return left / right
     return math.nan if not left or left != left else math.copysign(math.inf, left) * math.copysign(1.0, right)
@@ -68,7 +63,7 @@ def _quotient(left: int, right: int) -> int | None:
 
 
 def _remainder(left: int, right: int) -> int | None:
-    """Return the remainder with the sign of the dividend; unknown by zero."""
+    """Return the remainder with the dividend's sign."""
     return None if not right else abs(left) % abs(right) * (-1 if left < 0 else 1)
 
 
@@ -86,7 +81,7 @@ _OPERATIONS: Mapping[str, Callable[..., SignalValue]] = {
 
 
 def _strict(operation: Callable[..., Any]) -> _Rule:
-    """Return the rule of an operation that is unknown where an operand is."""
+    """Return the rule of an operation that needs all operands."""
 
     def rule(args: tuple[Node, ...], values: Values) -> Any:
         operands = [evaluate(arg, values) for arg in args]
@@ -104,7 +99,6 @@ def _within_int64(operation: Callable[..., int | None]) -> Callable[..., int | N
 
 
 def _rule_of(overload: Overload) -> _Rule | None:
-    """Return the rule of an operator or function; None for functions of time."""
     name = overload.function
     if name in _LOGIC:
         return _LOGIC[name]

@@ -1,7 +1,6 @@
-"""The language of guards: CEL, parsed and type-checked by Google's implementation, with functions of time added.
+"""Language of guards: CEL, checked by Google's implementation, with functions of time.
 
-Only what is in `OVERLOADS` exists: no macros, maps, regular expressions or loops. An expression takes at most as many steps
-as it has nodes, and reaches nothing but its signals.
+There are no macros, maps, regular expressions or loops. Evaluation takes at most a step per node.
 """
 
 import difflib
@@ -19,12 +18,12 @@ from elastream.guards.tree import Call, Literal, Node, Read, Unsupported, decode
 
 MAX_TEXT_LENGTH = 10_000
 MAX_NODES = 1_000  # CEL's parser bounds the depth besides, by 32
+# longest window or persistence
 MAX_WINDOW_S = 7 * 86_400.0
-"""The longest window or persistence."""
 
 
 class GuardError(ElastreamError):
-    """Guard text is invalid; line and column, from 1, are those in the text."""
+    """Invalid guard text, with line and column."""
 
     def __init__(self, sentence: str, line: int = 1, column: int = 1) -> None:
         super().__init__(sentence)
@@ -33,7 +32,7 @@ class GuardError(ElastreamError):
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """An operator or function for operands of certain types. member: called as `text.startsWith(...)`."""
+    """Operator or function for operands of certain types. `member`: called as `text.startsWith(...)`."""
 
     id: str
     function: str
@@ -52,11 +51,7 @@ def _table(text: str) -> dict[str, Overload]:
 
 
 def _numeric(functions: Mapping[str, str], result: str) -> str:
-    """Return the lines of binary operators on numbers of both kinds.
-
-    CEL compares an int with a double, but adds equal kinds only. Guards convert whole numbers, so that `2 * backlog > 10.0`
-    is valid.
-    """
+    """Return binary operators on numbers. Unlike CEL, guards mix int and double."""
     lines = []
     for name, function in functions.items():
         for left in ("double", "int"):
@@ -71,6 +66,7 @@ _COMPARED = {"less": "_<_", "less_equals": "_<=_", "greater": "_>_", "greater_eq
 _COMPUTED = {"add": "_+_", "subtract": "_-_", "multiply": "_*_", "divide": "_/_"}
 _EQUAL = {"equals": "_==_", "not_equals": "_!=_"}
 
+# overloads by id
 OVERLOADS: Mapping[str, Overload] = _table(f"""
 logical_or _||_ bool bool bool
 logical_and _&&_ bool bool bool
@@ -112,12 +108,11 @@ age_string age double string
 held held bool bool string
 then then bool bool bool string
 """)
-"""By id."""
 
+# functions of signals: the first operand is a signal's name, not a value
 OF_SIGNALS = frozenset({"avg", "min", "max", "sum", "stddev", "rate", "count", "known", "age"})
-"""Functions whose first operand is a signal by name, not a value."""
+# functions of conditions over time; their last operand is a duration
 OF_CONDITIONS = frozenset({"held", "then"})
-"""Functions of conditions over time. Their last operand is a duration, as is that of functions of signals with two."""
 
 _TYPES = {
     "bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING,
@@ -132,34 +127,29 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
 _KEYWORDS = """
 true false null in as break const continue else for function if import let loop package namespace return var void while
 """
+# words of CEL that no signal's name may contain
 RESERVED = frozenset(_KEYWORDS.split())
-"""Words of CEL that cannot be a part of a signal's name."""
 
 
 def is_name(name: str) -> bool:
-    """Return True if a signal can have this name."""
     return _NAME.match(name) is not None and not RESERVED & set(name.split("."))
 
 
-def refuse_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise GuardError if no signal can have this name."""
     if not is_name(name):
         raise GuardError(f"a signal cannot be called {name!r}: letters, digits and _, parts joined with '.'")
 
 
 class Language:
-    """Guards' CEL over certain signals.
-
-    Raises:
-        GuardError: for two signals of one name and for names that CEL does not have, such as those with a hyphen.
-    """
+    """CEL over certain signals. Names and texts that are invalid raise GuardError."""
 
     def __init__(self, signals: Iterable[Signal]) -> None:
         self.signals: dict[str, Signal] = {}
         for signal in signals:
             if signal.name in self.signals:
                 raise GuardError(f"two signals are called {signal.name!r}")
-            refuse_name(signal.name)
+            check_name(signal.name)
             self.signals[signal.name] = signal
         overloads: dict[str, list[Any]] = {}
         for each in OVERLOADS.values():
@@ -177,11 +167,11 @@ class Language:
         )
 
     def condition(self, text: str) -> Node:
-        """Return the tree of a truth value. Raises GuardError with line and column."""
+        """Return the tree of a truth value."""
         return self._checked(text, ("bool",), "a guard is a truth value")
 
     def number(self, text: str) -> Node:
-        """Return the tree of a number, for value functions. Raises GuardError with line and column."""
+        """Return the tree of a number."""
         return self._checked(text, ("double", "int"), "a value is a number")
 
     def _checked(self, text: str, results: tuple[str, ...], rule: str) -> Node:
@@ -220,7 +210,7 @@ class Language:
                 raise GuardError(str(error), *_place(text, last.at)) from None
 
     def _explained(self, answer: str) -> GuardError:
-        """Return the first error of CEL's checker, in the words of guards."""
+        """Return the checker's first error in the words of guards."""
         if (report := _REPORTED.search(answer)) is None:
             if "recursion" in answer:
                 return GuardError("the expression is nested too deeply: at most 32 levels")
@@ -252,7 +242,7 @@ class Language:
 
 
 def seconds_of(literal: Literal) -> float:
-    """Return the duration of a text such as '5m'. Raises ElastreamError unless it is above 0 and at most MAX_WINDOW_S."""
+    """Return the duration of a text such as '5m', or raise ElastreamError outside (0, MAX_WINDOW_S]."""
     seconds = units.duration(str(literal.value))
     if not 0 < seconds <= MAX_WINDOW_S:
         raise ElastreamError(f"the duration {literal.value!r} is out of range: above 0 and at most 7 days")

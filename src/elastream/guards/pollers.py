@@ -1,7 +1,6 @@
-"""External signals: files, HTTP addresses and Kafka topics, polled by threads of their own.
+"""External signals: files, HTTP addresses and Kafka topics, polled by threads.
 
-The control loop reads what was last heard and never waits for anybody; it imports none of the clients. What a guard makes
-of a source that answers no more is the signal's staleness: a failed poll leaves the last reading to age.
+Control never waits for them. After a failed poll the last reading ages.
 """
 
 import json
@@ -20,36 +19,35 @@ from elastream.dataflow.signals import Feed, Signal, SignalKind, SignalReading, 
 from elastream.errors import DataflowError, ElastreamError, InputError, in_one_line, needed_by
 from elastream.guards.document import GuardDocument
 
+# bytes of an answer that are read: a signal is one value
 LONGEST = 1_000_000
-"""Bytes of an answer that are read: a signal is one value."""
+# seconds; httpx's default, named because a signal's age depends on it
 TIME_OUT = 5.0
-"""Seconds that an address has to answer: httpx's own default, named here because the age of a signal depends on it."""
+# whole numbers beyond it are infinite as floats
 LARGEST = 1 << 1000
-"""Whole numbers beyond it are no finite number."""
+# seconds between polls: control looks once a second
 LEAST_EVERY = 0.05
-"""Least seconds between polls: control looks once a second, so that more often serves nobody."""
 
 log = logging.getLogger(__name__)
 
-Heard: TypeAlias = tuple[bytes, float]
-"""What a source said, and how many seconds ago that was so."""
+# answer of a source, and its age in seconds
+Answer: TypeAlias = tuple[bytes, float]
 
 
 class Reader(Protocol):
-    """One source under way. Raises ElastreamError or OSError where a poll fails."""
+    """Open source. A failed poll raises ElastreamError or OSError."""
 
-    def poll(self) -> Heard | None:
-        """What it says now; None: nothing new."""
+    def poll(self) -> Answer | None:
+        """Return the present answer, None if nothing is new."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PolledPlace:
-    """What is polled at once for all signals that come from there."""
+    """Source polled for all its signals."""
 
     kind: str
     place: str
@@ -60,7 +58,7 @@ class PolledPlace:
 
 
 class Pollers:
-    """The external signals of one run. clock: the time of the run, in seconds, from any thread."""
+    """External signals of one run; `clock` returns its seconds from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -70,70 +68,70 @@ class Pollers:
         self._threads: dict[PolledPlace, Polling] = {}
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Poll the feeds of these signals and no others; those polled before keep their newest reading.
+        """Poll the feeds of these signals only; earlier ones keep their reading.
 
-        Raises DataflowError for a feed that cannot be polled, EnvironmentProblem where its client is not installed; the
-        feeds followed before are then polled as before.
+        Raises:
+            DataflowError: A feed cannot be polled; nothing changes.
+            EnvironmentProblem: A client is not installed.
         """
-        wanted: dict[PolledPlace, tuple[Signal, ...]] = {}
+        sources: dict[PolledPlace, tuple[Signal, ...]] = {}
         every: dict[PolledPlace, float] = {}
         for signal in signals:
             if (feed := signal.feed) is not None:
                 source = source_of(signal.name, feed)
-                wanted[source] = (*wanted.get(source, ()), signal)
+                sources[source] = (*sources.get(source, ()), signal)
                 every[source] = min(every.get(source, feed.every), feed.every)
-        kept = {_what(signal) for followed in wanted.values() for signal in followed}
+        current = {_what(signal) for followed in sources.values() for signal in followed}
         with self._lock:
             before = [signal for followed in self._followed.values() for signal in followed]
             for signal in before:
-                if _what(signal) not in kept:
+                if _what(signal) not in current:
                     self._readings.pop(signal.name, None)
-            self._followed = wanted
-        for source in [source for source in self._threads if source not in wanted]:
+            self._followed = sources
+        for source in [source for source in self._threads if source not in sources]:
             self._threads.pop(source).stop()
         for source, seconds in every.items():
             if (running := self._threads.get(source)) is None:
-                self._threads[source] = Polling(source, seconds, self._heard)
+                self._threads[source] = Polling(source, seconds, self._store)
             else:
                 running.look(seconds)
 
     def newest(self) -> Signals:
-        """The newest reading of each signal; one that was never heard of is left out."""
+        """Return each signal's newest reading."""
         with self._lock:
             return dict(self._readings)
 
     def close(self) -> None:
-        """Poll nothing any more."""
         self.follow(())
 
-    def _heard(self, source: PolledPlace, said: bytes, ago: float) -> str:
-        """Keep what was heard; returns what is wrong with it."""
-        taken, problems = self._clock() - ago, []
+    def _store(self, source: PolledPlace, answer: bytes, ago: float) -> str:
+        """Store an answer; return what is wrong with it."""
+        at, problems = self._clock() - ago, []
         with self._lock:
             for signal in self._followed.get(source, ()):
-                value, problem = value_of(said, signal.kind, signal.feed.field if signal.feed else "")
-                self._readings[signal.name] = SignalReading(value, taken)
+                value, problem = value_of(answer, signal.kind, signal.feed.field if signal.feed else "")
+                self._readings[signal.name] = SignalReading(value, at)
                 if problem:
                     problems.append(f"signal {signal.name}: {problem}")
         return "; ".join(problems)
 
 
 class Polling:
-    """A thread that polls one source. It tells a trouble once, and its end."""
+    """Thread that polls one source and logs each trouble once."""
 
-    def __init__(self, source: PolledPlace, every: float, heard: Callable[[PolledPlace, bytes, float], str]) -> None:
-        self._source, self._heard = source, heard
+    def __init__(self, source: PolledPlace, every: float, store: Callable[[PolledPlace, bytes, float], str]) -> None:
+        self._source, self._store = source, store
         self._every = max(every, LEAST_EVERY)
         self._stopped = threading.Event()
         self._trouble = ""
         threading.Thread(target=self._run, name=f"signals {source}", daemon=True).start()
 
     def look(self, every: float) -> None:
-        """Poll every so many seconds from the next poll on."""
+        """Change the interval (seconds) from the next poll on."""
         self._every = max(every, LEAST_EVERY)
 
     def stop(self) -> None:
-        """Poll no more; a poll under way is not waited for, and what it hears is not kept."""
+        """Stop without waiting; a late answer is ignored."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -142,10 +140,10 @@ class Polling:
             begun = time.monotonic()
             try:
                 reader = reader or READERS[self._source.kind](self._source)
-                said = reader.poll()
-                if said is not None and not self._stopped.is_set():
-                    self._tell(self._heard(self._source, *said))
-                elif said is None:
+                answer = reader.poll()
+                if answer is not None and not self._stopped.is_set():
+                    self._tell(self._store(self._source, *answer))
+                elif answer is None:
                     self._tell("")
             except ElastreamError as error:  # as expected where nothing is there to be read
                 self._tell(str(error))
@@ -168,13 +166,12 @@ class Polling:
 
 
 class FileReader:
-    """A file, read whole at each poll: replace it atomically, or a poll may read half of it."""
+    """File, read whole at each poll: replace it atomically."""
 
     def __init__(self, source: PolledPlace) -> None:
         self._path = Path(source.place)
 
-    def poll(self) -> Heard:
-        """Its content, which is so now."""
+    def poll(self) -> Answer:
         try:
             with self._path.open("rb") as file:
                 return _bounded(file.read(LONGEST + 1)), 0.0
@@ -182,11 +179,11 @@ class FileReader:
             raise InputError(f"cannot be read: {error.strerror or error}") from None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class HttpReader:
-    """An address; any status but 2xx is a failed poll. Proxies and credentials of the environment are not used."""
+    """Address; any status but 2xx fails. Ignores the environment's proxies and credentials."""
 
     def __init__(self, source: PolledPlace) -> None:
         import httpx  # of an extra; `source_of` has checked that it is there
@@ -194,26 +191,24 @@ class HttpReader:
         self._address, self._failure = source.place, httpx.HTTPError
         self._client = httpx.Client(timeout=TIME_OUT, trust_env=False)
 
-    def poll(self) -> Heard:
-        """What it answers now."""
-        said = b""
+    def poll(self) -> Answer:
+        content = b""
         try:
             with self._client.stream("GET", self._address) as answer:
                 if not answer.is_success:
                     raise InputError(f"answers {answer.status_code}")
                 for part in answer.iter_bytes():
-                    said = _bounded(said + part)
+                    content = _bounded(content + part)
         except self._failure as error:
             raise InputError(f"does not answer: {in_one_line(error)}") from None
-        return said, 0.0
+        return content, 0.0
 
     def close(self) -> None:
-        """Close its connections."""
         self._client.close()
 
 
 class KafkaReader:
-    """A topic: its newest message, of all partitions, as old as its timestamp says."""
+    """Topic: its newest message, as old as the timestamp."""
 
     def __init__(self, source: PolledPlace) -> None:
         import kafka  # of an extra; `source_of` has checked that it is there
@@ -235,33 +230,33 @@ class KafkaReader:
         for each, end in self._consumer.end_offsets(mine).items():
             self._consumer.seek(each, max(first[each], end - 1))
 
-    def poll(self) -> Heard | None:
-        """The newest of the messages that came since the last poll."""
-        found = [each for part in self._consumer.poll(timeout_ms=100).values() for each in part if each.value is not None]
-        if not found:
+    def poll(self) -> Answer | None:
+        parts = self._consumer.poll(timeout_ms=100).values()
+        messages = [each for part in parts for each in part if each.value is not None]
+        if not messages:
             return None
-        newest = max(found, key=lambda each: each.timestamp)
+        newest = max(messages, key=lambda each: each.timestamp)
         if newest.timestamp < self._newest:
             return None
         self._newest = newest.timestamp
         return _bounded(newest.value), max(0.0, time.time() - newest.timestamp / 1000)
 
     def close(self) -> None:
-        """Leave the brokers."""
         self._consumer.close()
 
 
 READERS: Mapping[str, Callable[[PolledPlace], Reader]] = {"file": FileReader, "http": HttpReader, "kafka": KafkaReader}
+# library, of an extra, that reads a kind of feed
 CLIENTS = {"http": "httpx", "kafka": "kafka"}
-"""The library, of an extra, that reads a kind of feed."""
 
 
-def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValue | None, str]:
-    """The value in what a source said, or None and why there is none.
+def value_of(answer: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValue | None, str]:
+    """Return the value in an answer, or None and the reason.
 
-    field: names down to it in a JSON object, joined with `.`; empty: all of it, JSON or plain text.
+    Args:
+        field: Dotted path in a JSON object; empty: the whole answer.
     """
-    text = said.decode("utf-8", "replace").strip()
+    text = answer.decode("utf-8", "replace").strip()
     value: Any
     try:
         value = json.loads(text)
@@ -281,10 +276,7 @@ def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValu
 
 
 def source_of(signal: str, feed: Feed) -> PolledPlace:
-    """Where the signal named `signal` comes from.
-
-    Raises DataflowError where that cannot be polled, EnvironmentProblem where the client for it is not installed.
-    """
+    """Return the source of `signal`, or raise as `Pollers.follow`."""
     if feed.kind not in READERS:
         raise DataflowError(f"signal {signal!r}: {feed.kind!r} cannot be polled (there are: {', '.join(READERS)})")
     if not feed.place:
@@ -300,14 +292,13 @@ def source_of(signal: str, feed: Feed) -> PolledPlace:
 
 
 def _what(signal: Signal) -> tuple[str, SignalKind, Feed | None]:
-    """What a reading is of; when it is stale is not part of that."""
     return signal.name, signal.kind, signal.feed
 
 
-def _bounded(said: bytes) -> bytes:
-    if len(said) > LONGEST:
+def _bounded(content: bytes) -> bytes:
+    if len(content) > LONGEST:
         raise InputError(f"says more than {LONGEST:,} bytes")
-    return said
+    return content
 
 
 def _short(value: object) -> str:
@@ -316,7 +307,7 @@ def _short(value: object) -> str:
 
 
 def pollable(document: GuardDocument) -> GuardDocument:
-    """`document`; raises ElastreamError where a signal of it comes from where nothing can be polled."""
+    """Return `document`, or raise ElastreamError if a signal cannot be polled."""
     for signal in document.signals:
         if signal.feed is not None:
             source_of(signal.name, signal.feed)
@@ -324,31 +315,31 @@ def pollable(document: GuardDocument) -> GuardDocument:
 
 
 class ReadOnce:
-    """External signals that are read when they are first followed, and stay as they were then. now: time of the run."""
+    """External signals that are read once and stay constant."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._values: dict[str, SignalValue | None] = {}
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Read those that were not read yet. Raises InputError for a place that does not answer, or with another value."""
+        """Read the new ones, or raise InputError."""
         for signal in signals:
             if (feed := signal.feed) is None or signal.name in self._values:
                 continue
             source = source_of(signal.name, feed)
             try:
                 with closing(READERS[source.kind](source)) as reader:
-                    said = reader.poll()
+                    answer = reader.poll()
             except (ElastreamError, OSError) as error:
                 raise InputError(f"signal {signal.name!r}: {source} {error}") from None
-            value, problem = (None, "") if said is None else value_of(said[0], signal.kind, feed.field)
+            value, problem = (None, "") if answer is None else value_of(answer[0], signal.kind, feed.field)
             if problem:
                 raise InputError(f"signal {signal.name!r}: {source}: {problem}")
             self._values[signal.name] = value
 
     def newest(self) -> Signals:
-        """What was read, as if it were so now."""
+        """Return all readings, as of now."""
         return {name: SignalReading(value, self._now()) for name, value in self._values.items()}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

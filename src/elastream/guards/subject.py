@@ -1,6 +1,6 @@
-"""The dataflow that guards are about: its dynamic elements, operators and signals.
+"""Subject of guards: a dataflow's dynamic elements, operators and signals.
 
-A subject follows from a graph, or from a run's record of its graph, so that guards can be checked where the program is not.
+It follows from a graph or a recording, so that guards need no program.
 """
 
 import math
@@ -23,11 +23,12 @@ _METRICS = {metric.value: metric for metric in Metric}
 
 @dataclass(frozen=True)
 class Subject:
-    """A dataflow as guards see it.
+    """Dataflow as guards see it.
 
-    operators: kinds by name. elements: declared values of the alternates or branches, by operator with several alternates
-    and by choice. both: names of an operator with alternates that are names of a choice too. signals: domain signals of its
-    diagnostic branches.
+    Attributes:
+        operators: Kinds by name.
+        elements: Declared values of alternates or branches.
+        both: Names that operators with alternates and choices share.
     """
 
     flow: str
@@ -38,7 +39,6 @@ class Subject:
 
     @classmethod
     def of(cls, graph: Graph) -> "Subject":
-        """Return the subject of a graph."""
         return _subject(
             graph.name,
             {operator.name: operator.kind for operator in graph.operators},
@@ -52,7 +52,7 @@ class Subject:
         """Return the subject of a recorded run.
 
         Raises:
-            KeyError, TypeError, ValueError: for a header that describes none.
+            KeyError, TypeError, ValueError: The header describes none.
         """
         ones = {each["name"]: [1.0] * len(each["alternates"]) for each in header.operators}
         return _subject(
@@ -89,11 +89,7 @@ def _subject(
 
 
 def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
-    """Yield the metrics that guards can read by name.
-
-    These are `latency_p99`, `backlog`, ... of the application, and `OPERATOR.METRIC` of every operator of `subject` whose
-    name is valid in CEL.
-    """
+    """Yield metrics that guards can read: `latency_p99`, ... of the application, and `OPERATOR.METRIC`."""
     for metric in Metric:
         if metric in of_application():
             yield Signal(metric.value)
@@ -106,7 +102,7 @@ def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
 
 
 def system_readings(observation: Observation, names: Iterable[str]) -> dict[str, SignalReading]:
-    """Return readings of the system signals among `names`, each as old as its metric in `observation`."""
+    """Return readings of system signals, as old as their metrics."""
     readings, application = {}, observation.application
     whole = application.ids[0] if application.ids else ""
     for name in names:

@@ -1,7 +1,6 @@
-"""Checked expressions as trees, decoded from the messages of CEL's type checker.
+"""Checked expressions as trees, decoded from CEL's type checker.
 
-The library returns `cel.expr.CheckedExpr` (a protobuf message of the CEL specification) as bytes and ships no Python
-classes for it. This module declares the few fields that guards need.
+The library returns `cel.expr.CheckedExpr` as bytes; this module declares the needed fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_fa
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. kind: int, double, bool or string; Python alone compares 1, 1.0 and true as equal."""
+    """Constant. `kind` distinguishes 1, 1.0 and true, equal in Python."""
 
     kind: str
     value: float | bool | str
@@ -23,7 +22,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The newest value of a signal."""
+    """Read of a signal's newest value."""
 
     signal: str
     at: int = field(default=0, compare=False)
@@ -31,19 +30,19 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or a function. overload: its id in `language.OVERLOADS`."""
+    """Operator or function. `overload`: id in `language.OVERLOADS`."""
 
     overload: str
     args: "tuple[Node, ...]"
     at: int = field(default=0, compare=False)
 
 
+# `at` is its offset in the text
 Node: TypeAlias = Literal | Read | Call
-"""An expression; `at` is its offset in the text."""
 
 
 class Unsupported(Exception):
-    """An expression of CEL that guards do not have; `at`: its offset in the text."""
+    """CEL expression that guards lack; `at`: offset in the text."""
 
     def __init__(self, what: str, at: int) -> None:
         super().__init__(what)
@@ -51,7 +50,7 @@ class Unsupported(Exception):
 
 
 def nodes(tree: Node) -> Iterator[Node]:
-    """Yield `tree` and all nodes below it."""
+    """Yield `tree` and all nodes below."""
     pending: list[Node] = [tree]
     while pending:
         node = pending.pop()
@@ -61,13 +60,13 @@ def nodes(tree: Node) -> Iterator[Node]:
 
 
 def signals_of(*trees: Node | float | None) -> tuple[str, ...]:
-    """Return the names of the signals that `trees` read, each once."""
+    """Return the signals that `trees` read, each once."""
     calls = (tree for tree in trees if isinstance(tree, Literal | Read | Call))
     return tuple(dict.fromkeys(node.signal for tree in calls for node in nodes(tree) if isinstance(node, Read)))
 
 
 def substitute(tree: Node, names: Mapping[Node, str]) -> Node:
-    """Return `tree` with every sub-tree in `names` replaced by a read of that name."""
+    """Return `tree` with sub-trees in `names` replaced by reads."""
     if (name := names.get(tree)) is not None:
         return Read(name, tree.at)
     return replace(tree, args=tuple(substitute(arg, names) for arg in tree.args)) if isinstance(tree, Call) else tree
@@ -97,7 +96,6 @@ _MESSAGES: dict[str, str] = {
 
 @cache
 def _checked_expr() -> Any:
-    """Return the class of `CheckedExpr`, in a descriptor pool of its own."""
     file = descriptor_pb2.FileDescriptorProto(name="elastream/guards.proto", package="guards", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -126,7 +124,7 @@ def decode(serialized: bytes) -> Node:
     """Return the tree of a checked expression.
 
     Raises:
-        Unsupported: for expressions that guards do not have, such as maps, macros, bytes and fields.
+        Unsupported: For maps, macros, bytes or fields.
     """
     checked = _checked_expr().FromString(any_pb2.Any.FromString(serialized).value)
     references = {each.key: each.value for each in checked.reference_map}

@@ -1,7 +1,6 @@
-"""Memory behind the functions of time: windows of samples, ages, persistence and order of conditions.
+"""Memory of functions of time: windows, ages, persistence and order of conditions.
 
-`advance` is called once a round and returns the value of the function. Unknown is None; a value is returned only if every
-way in which the unknown may have come out gives it.
+`advance` runs once a round. Its value is None (unknown) unless all possible inputs give the same.
 """
 
 import math
@@ -13,14 +12,14 @@ from elastream.dataflow.signals import SignalValue
 
 Truth: TypeAlias = bool | None
 
+# parts of a window within which samples merge: bounds its memory and its edge's error
 RESOLUTION = 5_000
-"""Parts of a window within which samples are merged: the bound on a window's memory and on the error of its edge."""
 
 
 class _Bucket:
-    """Samples of one part of a window, nearly always one.
+    """Samples of one part of a window.
 
-    step: increase from the sample before the first one. rise: sum of the increases behind it.
+    `step` is the increase from the sample before, `rise` that after the first.
     """
 
     __slots__ = ("count", "end", "high", "low", "rise", "squares", "start", "step", "total")
@@ -40,19 +39,15 @@ class _Bucket:
         self.rise += step
 
     def sums(self, origin: float) -> tuple[float, float, float]:
-        """Return the sum and the sum of squares of the samples' distances from `origin`, and the sum of increases."""
+        """Return sum and sum of squares of distances from `origin`, and sum of increases."""
         squares = self.squares - 2 * origin * self.total + self.count * origin * origin
         return self.total - self.count * origin, squares, self.step + self.rise
 
 
 class SampleWindow:
-    """Samples of a signal in (now - seconds, now], and one aggregate of them.
+    """Samples of a signal in (now - seconds, now], and one aggregate.
 
-    A sample that is not newer than the last one is left out. Values other than numbers are only counted.
-
-    Args:
-        aggregate: avg, sum, stddev, rate, count, min or max.
-        seconds: length of the window.
+    Samples no newer than the last are ignored. `aggregate`: avg, sum, stddev, rate, count, min or max.
     """
 
     def __init__(self, aggregate: str, seconds: float) -> None:
@@ -64,7 +59,6 @@ class SampleWindow:
         self._count, self._sum, self._squares, self._rise = 0, 0.0, 0.0, 0.0
 
     def add(self, time: float, value: SignalValue) -> None:
-        """Take a sample."""
         if time <= self._newest:
             return
         number = 0.0 if isinstance(value, str) else float(value)
@@ -85,7 +79,7 @@ class SampleWindow:
         self._rise += step
 
     def advance(self, now: float) -> float | None:
-        """Drop the samples that are too old at `now`; return the aggregate of the others, None if it is undefined."""
+        """Drop old samples and return the aggregate, None if undefined."""
         buckets = self._buckets
         while buckets and buckets[0].end + self.seconds <= now:
             oldest = buckets.popleft()
@@ -128,12 +122,11 @@ class SampleWindow:
 
 @dataclass(slots=True)
 class Age:
-    """Seconds since the newest sample of a signal."""
+    """Seconds since a signal's newest sample."""
 
     time: float = -math.inf
 
     def add(self, time: float, value: SignalValue) -> None:
-        """Take a sample."""
         self.time = time
 
     def advance(self, now: float, value: SignalValue | None) -> float | None:
@@ -143,17 +136,14 @@ class Age:
 
 @dataclass(slots=True)
 class Persistence:
-    """A condition that must hold for `seconds` without a break.
-
-    certain, possible: since when the condition holds for certain, and since when it may hold; None if it does not.
-    """
+    """Condition that must hold for `seconds`; it holds since `certain`, or maybe since `possible`."""
 
     seconds: float
     certain: float | None = None
     possible: float | None = None
 
     def advance(self, now: float, condition: Truth) -> Truth:
-        """Return whether the condition, which is `condition` at `now`, has held for long enough."""
+        """Return True once it has held long enough, None if unknown."""
         if condition is False:
             self.certain = self.possible = None
             return False
@@ -169,10 +159,9 @@ class Persistence:
 
 
 class Order:
-    """A second condition that must begin to hold at most `seconds` after the first held, and in a later round.
+    """Second condition that begins at most `seconds` after the first held, in a later round.
 
-    A condition holds until the round that finds it false. The order is true for as long as the second condition holds.
-    An unknown condition may hold or not, so all possible states are kept.
+    It stays true while the second holds. Unknown conditions leave several states.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -182,7 +171,7 @@ class Order:
         self._states: frozenset[Truth] = frozenset({None})  # None: the second does not hold; else whether in order
 
     def advance(self, now: float, first: Truth, second: Truth) -> Truth:
-        """Return whether the conditions, which are `first` and `second` at `now`, hold in order."""
+        """Return True if the conditions hold in order, None if unknown."""
         if self._first is not False:
             self._possible = now
             if self._first:
