@@ -6,7 +6,7 @@
 
 A run is predicted by constants of every other run of its dataflow, which differs in load, hosts or policy, under the
 decisions that were recorded. A run whose batches were all of about one size cannot tell what a batch costs from what its
-records do: it is predicted, and predicts nothing (`Calibration.told`). A prediction agrees where it is within 20 % of what
+records do: it is predicted, and predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of what
 was measured, or within the spread between the run and its twin, which had the same settings at another time: no model can
 be nearer to both than half of that. Twins are not recorded one after the other, since what else a machine does is alike
 for minutes.
@@ -111,7 +111,7 @@ def predictions(runs: Mapping[str, tuple[Recording, ...]], simulations: int) -> 
             if source == target or other.header.flow != twins[0].header.flow:
                 continue
             again = replayed(twins[0], {}, source=other, place=target, runs=simulations)
-            if not again.calibration.told:
+            if not again.calibration.separable:
                 progress(f"{source} tells no constants: its batches were all of about one size")
                 continue
             values = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]

@@ -18,8 +18,7 @@ from elastream.cli.program import declared
 from elastream.core.composition import Consistency
 from elastream.core.scaling import ScalingRules
 from elastream.dataflow.endpoints import collect, records
-from elastream.documents.dataflow import load_document
-from elastream.documents.dataflow import SETTINGS
+from elastream.documents.dataflow import SETTINGS, load_document
 from elastream.documents.schema import key_of
 from elastream.errors import InputError
 from elastream.settings import (

@@ -133,7 +133,11 @@ class World:
 
     def run(self) -> tuple[Violation, ...]:
         """Run to the end, and check."""
-        with failing(self.disk), patched(arbitration, "MIN_GROWTH_HOSTS", LEAST), patched(arbitration, "MAX_GROWTH_FACTOR", TIMES):
+        with (
+            failing(self.disk),
+            patched(arbitration, "MIN_GROWTH_HOSTS", LEAST),
+            patched(arbitration, "MAX_GROWTH_FACTOR", TIMES),
+        ):
             try:
                 self._run_until_settled()
             finally:

@@ -222,17 +222,17 @@ def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
     assert kind.start == pytest.approx(30.0, abs=1.0)
     assert settings.start_delay > 0.3
     assert found.unknown == ()
-    assert found.told
+    assert found.separable
 
 
 def test_batches_of_one_size_do_not_separate_fixed_and_record_cost():
     reality = plant(hosts=2, settings=Settings(monitor=1.0, batch_interval=1.0, state_partitions=8))
     reality.network.sources["source"].load = Emissions.every(1.0, [60] * 120, spread=True)
     found = calibrate(recorded(reality, 120.0), reality.context.layout, [ONE])
-    assert not found.told
+    assert not found.separable
     assert any("of about the same size" in each for each in found.unknown)
     assert found.settings.batch_work == 0.0
-    assert calibrate(recorded(changing()), changing().context.layout, [ONE]).told
+    assert calibrate(recorded(changing()), changing().context.layout, [ONE]).separable
 
 
 def test_a_real_run_is_simulated_within_chance(measured):

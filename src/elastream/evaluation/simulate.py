@@ -91,7 +91,7 @@ def expected_error(
     """Return the simulator's error on a recorded run, under its own constants and decisions."""
     again = replayed(recording, {}, place=place, seed=seed, runs=REPLAYS, progress=progress)
     figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
-    return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
+    return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.separable)
 
 
 def _unseen(what: str, done: int, total: int) -> None:

@@ -41,8 +41,7 @@ class Reader(Protocol):
         """Return the present answer, None if nothing is new."""
         ...
 
-    def close(self) -> None:
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""The simulated plant: executes a dataflow in simulated time, with the actions and observations of a real engine.
-
-`make_plant` builds one; `Settings` holds every constant with its source. Policies are in `planning`, the control loop in
-`control`.
-"""
+"""The simulated plant: runs a dataflow in simulated time. `make_plant` builds one; `Settings` holds the constants."""
 
 from elastream.simulator.arrivals import Emissions, emissions
 from elastream.simulator.calibrate import Calibration, Constant, calibrate

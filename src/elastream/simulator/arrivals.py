@@ -1,6 +1,6 @@
-"""Arrivals at simulated sources: arrays of (time, count), built from patterns, counts per interval or exact times.
+"""Arrivals at simulated sources, as arrays of times and counts.
 
-One array form for all three keeps the inner loop free of Python calls.
+One array form for all loads keeps Python calls out of the inner loop.
 """
 
 import math
@@ -22,7 +22,7 @@ from elastream.units import ROUNDING
 class Emissions:
     """Arrivals: `counts[k]` records from `times[k]` on, spread evenly over `span` seconds (0: all at once).
 
-    times: float64, shape (entries,), non-decreasing. counts: int64, same shape, >= 0. Raises InputError otherwise.
+    Raises InputError unless times never decrease and counts are >= 0.
     """
 
     times: Floats
@@ -43,11 +43,11 @@ class Emissions:
 
     @cached_property
     def reach(self) -> NDArray[np.int64]:
-        """Cumulative number of records, each entry's own included; shape (entries,)."""
+        """Cumulative number of records."""
         return np.cumsum(self.counts)
 
     def busiest(self, seconds: float) -> float:
-        """Largest number of records that arrive within any window of `seconds`."""
+        """Return the largest number of records that arrive within `seconds`."""
         if not self.times.size:
             return 0.0
         lasts = max(seconds, self.span)
@@ -56,38 +56,37 @@ class Emissions:
 
     @property
     def end(self) -> float:
-        """Time at which the last record has arrived, seconds; 0 for an empty load."""
         return float(self.times[-1] + self.span) if self.times.size else 0.0
 
     @classmethod
     def every(cls, interval: float, counts: ArrayLike, *, spread: bool = False) -> "Emissions":
-        """Place `counts[k]` records at time `k * interval`: all at once, or spread over the interval.
+        """Place `counts[k]` records at `k * interval`, or spread over the interval.
 
-        Raises InputError for an interval <= 0 and for counts that are NaN, negative or not whole.
+        Raises InputError for an interval <= 0 and for invalid counts.
         """
-        given = np.asarray(counts, dtype=np.float64)
+        whole = np.asarray(counts, dtype=np.float64)
         if not interval > 0:
             raise InputError(f"a load has an interval of {interval:g} s; it must be above 0")
-        if np.isnan(given).any():
-            raise InputError(f"a load has a gap: the count of interval {int(np.isnan(given).argmax())} is unknown")
-        if (given != np.floor(given)).any():
+        if np.isnan(whole).any():
+            raise InputError(f"a load has a gap: the count of interval {int(np.isnan(whole).argmax())} is unknown")
+        if (whole != np.floor(whole)).any():
             raise InputError("a load has a count that is not a whole number")
-        return cls(np.arange(given.size, dtype=np.float64) * interval, given.astype(np.int64), interval if spread else 0.0)
+        return cls(np.arange(whole.size, dtype=np.float64) * interval, whole.astype(np.int64), interval if spread else 0.0)
 
     @classmethod
     def at(cls, times: ArrayLike) -> "Emissions":
         """Place one record at each of `times` (seconds, any order)."""
-        given = np.sort(np.asarray(times, dtype=np.float64))
-        return cls(given, np.ones(given.size, dtype=np.int64))
+        ordered = np.sort(np.asarray(times, dtype=np.float64))
+        return cls(ordered, np.ones(ordered.size, dtype=np.int64))
 
 
 Load = ArrivalPattern | Emissions
 
 
 def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emissions:
-    """Convert `load`: a pattern is cut into steps of `step` seconds, its records spread evenly over each step.
+    """Convert a load; cut a pattern into steps of `step` seconds.
 
-    until: length limit in seconds. Raises InputError for an endless pattern without one.
+    Raises InputError for an endless pattern without a limit `until` (seconds).
     """
     if isinstance(load, Emissions):
         return load
@@ -102,7 +101,7 @@ def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emis
 
 
 def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
-    """Arrival time of every record, sorted; a spread record arrives in the middle of its equal part of `span`."""
+    """Return every record's arrival time, sorted; spread records divide `span` equally."""
     starts = np.repeat(times, counts)
     if span == 0.0 or starts.size == 0:
         return starts
@@ -112,7 +111,7 @@ def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
 
 
 def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float) -> tuple[Floats, Floats]:
-    """Times and counts of cohorts, sorted by time: emissions longer than `piece` seconds are cut into equal parts."""
+    """Return times and counts of cohorts; emissions longer than `piece` seconds are cut equally."""
     present = counts > 0
     times, shares = times[present], counts[present].astype(np.float64)
     if span == 0.0 or not times.size:
@@ -123,9 +122,9 @@ def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float)
 
 
 def whole_items(flow: Items, part: float) -> tuple[Items, float]:
-    """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
+    """Convert cohorts to whole items, each at the arrival of its last part.
 
-    part: fraction of an item remaining from earlier cohorts.
+    Returns items and the remaining fraction; `part` is the fraction left earlier.
     """
     reach = part + np.cumsum(flow.counts)
     due = math.floor(float(reach[-1]) + ROUNDING)
@@ -134,5 +133,5 @@ def whole_items(flow: Items, part: float) -> tuple[Items, float]:
 
 
 def share(flow: Items, first: int, of: int) -> Items:
-    """Every `of`-th item from item `first` on."""
+    """Return every `of`-th item from item `first` on."""
     return Items(*(column[first::of] for column in flow))

@@ -1,7 +1,6 @@
-"""Observes a simulated micro-batch dataflow with the metrics that Spark's telemetry reports (`spark.telemetry`).
+"""Observations of a simulated micro-batch dataflow, with the metrics of Spark's telemetry.
 
-Figures cover the batches of the last `WINDOW` seconds, keep their values while no batch commits and are unknown before
-the first commit, so that policies see the same lag and staleness as on Spark.
+Figures cover the last `WINDOW` seconds and keep their values while no batch commits, for the same lag as on Spark.
 """
 
 import math
@@ -23,6 +22,7 @@ from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.watching import AT, MetricsCollector
 
+# Rows of the operator table, as globals for compiled code.
 (
     ARRIVAL_ROW, PROCESSED_ROW, EMITTED_ROW, SERVICE_ROW, DURATION_ROW, MIDDLE_ROW, LATE_ROW, COMPLIANCE_ROW, BACKLOG_ROW,
     BUSY_ROW, UTILISATION_ROW,
@@ -32,17 +32,12 @@ from elastream.simulator.watching import AT, MetricsCollector
         Metric.DURATION_P50, Metric.DURATION_P99, Metric.COMPLIANCE, Metric.BACKLOG, Metric.BUSY_CORES, Metric.UTILISATION,
     )
 )  # fmt: skip
-"""Rows of the operators' table, for what is compiled."""
+# Seconds of batches that an observation covers, as on Spark with short batches (`core.frames`).
 WINDOW = 3.0
-"""Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark
-where batches are short (`core.frames`)."""
 
 
 class BatchMetricsCollector(MetricsCollector):
-    """Metrics of a `FusedNetwork`: rates, latencies and compliance come from committed batches.
-
-    Monitoring periods are closed many at a time (`FusedNetwork.closed`), as columns over them.
-    """
+    """Metrics of a `FusedNetwork`, from committed batches; closes many monitoring periods at once."""
 
     def __init__(self, context: Context, network: FusedNetwork, pool: SimulatedHosts, settings: Settings) -> None:
         super().__init__(context, network, pool, settings)
@@ -82,30 +77,30 @@ class BatchMetricsCollector(MetricsCollector):
         )
         self._stream()
         self.offered_last = float(offered[-1])
-        kept = self._compliance(closed)
+        compliance = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
         instances = float(sum(len(station.crew) for station in self.fused.stations))
         finished = sum(table[:, DONE] * self.fused.segments[name].demand.results for name, table in closed.tables.items())
-        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept, finished])
+        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, compliance, finished])
         self.series += [tuple(row) for row in whole.tolist()]
 
     def _enter(self, table: Floats, closed: Periods, usable: Floats) -> Floats:
-        """Enter operators and sources in `table`, by period, metric and operator; returns the load offered, by period."""
+        """Enter operators and sources in `table` (period, metric, operator); return the offered load."""
         period = self.settings.monitor
         offered = np.zeros(closed.ends.size)
         rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
-        known_busy, most = self._busy.shape[0], self._averaged
-        busy = np.empty((known_busy + closed.ends.size, len(self.fused.stations)))
-        busy[:known_busy] = self._busy
+        earlier, most = self._busy.shape[0], self._averaged
+        busy = np.empty((earlier + closed.ends.size, len(self.fused.stations)))
+        busy[:earlier] = self._busy
         for number, station in enumerate(self.fused.stations):
             segment = self.fused.segments[station.stage.segment]
-            seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
+            figures, (rate, batches) = closed.tables[station.stage.segment], rates[station.stage.segment]
             total = sum(segment.demand.work.values())
             part = segment.demand.work[station.name] / total if total > 0 else 1 / len(segment.stations)
             leads, limited = station is segment.leader, station.operator.max_duration is not None
             row = self.rows[station.name]
             enter_stage(
-                table, row, seen, rate, known, busy, known_busy, number, float(part),
+                table, row, figures, rate, batches, busy, earlier, number, float(part),
                 float(segment.demand.volume[station.name]), float(period), leads, limited,
             )  # fmt: skip
             table[:, AT[Metric.PARALLELISM], row] = len(station.crew)
@@ -113,15 +108,15 @@ class BatchMetricsCollector(MetricsCollector):
             if leads and limited:
                 self._note_delays(station, table[:, AT[Metric.DURATION], row], closed.ends)
         # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
-        enter_busy(table, self._stages, busy, known_busy, most, usable)
+        enter_busy(table, self._stages, busy, earlier, most, usable)
         self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
-            into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
+            into, (rate, batches) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
             came = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
             offered += came
-            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(known > 0, came, np.nan)
-            taken = rate * self.fused.source_share(name)
-            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = taken
+            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(batches > 0, came, np.nan)
+            processed = rate * self.fused.source_share(name)
+            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = processed
         self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}
         return offered
 
@@ -133,18 +128,16 @@ class BatchMetricsCollector(MetricsCollector):
                 self.adapted.append(end - since)
 
     def _compliance(self, closed: Periods) -> Floats:
-        """Part of the records within the target latency, else within their operators' service levels, by period."""
         aimed = self.context.target_latency is not None
-        kept, judged = np.zeros(closed.ends.size), np.zeros(closed.ends.size)
+        on_time, judged = np.zeros(closed.ends.size), np.zeros(closed.ends.size)
         for name, segment in self.fused.segments.items():
             if segment.leader.operator.max_duration is not None if not aimed else segment.demand.results > 0:
-                kept += closed.tables[name][:, IN_TIME if aimed else WITHIN]
+                on_time += closed.tables[name][:, IN_TIME if aimed else WITHIN]
                 judged += closed.tables[name][:, DONE]
-        shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
+        shares: Floats = np.divide(on_time, judged, out=np.full(on_time.size, np.nan), where=judged > 0)
         return shares
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """The state at `now`; the application's figures are those of the last whole period."""
         self.application = self._figures()
         self._alternates.ran(self.fused.ran, self.pool.mean_speed(now))
         return super().observation(now, composition)
@@ -156,9 +149,9 @@ class BatchMetricsCollector(MetricsCollector):
         logs, rate = [], 0.0
         for name in dict.fromkeys(self.context.layout.stage_of[name].segment for name in self.network.sources):
             log = self.fused.segments[name].log
-            rates, known = rates_at(end, log, WINDOW)
+            rates, batches = rates_at(end, log, WINDOW)
             by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
-            logs.append(log[by - int(known[0]) : by])
+            logs.append(log[by - int(batches[0]) : by])
             rate += float(rates[0])
         _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
         row = {
@@ -171,22 +164,20 @@ class BatchMetricsCollector(MetricsCollector):
         return row
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
-        """Copies of state, which take in what a batch changes as it commits."""
         if not self.settings.replicas:
             return NO_STANDBY
         rows, names = {name: row for row, name in enumerate(hosts)}, [lease.host for lease in self.pool.leases]
-        kept = {station.name: station.kept for station in self.fused.stations}
+        standby = {station.name: station.standby for station in self.fused.stations}
         pairs = [
             (row, rows[names[host]])
             for row, task in enumerate(tasks.tasks)
-            for host in sorted(kept[task.operator].get(task.index, ()))
+            for host in sorted(standby[task.operator].get(task.index, ()))
             if names[host] in rows
         ]
         task, host = ([pair[side] for pair in pairs] for side in (0, 1))
         return Standby(task, host, np.zeros(len(pairs)), np.full(len(pairs), np.nan))  # type: ignore[arg-type]
 
     def _batches(self, now: float) -> Sequence[MicroBatch]:
-        """Micro-batches committed since the last observation at an earlier time."""
         if now > self._batch[0]:
             self._batch = (now, Reports(self.fused.reports))
             self.fused.reports = []
@@ -197,9 +188,9 @@ class BatchMetricsCollector(MetricsCollector):
 def enter_stage(
     table: Floats,
     row: int,
-    seen: Floats,
+    figures: Floats,
     rate: Floats,
-    known: NDArray[np.int64],
+    batches: NDArray[np.int64],
     busy: Floats,
     before: int,
     stage: int,
@@ -209,37 +200,41 @@ def enter_stage(
     leads: bool,
     limited: bool,
 ) -> None:
-    """Enter a stage in its `row` of `table`, by period, metric and operator, its busy cores in column `stage` of `busy`.
+    """Enter a stage's figures in its `row` of `table`, and its busy cores in `busy`.
 
-    seen: figures of its query, columns as in `batching`. before: rows of `busy` that are earlier ones. rate, known:
-    records/s that it took lately, and of how many batches. part: of its query's work. volume: records that come to it, per
-    record of the query. leads: whether it is the first of its query, which has a queue that records arrive at; the others
-    take what a batch brings them. limited: whether it has a service level.
+    Args:
+        figures: Figures of the stage's query; columns as in `batching`.
+        rate, batches: Recent records/s of the query, and number of batches measured.
+        before: Rows of `busy` from earlier calls.
+        part: The stage's fraction of the query's work.
+        volume: Records that reach the stage per record of the query.
+        leads: True for a query's first stage, the only one with a queue.
+        limited: True with a service level.
     """
-    for k in range(seen.shape[0]):
-        into, done, judged = table[k], seen[k, DONE] * volume, seen[k, DONE]
-        busy[before + k, stage] = seen[k, BUSY] * part / period
+    for k in range(figures.shape[0]):
+        into, done, judged = table[k], figures[k, DONE] * volume, figures[k, DONE]
+        busy[before + k, stage] = figures[k, BUSY] * part / period
         into[PROCESSED_ROW, row] = into[EMITTED_ROW, row] = rate[k] * volume
         if done > 0:
-            into[SERVICE_ROW, row] = seen[k, BUSY] * part / done
+            into[SERVICE_ROW, row] = figures[k, BUSY] * part / done
         if not leads:
             into[ARRIVAL_ROW, row] = rate[k] * volume
             continue
-        if known[k] > 0:
-            into[ARRIVAL_ROW, row] = seen[k, ARRIVED] / period
-            into[BACKLOG_ROW, row] = seen[k, LEFT]
+        if batches[k] > 0:
+            into[ARRIVAL_ROW, row] = figures[k, ARRIVED] / period
+            into[BACKLOG_ROW, row] = figures[k, LEFT]
         if judged > 0:
-            into[DURATION_ROW, row] = seen[k, DELAY] / judged
+            into[DURATION_ROW, row] = figures[k, DELAY] / judged
             if limited:
-                into[COMPLIANCE_ROW, row] = seen[k, WITHIN] / judged
-        into[MIDDLE_ROW, row], into[LATE_ROW, row] = seen[k, MIDDLE], seen[k, LATE]
+                into[COMPLIANCE_ROW, row] = figures[k, WITHIN] / judged
+        into[MIDDLE_ROW, row], into[LATE_ROW, row] = figures[k, MIDDLE], figures[k, LATE]
 
 
 @njit(cache=True)
 def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int, most: int, usable: Floats) -> None:
-    """Enter busy cores, on average over up to `most` periods, and their part of the `usable` ones, in `rows` of `table`.
+    """Enter mean busy cores over up to `most` periods, and their fraction of `usable` cores.
 
-    busy: by period and stage, the first `before` periods are earlier ones.
+    The first `before` periods of `busy` come from earlier calls.
     """
     periods, stages = busy.shape
     reach = np.zeros((periods + 1, stages))

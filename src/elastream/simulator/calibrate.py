@@ -1,7 +1,6 @@
-"""Estimates the simulator's constants from a recorded run.
+"""Estimation of the simulator's constants from a recorded run.
 
-Each constant is estimated from the quantity it stands for (batch durations, host start times), never by tuning the
-simulation's output. `replay` simulates the run with them; `recorded` defines what is read of a recording.
+Each constant comes from the quantity it stands for, never from tuning the simulation's output.
 """
 
 import math
@@ -26,18 +25,18 @@ from elastream.simulator.microbatch import COMING
 from elastream.simulator.recorded_loads import recorded_loads
 from elastream.simulator.settings import Settings
 
+# Fewest non-empty batches for a calibration.
 FEWEST = 10
-"""Least number of non-empty batches that a calibration needs."""
+# Core-seconds until a host's first task (`benchmarks/start.py`). Hosts on one machine delay each other by this over its
+# cores; used where a recording has no two hosts starting together.
 START_CPU = 3.7
-"""Core-seconds until a host's first task, as `benchmarks/start.py` measured: of hosts that share a machine each that starts
-holds up the others by so much over the machine's cores, where a recording has none that started beside another."""
+# Ratio of the 90 % to the 10 % quantile of batch sizes, below which batch and record costs cannot be separated.
 ALIKE = 1.5
-"""Largest batches over smallest, without a tenth at either end, below which they do not tell batches and records apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An estimated constant of the simulation: value, unit, and the data of the recording it comes from."""
+    """An estimated constant, with the recorded data it comes from."""
 
     name: str
     value: float
@@ -46,14 +45,13 @@ class Constant:
 
 
 class Notes:
-    """Collects estimated constants, and descriptions of those that the recording does not determine."""
+    """Estimated constants, and descriptions of those not determined."""
 
     def __init__(self) -> None:
         self.constants: list[Constant] = []
         self.unknown: list[str] = []
 
-    def found(self, name: str, value: float, unit: str, source: str) -> None:
-        """Add an estimated constant."""
+    def add(self, name: str, value: float, unit: str, source: str) -> None:
         self.constants.append(Constant(name, value, unit, source))
 
 
@@ -61,10 +59,11 @@ class Notes:
 class Calibration:
     """Settings, host types and loads estimated from a recording.
 
-    origin: time of the recording at which the simulation begins, that of the first host request. constants: those
-    estimated. unknown: those not determined, which keep their assumed values. in_peace: numbers (from 0, among the
-    non-empty batches) of the undisturbed batches that batch and record costs are fitted to. told: whether their sizes
-    differ enough to tell the cost of a batch from that of its records.
+    Attributes:
+        origin: Recorded time at which the simulation begins.
+        unknown: Constants that keep their assumed values.
+        in_peace: Indices of undisturbed non-empty batches.
+        separable: True if batch sizes separate batch costs from record costs.
     """
 
     settings: Settings
@@ -74,7 +73,7 @@ class Calibration:
     constants: tuple[Constant, ...]
     unknown: tuple[str, ...]
     in_peace: tuple[int, ...]
-    told: bool = True
+    separable: bool = True
 
 
 def calibrate(
@@ -85,21 +84,17 @@ def calibrate(
     *,
     batch_seconds: float | None = None,
 ) -> Calibration:
-    """Estimate the constants from a recording of `layout`, a dataflow of one segment, on hosts of `host_types`.
+    """Estimate the constants from a recording of `layout`, a dataflow of one segment.
 
-    Batch duration is modelled as a constant plus the work of the batch and of its records on the hosts at that time (see
-    `microbatch`) and fitted to undisturbed batches: no host starting, no task just moved, workers warm. The delays caused
-    by starting hosts and by loading moved state are the mean excess of the other batches over that fit; means, because
-    the sum of delays determines the queue. Core-seconds per record and per batch are fitted to the hosts' CPU use; their
-    ratio says how much work a batch is whatever its records, and the slope of the durations over that work the fraction of
-    the leased cores that tasks really got. A record's cost is divided among operators by their SERVICE_TIME. Start and
-    stop times of a host type are medians over its leases.
+    A batch lasts a constant plus the work of the batch and its records. The fit uses undisturbed batches: no host starting,
+    no task just moved, workers warm. Starting hosts and moved state cost the mean excess over the fit, because the sum of
+    delays determines the queue. CPU use gives core-seconds per record and batch.
 
-    batch_seconds: target duration of the run's batches, also the least interval between two starts; None: that of
-    `settings`.
+    Args:
+        batch_seconds: Target duration and least interval of batches.
 
-    Raises InputError for a dataflow of several segments, for fewer than FEWEST non-empty batches, or for a source without
-    recorded arrivals.
+    Raises:
+        InputError: For several segments, fewer than FEWEST non-empty batches, or a source without arrivals.
     """
     base = settings or Settings()
     if len(layout.segments) != 1:
@@ -122,19 +117,19 @@ def calibrate(
         cost = costs.record * part.share / part.came if part.came > 0 else 0.0
         own = _own(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
         services[name] = base.service(name).costing(cost, part.selectivity, own)
-        notes.found(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
+        notes.add(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
         for alternate, (each, _) in own.items():
-            notes.found(f"a record at {name} as {alternate}", each or 0.0, "core-s", "the same, in the ratio of its own")
+            notes.add(f"a record at {name} as {alternate}", each or 0.0, "core-s", "the same, in the ratio of its own")
         if part.selectivity is not None:
-            notes.found(f"records out of {name}", part.selectivity, "a record in", "records emitted over records processed")
+            notes.add(f"records out of {name}", part.selectivity, "a record in", "records emitted over records processed")
     boost, hosts = _boost(recording, base.settling_batches)
     if hosts:
-        notes.found("cores of a host in its first batches", boost, "of its own", f"peak CPU use, median of {hosts} hosts")
+        notes.add("cores of a host in its first batches", boost, "of its own", f"peak CPU use, median of {hosts} hosts")
     queue = _start_queue(recording, notes, base)
     started = tuple(_host_type(recording, kind, queue, notes) for kind in host_types)
     widths = [_first(recording.parallelism(stage.name)) for stage in layout.stages if stage.keyed]
     partitions = [int(width) for width in widths if width >= 1]
-    found = replace(
+    calibrated = replace(
         base,
         services=services,
         monitor=max(float(np.median(np.diff(recording.times))), 1e-3) if len(recording.times) > 1 else base.monitor,
@@ -150,23 +145,30 @@ def calibrate(
         state_partitions=partitions[0] if partitions else base.state_partitions,
     )
     return Calibration(
-        found,
+        calibrated,
         started,
         recorded_loads(recording, layout, batches, origin),
         origin,
         tuple(notes.constants),
         tuple(notes.unknown),
         costs.peace,
-        costs.told,
+        costs.separable,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of batches. fixed: s per batch. record, work: core-s per source record and per batch, from the hosts' CPU use.
-    delivered: fraction of the hosts' cores that tasks got. delay: s per starting host. load: core-s per moved task.
-    ratios: duration over expected duration of each undisturbed batch, in order. peace: numbers of those batches. told: see
-    `Calibration`."""
+    """Costs of batches.
+
+    Attributes:
+        fixed: Seconds a batch.
+        record, work: Core-seconds a source record and a batch.
+        delivered: Fraction of the hosts' cores that tasks got.
+        delay: Seconds a starting host.
+        load: Core-seconds a moved task.
+        ratios: Duration over expected duration of undisturbed batches.
+        peace: Their indices.
+    """
 
     fixed: float
     record: float
@@ -176,14 +178,18 @@ class Costs:
     load: float
     ratios: tuple[float, ...]
     peace: tuple[int, ...]
-    told: bool
+    separable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operator's part in a source record: `share` of its cost, records it gets per source record, records out per in.
+    """An operator's part in a source record.
 
-    seconds: its recorded service time, core-seconds; 0 where unknown.
+    Attributes:
+        share: Fraction of the record's cost.
+        came: Records the operator receives.
+        selectivity: Records out per record in.
+        seconds: Service time (core-seconds); 0 where unknown.
     """
 
     share: float
@@ -200,26 +206,26 @@ def _batch_costs(
     notes: Notes,
     base: Settings,
 ) -> Costs:
-    """Fit durations and CPU use of `batches`. shares: fraction of a record's cost, by stage."""
-    seen = circumstances_of(recording, layout, batches, shares)
+    """Fit durations and CPU use; `shares` is each stage's fraction of a record's cost."""
+    conditions = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
-    burden = np.array([each.burden * batch.records for each, batch in zip(seen, batches, strict=True)])
-    even = np.array([each.even for each in seen])
-    coming, moved = (np.array([getattr(each, name) for each in seen]) for name in ("coming", "moved"))
+    burden = np.array([each.burden * batch.records for each, batch in zip(conditions, batches, strict=True)])
+    even = np.array([each.even for each in conditions])
+    coming, moved = (np.array([getattr(each, name) for each in conditions]) for name in ("coming", "moved"))
     quiet = (coming == 0) & (moved == 0)
-    peace = quiet & np.array([each.warm for each in seen])
+    peace = quiet & np.array([each.warm for each in conditions])
     for wider in (quiet, np.ones_like(quiet)):
         peace = peace if peace.sum() >= FEWEST else wider
     of = f"{peace.sum()} undisturbed batches"
     work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
     sizes = np.array([batch.records for batch in batches])[peace]
     low, high = np.quantile(sizes, (0.1, 0.9))
-    told = bool(high >= ALIKE * low)
-    if told:
+    separable = bool(high >= ALIKE * low)
+    if separable:
         # Hosts work on a batch whatever its records: that work takes time as theirs does, on the same cores.
         weighed = burden + (even * work / record if record > 0 else 0.0)
         fixed, each = line_through(weighed[peace], lasted[peace])
-        notes.found("a batch", fixed, "s", f"Theil-Sen line through {of}")
+        notes.add("a batch", fixed, "s", f"Theil-Sen line through {of}")
     else:
         work, record = 0.0, record + work / float(sizes.mean()) if record > 0 else 0.0
         weighed, fixed = burden, base.batch_overhead * len(layout.stages)
@@ -227,7 +233,7 @@ def _batch_costs(
         notes.unknown.append(f"how much of a batch its records take: {of} were all of about the same size")
     expected = fixed + each * weighed
     ratios = (lasted / np.maximum(expected, 1e-9))[peace]
-    notes.found(
+    notes.add(
         "a batch is off by",
         float(np.median(np.abs(ratios - 1))),
         "of its length, median",
@@ -235,37 +241,36 @@ def _batch_costs(
     )
     delivered = record / each if record > 0 and each > 0 else 1.0
     if record > 0:
-        notes.found(
-            "a record from the source", record, "core-s", "line through hosts' CPU use, batches and records a second"
-        )
-        notes.found("a batch, on hosts", work, "core-s", "the same line")
-        notes.found(
+        notes.add("a record from the source", record, "core-s", "line through hosts' CPU use, batches and records a second")
+        notes.add("a batch, on hosts", work, "core-s", "the same line")
+        notes.add(
             "cores that tasks get", delivered, "of a host's", f"CPU a record over {each:.2e} core-s, the slope of {of}"
         )
     else:
         record = each
-        notes.found("a record from the source", record, "core-s", f"slope of the line through {of}")
+        notes.add("a record from the source", record, "core-s", f"slope of the line through {of}")
         notes.unknown.append("the fraction of hosts' cores that tasks got: CPU use is not recorded")
     delay = load = 0.0
     slowed = (coming > 0) & (moved == 0)
     if slowed.sum() >= 3:
         delay = max(0.0, float(np.mean((lasted - expected)[slowed] / coming[slowed])))
-        notes.found("a batch while a host starts", delay, "s more a host", f"mean of {slowed.sum()} batches meanwhile")
+        notes.add("a batch while a host starts", delay, "s more a host", f"mean of {slowed.sum()} batches meanwhile")
     else:
         notes.unknown.append("by how much batches last longer while hosts start")
     loaded = (moved > 0) & (coming == 0)
     if loaded.any():
         load = max(0.0, float(np.mean((lasted - expected)[loaded] / moved[loaded]))) * delivered
-        notes.found("loading the state of a task that moved", load, "core-s", f"mean of {loaded.sum()} batches after moves")
+        notes.add("loading the state of a task that moved", load, "core-s", f"mean of {loaded.sum()} batches after moves")
     else:
         notes.unknown.append("the cost of moving a task")
     return Costs(
-        fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()), told
-    )
+        fixed, record, work, delivered, delay, load,
+        tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()), separable,
+    )  # fmt: skip
 
 
 def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
-    """(core-s per batch, core-s per record) that hosts used from `since` on while no host started; (0, 0) if unknown."""
+    """Return (core-s a batch, core-s a record) while no host started; (0, 0) if unknown."""
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
     )
@@ -296,7 +301,7 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
 
 
 def _boost(recording: Recording, settling: int) -> tuple[float, int]:
-    """(median over hosts that joined a running load of peak cores used over cores leased; number of such hosts)."""
+    """Return the median peak CPU use of hosts that joined a running load, and their number."""
     peaks = []
     for lease in recording.hosts:
         ready = lease.ready_at()
@@ -311,13 +316,12 @@ def _boost(recording: Recording, settling: int) -> tuple[float, int]:
 
 
 def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part]:
-    """Parts of the operators by name; cost shares are proportional to PROCESSED_RATE times SERVICE_TIME."""
     widths = np.diff(recording.times, prepend=0.0)
 
     def total(name: str, metric: Metric) -> float:
         return float(np.nansum(recording.operator(name, metric) * widths))
 
-    taken = sum(total(source.name, Metric.PROCESSED_RATE) for source in layout.graph.sources)
+    arrivals = sum(total(source.name, Metric.PROCESSED_RATE) for source in layout.graph.sources)
     spent, parts = {}, {}
     for operator in layout.graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
@@ -329,40 +333,39 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
             seconds = float(np.median(each)) if each.size else 0.0
             spent[operator.name] = came * seconds
             selectivity = went / came if came > 0 and went > 0 else None
-            parts[operator.name] = Part(0.0, came / taken if taken > 0 else 0.0, selectivity, seconds)
+            parts[operator.name] = Part(0.0, came / arrivals if arrivals > 0 else 0.0, selectivity, seconds)
     whole = math.fsum(spent.values())
     return {name: replace(part, share=spent[name] / whole if whole > 0 else 1 / len(parts)) for name, part in parts.items()}
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last.
+    """Return (core-seconds a record, selectivity) of each alternate that ran.
 
-    ratio: of the first to what was told: a fused stage's machinery is part of what a record costs, of no service time.
+    `ratio` converts a service time to a cost, which includes a stage's overhead.
     """
-    found: dict[str, tuple[float | None, float | None]] = {}
+    costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"
         seconds, emitted = (_last(recording.alternate(row, each)) for each in (Metric.SERVICE_TIME, Metric.SELECTIVITY))
         if seconds is not None:
-            found[alternate.name] = (ratio * seconds, emitted)
-    return found if len(found) > 1 else {}  # the only one that ran is what was told of the operator
+            costs[alternate.name] = (ratio * seconds, emitted)
+    return costs if len(costs) > 1 else {}  # a single one equals the operator's own figures
 
 
 def _starts(recording: Recording) -> list[tuple[str, int, float]]:
-    """Of each host that was leased while batches ran: its type, how many were on their way when it was requested, and the
-    seconds until it was ready; leases cut off by the run's end are left out."""
+    """Return (type, hosts ahead, seconds until ready) of each host leased during the run."""
     first = min((batch.start for batch in recording.batches), default=0.0)
-    found, hosts = [], list(recording.hosts)
+    starts, hosts = [], list(recording.hosts)
     for number, lease in enumerate(hosts):
         if (ready := lease.ready_at()) is None or lease.since <= first:
             continue
         before = (other.ready_at() for other in hosts[:number] if other.since <= lease.since)
-        found.append((lease.type.name, sum(at is None or at > lease.since for at in before), ready - lease.since))
-    return found
+        starts.append((lease.type.name, sum(at is None or at > lease.since for at in before), ready - lease.since))
+    return starts
 
 
 def _start_queue(recording: Recording, notes: Notes, base: Settings) -> float:
-    """Seconds more that a host takes to start for each that is on its way when it is requested."""
+    """Return the extra start time (seconds) per host already starting."""
     starts = _starts(recording)
     ahead = np.array([float(each) for _, each, _ in starts])
     if not ahead.any():
@@ -370,13 +373,12 @@ def _start_queue(recording: Recording, notes: Notes, base: Settings) -> float:
         notes.unknown.append("how much longer a host takes to start beside others")
         return START_CPU / float(cores) if cores and recording.header.plant == "spark" else base.host_start_queue
     _, more = line_through(ahead, np.array([seconds for *_, seconds in starts]))
-    notes.found("a host starts later by", more, "s for each on its way", f"Theil-Sen line through {ahead.size} leases")
+    notes.add("a host starts later by", more, "s for each on its way", f"Theil-Sen line through {ahead.size} leases")
     return more
 
 
 def _host_type(recording: Recording, kind: HostType, queue: float, notes: Notes) -> HostType:
-    """Set the type's start and stop times to recorded medians, the start without what others on their way add (queue);
-    leases cut off by the run's start or end are ignored."""
+    """Set start and stop times to recorded medians, without the delay by other starting hosts."""
     leases = [lease for lease in recording.hosts if lease.type.name == kind.name]
     starts = [seconds - queue * ahead for name, ahead, seconds in _starts(recording) if name == kind.name]
     stops = [
@@ -390,17 +392,17 @@ def _host_type(recording: Recording, kind: HostType, queue: float, notes: Notes)
             value = float(np.median(seconds))
             kind = replace(kind, start=value) if field == "start" else replace(kind, stop=value)
             source = f"median of {len(seconds)} lease{'s' * (len(seconds) > 1)}"
-            notes.found(f"a {kind.name} host {what} within", value, "s", source)
+            notes.add(f"a {kind.name} host {what} within", value, "s", source)
         else:
             notes.unknown.append(f"how long a {kind.name} host takes until it {what}")
     return kind
 
 
 def _last(values: Floats) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if known.size else None
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if finite.size else None
 
 
 def _first(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known[0]) if known.size else math.nan
+    finite = values[np.isfinite(values)]
+    return float(finite[0]) if finite.size else math.nan

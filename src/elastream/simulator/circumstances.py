@@ -1,4 +1,4 @@
-"""Derives the conditions under which each batch of a recorded run ran, for calibration."""
+"""Conditions of a recorded run's batches, for calibration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,21 @@ from elastream.recording.recorder import Recording
 from elastream.simulator.microbatch import COMING
 from elastream.simulator.partitions import dealt, landed
 
+# Compilation dominates this many batches at the start of a run or host.
 WARMING = 3
-"""Batches at the start of a run, or of a host, whose duration is dominated by compilation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Conditions of a batch. burden: seconds that a core-second of its records' work took on the hosts at its start. even:
-    the same of work that its stages have in equal parts, whatever the records. coming: hosts starting. moved:
-    seconds that the state loading of just moved tasks took, at one core-second each.
-    warm: whether at least WARMING batches had started since the newest host was ready."""
+    """Conditions of a batch.
+
+    Attributes:
+        burden: Seconds per core-second of its records' work.
+        even: Seconds per core-second of work divided equally over stages.
+        coming: Hosts starting.
+        moved: Seconds to load moved state, at one core-second a task.
+        warm: True from WARMING batches after the newest host on.
+    """
 
     burden: float
     even: float
@@ -34,11 +39,11 @@ class Circumstances:
 def circumstances_of(
     recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
 ) -> list[Circumstances]:
-    """Conditions at the start of each batch, from recorded hosts and tasks. shares: of a record's cost, by stage."""
+    """Return the conditions at each batch's start; `shares` is each stage's fraction of a record's cost."""
     times = recording.times
     widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
     placed = {stage.name: recording.tasks(stage.name) for stage in layout.stages if stage.keyed}
-    found = []
+    conditions = []
     where: dict[str, Mapping[int, str]] = {name: {} for name in placed}
     ended = -math.inf
     for number, batch in enumerate(batches):
@@ -61,27 +66,26 @@ def circumstances_of(
                 longest = at[host] / sum(at.values()) / pace
                 burden += shares[stage.name] * longest
                 even += longest / len(layout.stages)
-            for name, held in where.items():
-                there = list(held.values())
-                fresh = [host for task, host in held.items() if before[name].get(task, host) != host]
+            for name, placement in where.items():
+                there = list(placement.values())
+                fresh = [host for task, host in placement.items() if before[name].get(task, host) != host]
                 for host in set(fresh) & set(power):
                     moved = max(moved, fresh.count(host) / min(power[host], there.count(host), slots[host]))
         came = [lease.ready_at() for lease in recording.hosts]
         newest = max([time for time in came if time is not None and time <= batch.start], default=0.0)
         since = sum(other.start > newest for other in batches[:number])
-        found.append(Circumstances(burden, even, coming, moved, since >= WARMING))
-    return found
+        conditions.append(Circumstances(burden, even, coming, moved, since >= WARMING))
+    return conditions
 
 
-def _on_hosts(held: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
-    """Tasks of a stage per host: as recorded, else dealt out as Spark does."""
-    seen = [host for host in (held or {}).values() if host in slots]
-    if seen:
-        return {host: seen.count(host) for host in set(seen)}
+def _on_hosts(placement: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
+    """Return a stage's tasks per host: as recorded, otherwise dealt as on Spark."""
+    hosts = [host for host in (placement or {}).values() if host in slots]
+    if hosts:
+        return {host: hosts.count(host) for host in set(hosts)}
     number = dealt(width, np.array(list(slots.values())))
     return {host: int(count) for host, count in zip(slots, number, strict=True) if count}
 
 
 def state_at(lease: Lease, at: float) -> HostState | None:
-    """State of a lease at time `at`; None before it began."""
     return next((state for time, state in reversed(lease.history) if time <= at), None)

@@ -1,9 +1,7 @@
-"""Serves items as cohorts (counts with an enqueue time), a fluid in time slots: cost does not grow with items.
+"""Operators that serve cohorts (counts with an enqueue time) in time slots, as a fluid.
 
-A slot is a fraction of the service time, with a bounded number per monitoring period. Services longer than two slots
-occupy an instance and finish in later slots by the service-time distribution; shorter ones are served as a rate. Random
-waiting in a queue below capacity is added from queueing theory (`core.qos`), to durations only: items do not reach the
-next operator later. The approximation needs many items, so operators with few use `ItemStation` (`network.crowded`).
+The cost does not grow with items. Services longer than two slots occupy an instance; shorter ones are served as a rate.
+Random waiting comes from queueing theory (`core.qos`) and lengthens durations only.
 """
 
 import math
@@ -21,24 +19,22 @@ from elastream.simulator.settings import Settings
 from elastream.simulator.stations import NOTHING, Items, Shape, Station, neighbours
 from elastream.units import ROUNDING
 
+# Equally likely quantiles that approximate a service-time distribution.
 POINTS = 20
-"""Equally likely quantiles that approximate a service-time distribution."""
+# Most slots in a monitoring period for services that occupy an instance.
 MOST_SLOTS = 512
-"""Most slots in a monitoring period for services that occupy an instance."""
+# Slots in a monitoring period for rate mode; few suffice, because times are interpolated within a slot.
 RATE_SLOTS = 128
-"""Slots in a monitoring period for work served as a rate; time within a slot is interpolated, so few suffice."""
+# Random waiting applies up to this number of instances and this utilisation, and above this fraction of a service time.
 MOST_SERVERS, FULL, NEGLIGIBLE = 64, 0.97, 0.002
-"""Random waiting is computed up to this number of instances and this utilisation, and ignored below this fraction of a
-service time."""
+# Equally likely quantiles that approximate random waiting.
 CHANCES = 4
-"""Equally likely quantiles that approximate random waiting."""
+# Bounds the cost of a long overload; keeps a record's wait to a thousandth.
 MOST_ROWS = 2048
-"""Cohorts in which a queue is kept, at most 4 / 2048 of its length each: a record's wait is kept to a thousandth, and an
-operator that is overloaded for a day costs no more than any other."""
 
 
 def _quantiles(shape: Shape) -> Floats:
-    """`POINTS` equally likely values of a service time divided by its mean."""
+    """Return `POINTS` equally likely service times divided by their mean."""
     levels = (np.arange(POINTS) + 0.5) / POINTS
     match shape.kind:
         case k if k == LOGNORMAL and shape.spread > 0:
@@ -61,7 +57,7 @@ class CohortStation(Station):
         self.queue = np.zeros((0, 6))
         self.grain = 0.0
         self.comes = self.leaves = 0.0
-        self.held = np.zeros((1, 3))
+        self.finishing = np.zeros((1, 3))
         self.head = 0
         self.width = 0.0
         self.slot = 0
@@ -88,20 +84,20 @@ class CohortStation(Station):
         return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances; if they are lost, their share of the items in service returns to the head of the queue."""
+        """Remove instances; lost ones return their share of items in service to the queue's head."""
         working = self.in_service
         if not lost or working <= ROUNDING or not rows.size:
             return
         share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
-        total, queued, born = self.held.sum(axis=0)
-        self.held *= 1 - share
+        total, queued, born = self.finishing.sum(axis=0)
+        self.finishing *= 1 - share
         self._works -= total * share
         self._waits += total * share
         front = np.array([[queued / total, queued / total, born / total, total * share, total * share, 0.0]])
         self.queue = np.concatenate([front, self.queue])
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
-        """Serve the slots that end by `end`; returns the items emitted, some with times after `end`."""
+        """Serve the slots that end by `end`; return the emitted items, some later than `end`."""
         crew = self.crew
         if mean is not self._means:
             placed = crew.free < math.inf
@@ -115,7 +111,7 @@ class CohortStation(Station):
         slots = int(end / self.width + 1e-6) - self.slot
         self.queue, starts, emitted, self.head, done, self._waits, self._works = work_off(
             self.queue, came.times, came.born, came.counts, self.grain,
-            self.held, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
+            self.finishing, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
             self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
         )  # fmt: skip
         if self.queue.shape[0] > MOST_ROWS + 1:
@@ -133,13 +129,13 @@ class CohortStation(Station):
         return Items(*emitted)
 
     def _plan(self, mean: float, begin: float) -> None:
-        """Choose slot width and finish weights for a mean service time, and re-bin the items in service."""
+        """Choose slot width and finish weights; re-bin items in service."""
         if self.width and abs(mean / self._planned[0] - 1) < 1e-6:
             return
         monitor = self.settings.monitor
         slots = min(MOST_SLOTS, math.ceil(monitor * self.settings.cohort_slots / mean))
         width = monitor / (slots if mean >= 2 * monitor / slots else RATE_SLOTS)
-        old, old_head, old_width = self.held, self.head, self.width
+        old, old_head, old_width = self.finishing, self.head, self.width
         self._planned = (mean, width)
         shape = self.shape
         longest = max(4.0, 3 * float(self.points[-1]))
@@ -154,20 +150,20 @@ class CohortStation(Station):
         chance = chance[: count + 1]
         chance[-1] = 1.0  # the tail counts as finishing in the last slot
         self.weights = np.append(np.diff(chance), 0.0)  # the extra slot takes what the phase shifts
-        self.held = np.zeros((count + 1, 3))
+        self.finishing = np.zeros((count + 1, 3))
         self.head = 0
         if width != old_width:
             self.width = width
             self.slot = int(begin / width + 1e-6)
         for k in range(old.shape[0]):
             row = min(count, int(k * old_width / width)) if old_width else 0
-            self.held[row] += old[(old_head + k) % old.shape[0]]
+            self.finishing[row] += old[(old_head + k) % old.shape[0]]
 
     def _early(self, rate: float, mean: float, instances: int) -> Floats:
-        """Equally likely seconds that an item spends before the fluid queue: messaging plus random waiting.
+        """Return equally likely seconds before the fluid queue: messaging plus random waiting.
 
-        Random waiting: Allen and Cunneen's G/G/c, with arrival variability propagated between operators as in Whitt's
-        queueing network analyser (1983); a source's is 0, because its bursts are in the flow itself.
+        Uses Allen and Cunneen's G/G/c and Whitt's queueing network analyser (1983); a source's variability is 0, because
+        the flow contains its bursts.
         """
         if self.messaging is not None and not self.before.any():
             self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
@@ -198,7 +194,7 @@ class CohortStation(Station):
         self.durations.append(Items(durations, weights, weights))
 
     def _matched(self) -> Items:
-        """Cohorts of joined items: the n-th item of each input is matched with the n-th of the others."""
+        """Match the n-th item of each input with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
         if whole <= ROUNDING:
@@ -214,7 +210,7 @@ class CohortStation(Station):
 
 
 def paired(queue: Floats) -> Floats:
-    """`queue` (rows of `_serve`) with neighbours as one (`neighbours`), except the first row, which may be partly taken."""
+    """Merge neighbouring rows of `queue`, except the first, which may be partly taken."""
     rest = queue[1:]
     ends = rest[:, 0] + rest[:, 5]
     firsts = neighbours(rest[:, 0], ends, MOST_ROWS)

@@ -1,7 +1,4 @@
-"""What a composition makes of a record: cost and selectivity of each operator, by its alternates and by shares of keys.
-
-Where a key table chooses the alternate, each runs for the part of the records whose keys the table gives it.
-"""
+"""Cost and selectivity of each operator under a composition, by alternates and key shares."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -14,44 +11,45 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.errors import DataflowError
 from elastream.simulator.settings import Settings
 
+# Fraction of an operator's records by alternate; alternates without records are left out.
 Shares: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By operator, the part of its records that each alternate processes; those that process none are left out."""
 
 
 class Cost(NamedTuple):
-    """Of a record at an operator: core-seconds on a core of speed 1, and records out."""
+    """Core-seconds of speed 1, and records out, of a record at an operator."""
 
     work: float
     selectivity: float
 
 
 def own_cost(operator: Operator, alternate: Alternate, settings: Settings) -> Cost | None:
-    """Of a record that `alternate` processes; None where its cost is unknown.
+    """Return the cost of a record under `alternate`, or None if unknown.
 
-    As measured of it; else, where others were measured apart from it, as declared; else as measured of the operator.
+    Its own measurement comes first. Then its declaration precedes the operator's measurement only if some alternate is
+    measured.
     """
     measured = settings.service(operator.name)
     of_all, declared = (measured.cost, measured.selectivity), (alternate.cost, alternate.selectivity)
     sources = (declared, of_all) if measured.alternates else (of_all, declared)
-    told = (measured.alternates.get(alternate.name, (None, None)), *sources)
-    cost = next((each for each, _ in told if each is not None), None)
-    selectivity = next((each for _, each in told if each is not None), None)
+    candidates = (measured.alternates.get(alternate.name, (None, None)), *sources)
+    cost = next((each for each, _ in candidates if each is not None), None)
+    selectivity = next((each for _, each in candidates if each is not None), None)
     return None if cost is None else Cost(cost, 1.0 if selectivity is None else selectivity)
 
 
 def shares_in(graph: Graph, settings: Settings, composition: Composition, tables: KeyTables) -> Shares:
-    """Shares of the alternates of every operator that is neither source nor sink, under `composition`.
+    """Return the alternates' shares for each operator between sources and sinks.
 
-    Keys have the weights of the settings; else those that a table names are taken as equally frequent, and as all.
-    Raises DataflowError for a version of a key table that does not exist.
+    Without weights, the table's keys are equally frequent and the only ones. Raises DataflowError for a missing table
+    version.
     """
-    found: dict[str, Mapping[str, float]] = {}
+    shares: dict[str, Mapping[str, float]] = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
             active = composition.alternate(operator).name
             version = composition.tables.get(operator.name, 0)
-            found[operator.name] = _by_key(operator.name, active, version, settings, tables) if version else {active: 1.0}
-    return found
+            shares[operator.name] = _by_key(operator.name, active, version, settings, tables) if version else {active: 1.0}
+    return shares
 
 
 def _by_key(operator: str, active: str, version: int, settings: Settings, tables: KeyTables) -> Mapping[str, float]:
@@ -66,11 +64,11 @@ def _by_key(operator: str, active: str, version: int, settings: Settings, tables
 
 
 def costs_of(graph: Graph, settings: Settings, shares: Shares) -> dict[str, Cost]:
-    """Of a record at every operator of `shares`, on average.
+    """Return the mean cost of a record by operator.
 
-    Raises DataflowError for an alternate that runs and whose cost is not known.
+    Raises DataflowError for a running alternate without a cost.
     """
-    found = {}
+    costs = {}
     for name, parts in shares.items():
         operator = graph.by_name[name]
         work = selectivity = 0.0
@@ -79,8 +77,8 @@ def costs_of(graph: Graph, settings: Settings, shares: Shares) -> dict[str, Cost
             if own is None:
                 raise DataflowError(_without_cost(name, alternate))
             work, selectivity = work + share * own.work, selectivity + share * own.selectivity
-        found[name] = Cost(work, selectivity)
-    return found
+        costs[name] = Cost(work, selectivity)
+    return costs
 
 
 def _without_cost(operator: str, alternate: str) -> str:
@@ -91,7 +89,7 @@ def _without_cost(operator: str, alternate: str) -> str:
 
 
 def unsimulated(graph: Graph, switch: Switch, settings: Settings, tables: KeyTables) -> str:
-    """Why what `switch` chooses cannot be simulated; empty where it can. It names an element of `graph`."""
+    """Return why `switch` cannot be simulated; empty if it can."""
     match switch:
         case SwitchAlternate(operator, alternate):
             needed = {alternate}
@@ -109,21 +107,26 @@ def unsimulated(graph: Graph, switch: Switch, settings: Settings, tables: KeyTab
 
 
 def greatest_selectivity(graph: Graph, settings: Settings) -> dict[str, float]:
-    """By operator, the most records out per record in of any of its alternates whose cost is known."""
-    found = {}
+    """Return the largest known selectivity by operator."""
+    greatest = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            known = [own_cost(operator, alternate, settings) for alternate in operator.alternates]
-            found[operator.name] = max((each.selectivity for each in known if each is not None), default=1.0)
-    return found
+            costs = [own_cost(operator, alternate, settings) for alternate in operator.alternates]
+            greatest[operator.name] = max((each.selectivity for each in costs if each is not None), default=1.0)
+    return greatest
 
 
 class Demand(NamedTuple):
-    """What a record that a query takes comes to under one composition.
+    """Demand of a record that a query takes, under one composition.
 
-    epoch: number of the composition, which grows with every switch. work: core-seconds of speed 1, by stage. volume:
-    records that reach each stage. out: records sent over each durable edge. results: records that reach a sink that is no
-    signal. signals: those that get records. runs: operators that get records, each with every alternate that runs.
+    Attributes:
+        epoch: Number of the composition; grows with every switch.
+        work: Core-seconds of speed 1, by stage.
+        volume: Records that reach each stage.
+        out: Records sent over each durable edge.
+        results: Records that reach a sink other than a signal.
+        signals: Signals that receive records.
+        runs: Operators that receive records, with running alternates.
     """
 
     epoch: int

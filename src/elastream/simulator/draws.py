@@ -1,5 +1,6 @@
-"""Counter-based random numbers, a function of (seed, stream, number) alone: an item has the same service time whatever
-the policy did before, and however time was cut into windows.
+"""Counter-based random numbers: functions of (seed, stream, number) alone.
+
+Service times do not depend on the policy or on how time is cut into windows.
 """
 
 import math
@@ -26,29 +27,26 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def sequence(seed: int, stream: int) -> np.uint64:
-    """Start state of a stream's random numbers."""
+    """Return the start state of a stream's random numbers."""
     return _mixed(np.uint64(seed) + np.uint64(stream + 1) * _STREAM)
 
 
 @njit(cache=True)
 def drawn(start: np.uint64, number: int) -> float:
-    """Draw `number` of the sequence with start state `start`, in (0, 1)."""
+    """Return draw `number` of the sequence, in (0, 1)."""
     word = _mixed(start + np.uint64(number + 1) * _GOLDEN)
     return (float(word >> np.uint64(11)) + 0.5) / 9007199254740992.0
 
 
 @njit(cache=True)
 def uniform(seed: int, stream: int, number: int) -> float:
-    """A float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter, one sequence per stream."""
+    """Return a float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter."""
     return drawn(sequence(seed, stream), number)
 
 
 @njit(cache=True)
 def normal(level: float) -> float:
-    """Quantile of the standard normal distribution: algorithm AS 241, PPND7 (Wichura 1988), accurate to six digits.
-
-    The central 85 % of draws need one rational function, several times faster than Box-Muller's logarithm and cosine.
-    """
+    """Return a standard normal quantile to six digits: AS 241, PPND7 (Wichura 1988)."""
     middle = level - 0.5
     if abs(middle) <= 0.425:
         r = 0.180625 - middle * middle
@@ -73,9 +71,9 @@ def normal(level: float) -> float:
 
 @njit(cache=True)
 def factor(kind: int, shape: float, samples: Floats, start: np.uint64, number: int) -> float:
-    """Service time of item `number` divided by the mean service time.
+    """Return the service time of item `number` divided by the mean.
 
-    shape: sigma of the lognormal. samples: sorted, with mean 1. start: start state of the stream.
+    `shape` is the lognormal's sigma; `samples` are sorted, with mean 1.
     """
     if kind == 0 or (kind == 1 and shape == 0.0):
         return 1.0
@@ -89,7 +87,7 @@ def factor(kind: int, shape: float, samples: Floats, start: np.uint64, number: i
 
 @njit(cache=True)
 def below(kind: int, shape: float, samples: Floats, value: float) -> float:
-    """Probability that `factor` is at most `value`."""
+    """Return the probability of `factor` <= `value`."""
     if value <= 0.0:
         return 0.0
     if kind == 0 or (kind == 1 and shape == 0.0):

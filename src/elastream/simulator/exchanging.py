@@ -1,8 +1,4 @@
-"""Simulated traffic between tasks: the traffic of each edge, divided over the pairs of instances of its two operators.
-
-A pair's part is the product of the sender's share of what its operator emits and the receiver's share of what its operator
-gets. Record sizes are declared; without them traffic is unknown.
-"""
+"""Simulated traffic between tasks: each edge's traffic, divided by the senders' and receivers' shares."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,10 +12,7 @@ from elastream.simulator.stations import Station
 
 
 class EdgeTraffic(NamedTuple):
-    """Traffic over an edge, from the instances of `source` (None: not on any host) to those of `target`.
-
-    rate: bytes/s; NaN if the record size or rate is unknown.
-    """
+    """Traffic (bytes/s; NaN if unknown) between instances of `source` (None: outside the hosts) and `target`."""
 
     edge: Edge
     source: Station | None
@@ -28,7 +21,7 @@ class EdgeTraffic(NamedTuple):
 
 
 def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
-    """Row of every instance in the task frame, by station; -1 for an unplaced instance."""
+    """Return every instance's row in the task frame; -1 if unplaced."""
     placed = np.concatenate([station.crew.host >= 0 for station in stations])
     rows = np.where(placed, np.cumsum(placed) - 1, -1)
     ends = np.cumsum([len(station.crew) for station in stations])
@@ -36,7 +29,7 @@ def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
 
 
 def exchange_of(streams: Sequence[EdgeTraffic] | None, stations: Sequence[Station], age: float) -> Exchange:
-    """Divide `streams` over pairs of tasks; unknown (`UNMEASURED`) if there are none yet or one has an unknown rate."""
+    """Divide `streams` over pairs of tasks; `UNMEASURED` if unknown."""
     if streams is None or any(np.isnan(stream.rate) for stream in streams):
         return UNMEASURED
     flowing = [stream for stream in streams if stream.rate > 0]

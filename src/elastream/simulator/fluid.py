@@ -1,7 +1,4 @@
-"""Compiled loops of `cohorts`: cohorts queued and served in time slots, and how long their items took.
-
-Apart from the stations, because they know arrays only, and are compiled once.
-"""
+"""Compiled loops of `cohorts`: serving in time slots, and durations."""
 
 import math
 
@@ -13,10 +10,10 @@ from elastream.simulator.draws import below
 from elastream.simulator.serving import sort_rows
 from elastream.units import ROUNDING
 
+# Most parts of a slot in rate mode; splits cohorts larger than one round of the instances.
 PARTS = 16
-"""Most parts of a slot in rate mode; a cohort larger than one round of the instances is served in such parts."""
+# Most groups of neighbouring cohorts over which percentiles are taken.
 GROUPS = 24
-"""Most groups of neighbouring cohorts over which percentiles are taken."""
 
 
 @njit(cache=True)
@@ -26,7 +23,7 @@ def work_off(
     came_born: Floats,
     came_counts: Floats,
     grain: float,
-    held: Floats,
+    finishing: Floats,
     head: int,
     begin: float,
     slots: int,
@@ -39,12 +36,17 @@ def work_off(
     occupied: bool,
     each: float,
 ) -> tuple[Floats, Floats, Floats, int, float, float, float]:
-    """Queue arrived cohorts and serve them for `slots` slots of `width` seconds; durations are computed in `judge`.
+    """Queue cohorts and serve them for `slots` slots of `width` seconds.
 
-    came_*: cohorts of evenly spaced items, each spread over the time to the next cohort, at most `grain` seconds. free:
-    when each instance is ready, inf if unplaced. crew_busy: seconds each instance worked; added to. each: items out per
-    item in. Other arrays: see `_serve`. Returns (waiting rows, starts, emitted as rows of times, born times and counts,
-    ring head, items done, items waiting, items in service).
+    Args:
+        came_times, came_born, came_counts: Cohorts, each spread over the time to the next.
+        grain: Longest spread (seconds).
+        free: Time at which each instance is ready; inf if unplaced.
+        crew_busy: Seconds each instance worked; added to.
+        each: Items out per item in.
+
+    Returns:
+        (Waiting rows, starts, emitted rows of times, born times and counts, ring head, items done, waiting, in service).
     """
     waiting = np.empty((queue.shape[0] + came_times.size, 6))
     waiting[: queue.shape[0]] = queue
@@ -56,12 +58,12 @@ def work_off(
         waiting[row, 3] = waiting[row, 4] = came_counts[k]
         waiting[row, 5] = span
     if slots <= 0:
-        return waiting, np.empty((0, 3)), np.empty((3, 0)), head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
+        return waiting, np.empty((0, 3)), np.empty((3, 0)), head, 0.0, waiting[:, 3].sum(), finishing[:, 0].sum()
     ready = free[free < math.inf]
     if ready.size and ready.max() > begin:
         ready = np.sort(ready)  # otherwise all are ready from the start and order does not matter
-    taken, starts, finishes, busy, head = _serve(
-        waiting, held, head, begin, slots, width, mean, ready, weights, first, occupied
+    front, starts, finishes, busy, head = _serve(
+        waiting, finishing, head, begin, slots, width, mean, ready, weights, first, occupied
     )
     if ready.size:
         for i in range(free.size):
@@ -74,14 +76,14 @@ def work_off(
     for k in range(count):
         emitted[0, k], emitted[1, k], emitted[2, k] = finishes[k, 0], finishes[k, 1], finishes[k, 2] * each
         done += finishes[k, 2]
-    left = waiting[taken:].copy()
-    return left, starts, emitted, head, done, left[:, 3].sum(), held[:, 0].sum()
+    left = waiting[front:].copy()
+    return left, starts, emitted, head, done, left[:, 3].sum(), finishing[:, 0].sum()
 
 
 @njit(cache=True)
 def _serve(
     queue: Floats,
-    held: Floats,
+    finishing: Floats,
     head: int,
     begin: float,
     slots: int,
@@ -92,40 +94,43 @@ def _serve(
     first: int,
     occupied: bool,
 ) -> tuple[int, Floats, Floats, float, int]:
-    """Serve `queue` for `slots` slots; returns (cohorts fully taken, starts, finishes, busy instance-seconds, ring head).
+    """Serve `queue` for `slots` slots.
 
-    queue: rows (available, queued, born, count, initial count, span) of items that arrive evenly within `span` seconds
-    from `available` on; a partly taken cohort's count is reduced. held: ring of items finishing in later slots, rows
-    (count, count x queued, count x born), updated from row `head` on. starts: rows (time, queued, count). finishes: rows
-    (time, born, count).
+    Args:
+        queue: Rows (available, queued, born, count, initial count, span) of items spread evenly over `span` seconds. Counts
+        are reduced.
+        finishing: Ring of items that finish in later slots, rows (count, count x queued, count x born).
+
+    Returns:
+        (Cohorts fully taken, starts (time, queued, count), finishes (time, born, count), busy instance-seconds, ring head).
     """
-    length = held.shape[0]
+    length = finishing.shape[0]
     starts = np.empty(((PARTS + 2) * slots + queue.shape[0] + 1, 3))
     finishes = np.empty(((PARTS + 2) * slots + queue.shape[0] + 1, 3))
-    started = finished = taken = 0
+    started = finished = front = 0
     busy = 0.0
-    in_service = held[:, 0].sum()
+    in_service = finishing[:, 0].sum()
     for slot in range(slots):
         now = begin + slot * width
         most = math.inf
         instances = np.searchsorted(ready, now, side="right")
         if occupied:
-            done = held[head, 0]
+            done = finishing[head, 0]
             if done > 0.0:
-                finishes[finished] = now + 0.5 * width, held[head, 2] / done, done
+                finishes[finished] = now + 0.5 * width, finishing[head, 2] / done, done
                 finished += 1
             idle = max(0.0, instances - in_service)
             freed = max(0.0, instances - in_service + done) - idle
             in_service -= done
-            held[head] = 0.0
+            finishing[head] = 0.0
         else:
             idle, freed = 0.0, instances * width / mean
             most = freed * max(mean / width, 1 / PARTS)
         used, entered = 0.0, -1
-        while taken < queue.shape[0]:
-            whole, span = queue[taken, 4], queue[taken, 5]
-            gone = 1.0 - queue[taken, 3] / whole
-            available = queue[taken, 0] + span * gone
+        while front < queue.shape[0]:
+            whole, span = queue[front, 4], queue[front, 5]
+            gone = 1.0 - queue[front, 3] / whole
+            available = queue[front, 0] + span * gone
             if available >= now + width:
                 break
             if not occupied and available > now:
@@ -134,7 +139,7 @@ def _serve(
             room = idle + freed - used
             if room <= ROUNDING:
                 break
-            count = min(queue[taken, 3], room, most)
+            count = min(queue[front, 3], room, most)
             if span > 0.0:
                 count = min(count, max(1e-6 * whole, whole * (now + width - available) / span))
             shift = span * (gone + 0.5 * count / whole)
@@ -143,12 +148,12 @@ def _serve(
             if not occupied:
                 # A fluid is served half an item later on average than single items, the first of which do not wait.
                 at -= 0.5 * mean
-            start = max(queue[taken, 0] + shift, at)
+            start = max(queue[front, 0] + shift, at)
             used += count
-            queued = queue[taken, 1] + shift
+            queued = queue[front, 1] + shift
             # Parts of a cohort in one slot are one entry where they wait alike, and leave as one: nothing finer than a slot
             # is known of when items come to the next operator.
-            again = not occupied and entered == taken
+            again = not occupied and entered == front
             if again and abs(start - queued - (starts[started - 1, 0] - starts[started - 1, 1])) <= width / PARTS:
                 part = count / (starts[started - 1, 2] + count)
                 starts[started - 1, 0] += part * (start - starts[started - 1, 0])
@@ -157,7 +162,7 @@ def _serve(
             else:
                 starts[started] = start, queued, count
                 started += 1
-            entered = taken
+            entered = front
             busy += count * mean
             if occupied:
                 # Work of k to k + 1 slots that starts at `phase` of this slot ends in slot k or k + 1 from here, with
@@ -168,22 +173,22 @@ def _serve(
                     share = count * ((1 - phase) * weights[k] + carried)
                     carried = phase * weights[k]
                     row = (head + max(1, k)) % length
-                    held[row, 0] += share
-                    held[row, 1] += share * queue[taken, 1]
-                    held[row, 2] += share * queue[taken, 2]
+                    finishing[row, 0] += share
+                    finishing[row, 1] += share * queue[front, 1]
+                    finishing[row, 2] += share * queue[front, 2]
                 in_service += count
             elif again:
                 part = count / (finishes[finished - 1, 2] + count)
                 finishes[finished - 1, 0] += part * (start + mean - finishes[finished - 1, 0])
                 finishes[finished - 1, 2] += count
             else:
-                finishes[finished] = start + mean, queue[taken, 2], count
+                finishes[finished] = start + mean, queue[front, 2], count
                 finished += 1
-            queue[taken, 3] -= count
-            if queue[taken, 3] <= ROUNDING:
-                taken += 1
+            queue[front, 3] -= count
+            if queue[front, 3] <= ROUNDING:
+                front += 1
         head = (head + 1) % length
-    return taken, starts[:started], finishes[:finished], busy, head
+    return front, starts[:started], finishes[:finished], busy, head
 
 
 @njit(cache=True)
@@ -198,10 +203,12 @@ def judge(
     shape: float,
     samples: Floats,
 ) -> tuple[float, float, Floats, Floats, Floats]:
-    """Durations of started items: (items, sum of durations, items within each of `limits`, durations, their weights).
+    """Return durations of started items: (items, sum, items within each limit, durations, weights).
 
-    before: equally likely seconds spent before the queue. certain: multiple of the mean that no service exceeds. points:
-    equally likely service times over their mean; durations are those of at most `GROUPS` groups of starts.
+    Args:
+        before: Equally likely seconds before the queue.
+        certain: Multiple of the mean that no service exceeds.
+        points: Equally likely service times over their mean.
     """
     early_mean = before.mean()
     step = (starts.shape[0] + GROUPS - 1) // GROUPS

@@ -1,8 +1,7 @@
-"""Simulates fused dataflows as on Spark: queries of micro-batches, advanced over many monitoring periods at once.
+"""Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-The queries do not slow each other down, so each is advanced by itself, those that feed it first. When each of them takes a
-new composition is the network's business (`Settings.consistency`); records that travel between queries carry the epoch
-of the composition that they were processed under.
+Queries do not slow each other down, so each advances alone over many periods, upstream ones first. Records between queries
+carry the epoch of their composition.
 """
 
 import math
@@ -35,16 +34,20 @@ from elastream.simulator.stations import Items
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
 from elastream.units import ROUNDING
 
+# The log of a query keeps this many batches, and all of the last seconds.
 RECENT, KEPT = 200, 10.0
-"""Batches of a query kept, and seconds for which all are."""
 
 
 @dataclass(frozen=True)
 class Periods:
-    """Figures of the monitoring periods closed while time was advanced once, a row each.
+    """Figures of the monitoring periods closed in one advance, a row each.
 
-    ends: seconds. tables: by query, columns as in `batching`. worked: core-seconds by host. offered: records that each
-    source has offered so far. active: hosts leased. usable: cores of running hosts.
+    Attributes:
+        tables: By query; columns as in `batching`.
+        worked: Core-seconds by host.
+        offered: Cumulative records by source.
+        active: Hosts leased.
+        usable: Cores of running hosts.
     """
 
     ends: Floats
@@ -56,7 +59,7 @@ class Periods:
 
 
 class Reports(Sequence[MicroBatch]):
-    """Micro-batches by query, as rows of its log: few of those who observe ask for any."""
+    """Micro-batches, created from log rows on first access."""
 
     def __init__(self, rows: Sequence[tuple[str, Floats]]) -> None:
         self._rows = rows
@@ -80,10 +83,9 @@ class Reports(Sequence[MicroBatch]):
 
 
 class FusedNetwork:
-    """All segments of a fused dataflow. Drop-in for `QueueNetwork`; its `stations` are stages.
+    """All queries of a fused dataflow; interchangeable with `QueueNetwork`, with stages as stations.
 
-    epoch: number of the newest composition. changing: whether a query has yet to take it, so that time is to be advanced
-    by no more than `step` seconds at once.
+    While `changing`, a query has yet to adopt the newest `epoch`, and time advances by at most `step` seconds.
     """
 
     cohorts = True
@@ -115,8 +117,8 @@ class FusedNetwork:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.epoch = 0
-        self.wanted = Composition.default(self.graph)
-        self.demands = {0: self._demands(0, self.wanted)}
+        self.composition = Composition.default(self.graph)
+        self.demands = {0: self._demands(0, self.composition)}
         self.segments = {
             each.name: FusedSegment(each, self.by_name, settings, seed, stream, self.demands[0][each.name])
             for stream, each in enumerate(layout.segments)
@@ -143,7 +145,6 @@ class FusedNetwork:
 
     @property
     def scalable(self) -> frozenset[str]:
-        """Stages whose parallelism can change: those without state, as on Spark."""
         return self.layout.simulated_scalable
 
     def _limit(self, stage: Stage) -> float | None:
@@ -154,7 +155,7 @@ class FusedNetwork:
 
     @property
     def effective(self) -> dict[str, Composition]:
-        """What the last committed batch of each query ran under."""
+        """Composition of the last committed batch, by query."""
         return {name: each.effective for name, each in self.segments.items() if each.effective is not None}
 
     @property
@@ -162,13 +163,13 @@ class FusedNetwork:
         return any(segment.demand.epoch < self.epoch for segment in self.segments.values())
 
     def follows(self, query: str) -> bool:
-        """Whether all that `query` has in work, and takes next, is under the newest composition."""
+        """Return True if `query` runs and takes next only the newest composition."""
         segment = self.segments[query]
         return min(segment.oldest, segment.demand.epoch) == self.epoch
 
     def resize(self, composition: Composition) -> None:
-        """Take the parallelism of `composition`, which is else the wanted one, with the next batches."""
-        self.wanted = composition
+        """Adopt the parallelism of `composition` with the next batches."""
+        self.composition = composition
         for epoch, demands in self.demands.items():
             for name, demand in demands.items():
                 newest = epoch == self.epoch
@@ -181,17 +182,16 @@ class FusedNetwork:
             segment.demand = self.demands[segment.demand.epoch][name]
 
     def compose(self, composition: Composition, now: float) -> None:
-        """Request another composition at `now`; when each query takes it, follows from the consistency."""
         mode = self.settings.consistency
         update = PendingUpdate(self.epoch + 1, composition.version, now)
-        changed = changed_operators(self.graph, self.wanted, composition)
+        changed = changed_operators(self.graph, self.composition, composition)
         update.waiting = {self.layout.stage_of[name].segment for name in changed}
         if mode in (Consistency.BATCH, Consistency.REWIRED):
             update.mixed = self._mixed(changed, composition, at_once=mode is Consistency.REWIRED)
         self.updates.request(update)
         oldest = min(segment.demand.epoch for segment in self.segments.values())
         self.demands = {epoch: each for epoch, each in self.demands.items() if epoch >= oldest}
-        self.epoch, self.wanted = self.epoch + 1, composition
+        self.epoch, self.composition = self.epoch + 1, composition
         self.demands[self.epoch] = self._demands(self.epoch, composition)
         for name, segment in self.segments.items():
             if mode is Consistency.DRAIN:
@@ -201,18 +201,17 @@ class FusedNetwork:
                 segment.turn(self.demands[self.epoch][name], at_once=mode is Consistency.REWIRED)
 
     def _demands(self, epoch: int, composition: Composition) -> dict[str, Demand]:
-        """What a record of each query comes to under `composition`."""
         shares = shares_in(self.graph, self.settings, composition, self.tables)
         costs = costs_of(self.graph, self.settings, shares)
         selectivity = {name: each.selectivity for name, each in costs.items()}
         live = live_edges(self.graph, composition)
-        found = {}
+        demands = {}
         for segment in self.layout.segments:
             entries = self._entries(segment)
             # Assumption: each entry operator of the segment gets an equal share of its records.
             volumes = offered_rates(self.graph, {o: 1 / len(entries) for o in entries}, selectivity, composition)
             sinks = [sink for sink in self.graph.sinks if sink.name in segment.operators]
-            found[segment.name] = Demand(
+            demands[segment.name] = Demand(
                 epoch,
                 composition,
                 {
@@ -235,21 +234,20 @@ class FusedNetwork:
                     for alternate in shares[name]
                 ),
             )
-        return found
+        return demands
 
     def _entries(self, segment: Segment) -> list[str]:
-        """Operators at which records enter a query: its sources, and those that durable edges lead to."""
         read = {edge.target for edge in segment.inputs}
         return [name for name in segment.operators if name in self.sources or name in read]
 
     def _mixed(self, changed: frozenset[str], after: Composition, *, at_once: bool) -> float:
-        """Records under way that passed a changed operator as it was and will pass one as it will be.
+        """Return the records under way that meet changed operators under both compositions.
 
-        at_once: whether the batches in work change too; operators have then processed a part of them either way.
+        `at_once` includes running batches.
         """
-        costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.wanted, self.tables))
+        costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.composition, self.tables))
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
-        met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.wanted, changed)
+        met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed)
         before = ahead(self.graph, after, changed)
         mixed = 0.0
         for name, segment in self.segments.items():
@@ -258,16 +256,16 @@ class FusedNetwork:
             mixed += waiting * sum(met.arriving[entry] for entry in entries if entry in before) / len(entries)
             if not segment.marks[batching.RUNNING]:
                 continue
-            taken = float(segment.state[batching.TAKEN])
+            records = float(segment.state[batching.BATCH_SIZE])
             if at_once and changed.intersection(segment.segment.operators):
-                mixed += taken
+                mixed += records
             else:
                 out = segment.running.out.items()
-                mixed += taken * sum(part * met.leaving[edge.source] for edge, part in out if edge.target in before)
+                mixed += records * sum(part * met.leaving[edge.source] for edge, part in out if edge.target in before)
         return mixed
 
     def _turn(self) -> None:
-        """Let each query take the newest composition for which all records of older ones have gone through it."""
+        """Let each query adopt the newest composition that no older records precede."""
         if self.settings.consistency is Consistency.DRAIN:
             between = any(flow.times.size for flows in self.flows.values() for _, flow in flows)
             under_way = between or any(
@@ -286,7 +284,7 @@ class FusedNetwork:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Advance all queries, upstream ones first; what happened in the periods that end by `end` is in `closed`."""
+        """Advance all queries; `closed` receives the periods that end by `end`."""
         monitor = self.settings.monitor
         if self.changing:
             self._turn()
@@ -306,15 +304,15 @@ class FusedNetwork:
                 reach = np.empty(flow.times.size + 1)
                 reach[0], reach[1:] = before, before + flow.counts.cumsum()
                 offered[source] = reach[flow.times.searchsorted(ends[:-1])]
-            known = segment.log.shape[0]
+            logged = segment.log.shape[0]
             opened = segment.open.copy()
             self.entered[name] += sum(float(flow.counts.sum()) for _, flow in self.flows[name])
             tables[name], parts = segment.advance(begin, end, self.flows[name], pool, turn, self.target)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened, parts)
-            self.reports.append((name, segment.log[known:]))
-            kept = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
-            segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
+            self.reports.append((name, segment.log[logged:]))
+            recent = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
+            segment.log = segment.log[max(0, min(recent, segment.log.shape[0] - RECENT)) :]
         pool.worked[: len(pool)] = worked[-1]
         if self.updates.running:
             self.updates.settle(min(segment.oldest for segment in self.segments.values()))
@@ -324,7 +322,6 @@ class FusedNetwork:
             self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), pool.running_cores)
 
     def _count(self, segment: FusedSegment, more: Floats, parts: list[Committed]) -> None:
-        """Add what happened in a query to the totals of its stages, and send on what other queries read."""
         name = segment.segment.name
         total = segment.leader.total
         for demand, records, since, until, done in parts:
@@ -345,21 +342,20 @@ class FusedNetwork:
         total.within = total.within + more[batching.WITHIN :]
 
     def source_share(self, name: str) -> float:
-        """Part of the records of its query that came from a source so far; others bring the rest."""
         entered = self.entered[self.layout.stage_of[name].segment]
         return self.sources[name].offered / entered if entered > 0 else 1.0
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
-        """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
+        """Return the traffic between stages (bytes/s); durable edges bypass hosts."""
         stages = self.layout.stage_of
-        found = []
+        traffic = []
         for edge in self.graph.edges:
             source, target = stages[edge.source], stages[edge.target]
             if source is not target and edge.durable is None:
                 rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
                 size = self.settings.record_size(self.graph.by_name[edge.source])
-                found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
-        return found
+                traffic.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
+        return traffic
 
     @property
     def empty(self) -> bool:
@@ -369,7 +365,6 @@ class FusedNetwork:
 
 
 def _first_rate(load: Emissions, seconds: float) -> float:
-    """Mean rate of a load over `seconds` from its first record, records/s."""
     present = load.counts > 0
     if not present.any():
         return 0.0

@@ -1,18 +1,17 @@
-"""A line through points, robust against outliers: what a batch costs in any case, and what a record adds."""
+"""Robust line fits."""
 
 import numpy as np
 
 from elastream.core.frames import Floats
 
+# More points are thinned: pairs grow with their square.
 MOST = 400
-"""Most points of which pairs are formed; of more points, every n-th is used."""
 
 
 def line_through(x: Floats, y: Floats) -> tuple[float, float]:
-    """Fit a line: (value at 0, slope), neither negative. x, y: shape (points,), at least one point, x >= 0.
+    """Fit a line: return (value at 0, slope), neither negative.
 
-    Theil-Sen estimator with pairs weighted by their distance (Jaeckel 1972): the slope is the weighted median of the
-    slopes of all pairs of points, the value at 0 the median residual.
+    Theil-Sen estimator with pairs weighted by distance (Jaeckel 1972); the value at 0 is the median residual.
     """
     step = -(-x.size // MOST)
     x, y = x[::step], y[::step]

@@ -1,8 +1,7 @@
-"""Links between the hosts of a simulation: what they cost the items that travel, and what is observed of them.
+"""Links between simulated hosts: their cost for travelling items, and their observation.
 
-They are as declared for regions and host types. Where a trace varies them, each pair of hosts has a link of its own, and
-only links between hosts of neighbouring operators are observed: the thesis (Kumbhare 2015, p. 67) probes no others, to
-save work.
+With a trace, each pair of hosts has its own link; only links between neighbouring operators are observed, as in the thesis
+(Kumbhare 2015, p. 67).
 """
 
 import math
@@ -18,15 +17,14 @@ from elastream.loads.links import LinkTrace
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.stations import Station
 
+# Observations list pairs of at most this many hosts.
 LINKS_UP_TO = 32
-"""Most hosts for which the observation lists the links of every pair."""
 
 
 class Delays:
-    """Mean latency in s, and link seconds per item, of each live edge between operators.
+    """Mean latency (s) and link seconds an item, for each live edge.
 
-    An item travels between any pair of instances of the two operators with equal probability; within a host for free. size:
-    bytes of an item that an operator emits, NaN where unknown: it then takes no link seconds.
+    Items travel between any pair of instances with equal probability, and free within a host.
     """
 
     def __init__(self, size: Callable[[str], float]) -> None:
@@ -44,7 +42,7 @@ class Delays:
         live: Mapping[str, Sequence[Edge]],
         pool: SimulatedHosts,
     ) -> dict[Edge, tuple[float, float]]:
-        """(Latency, link seconds) by edge at `now`. placement: differs where instances, hosts or live edges do."""
+        """Return (latency, link seconds) by edge; `placement` changes with instances, hosts and edges."""
         trace = pool.settings.link_trace
         if self._placement != placement:
             self._placement = placement
@@ -60,38 +58,39 @@ class Delays:
         if trace is not None:
             longer, width = trace.column(now)
             self._means = [(float(far @ longer), float(wide @ (1 / width))) for far, wide in self._weights]
-        found = {}
+        delays = {}
         for edge, (latency, per_byte) in zip(self._edges, self._means, strict=True):
             bytes_each = self._size(edge.source)
-            found[edge] = (latency, 0.0 if math.isnan(bytes_each) else bytes_each * per_byte)
-        return found
+            delays[edge] = (latency, 0.0 if math.isnan(bytes_each) else bytes_each * per_byte)
+        return delays
 
 
 def _by_region(shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts) -> list[tuple[float, float]]:
-    """(Mean latency, mean link seconds per byte) of each edge, where links differ by region: for any number of hosts."""
+    """Return (latency, link seconds a byte) of each edge, with links by region."""
     region = pool.region[: len(pool)]
     latency, per_byte = pool.between_regions()
     count = len(latency)
     hosts = {name: np.bincount(region[share > 0], minlength=count) for name, share in shares.items()}
     by_region = {name: np.bincount(region, share, minlength=count) for name, share in shares.items()}
-    found = []
+    means = []
     for edge in edges:
         pairs = np.outer(by_region[edge.source], by_region[edge.target])
         same_host = shares[edge.source] * shares[edge.target]
         pairs[np.diag_indices_from(pairs)] -= np.bincount(region, same_host, minlength=count)
         wide = np.maximum(1, hosts[edge.target])
-        found.append((float((pairs * latency).sum()), float((pairs * per_byte / wide).sum())))
-    return found
+        means.append((float((pairs * latency).sum()), float((pairs * per_byte / wide).sum())))
+    return means
 
 
 def _by_pair(
     shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, trace: LinkTrace
 ) -> list[tuple[Floats, Floats]]:
-    """Of each edge, where each pair of hosts has a link of its own: by row of the trace, what its factors on latency,
-    and those by which bandwidth divides, are to be multiplied with; shape (rows,) each. So a new slot costs no loop
-    over pairs."""
+    """Return each edge's weights for the trace's factors.
+
+    They spare a loop over host pairs in every slot.
+    """
     regional, per_byte = pool.between_regions()
-    found = []
+    weights = []
     for edge in edges:
         source, target = (np.flatnonzero(shares[name]) for name in (edge.source, edge.target))
         pairs = np.outer(shares[edge.source][source], shares[edge.target][target])
@@ -102,12 +101,12 @@ def _by_pair(
         size, wide = len(trace.latency), np.bincount(region)[region]
         far = np.bincount(rows, (pairs * regional[between]).ravel(), size)
         width = np.bincount(rows, (pairs * per_byte[between] / wide).ravel(), size)
-        found.append((np.asarray(far, dtype=np.float64), np.asarray(width, dtype=np.float64)))
-    return found
+        weights.append((np.asarray(far, dtype=np.float64), np.asarray(width, dtype=np.float64)))
+    return weights
 
 
 def adjacent(stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], rows: Integers) -> NDArray[np.bool_]:
-    """Which pairs of the hosts in `rows` have instances of operators that feed each other; shape (rows, rows)."""
+    """Return a mask of the host pairs with operators that feed each other."""
     on = {station.name: np.isin(rows, station.crew.host) for station in stations}
     near = np.zeros((rows.size, rows.size), dtype=bool)
     for station in stations:
@@ -120,7 +119,7 @@ def adjacent(stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], ro
 def link_frame(
     hosts: Sequence[str], pool: SimulatedHosts, now: float, near: Callable[[Integers], NDArray[np.bool_]] | None = None
 ) -> Frame:
-    """Latency and bandwidth of every pair of `hosts` at `now`; unknown of those that are not `near`, if that is given."""
+    """Return latency and bandwidth of every pair of `hosts`; NaN outside `near`."""
     if not 1 < len(hosts) <= LINKS_UP_TO:
         return Frame()
     rows = np.array([pool.rows[host] for host in hosts], dtype=np.int64)

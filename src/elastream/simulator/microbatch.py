@@ -1,10 +1,7 @@
-"""Simulates fused dataflows as on Spark: each segment executes micro-batches, its stages one after the other.
+"""Simulation of one query as on Spark: micro-batches through its stages, one after the other.
 
-A batch starts when its trigger is due and the previous batch has ended, takes the due records up to the governor's limit
-(the governor used on Spark), and lasts for an overhead per stage plus the stages' work. A stage lasts as long as its most
-loaded host. Tasks of a stateless stage are spread over the running hosts; those of a keyed stage run where its state
-partitions are, and a moved one loads its state first. Records travel as cohorts. Costs include the transport between
-processes, as costs measured on Spark do.
+A batch starts at its trigger once the previous one has ended, and takes due records up to the governor's limit. A stage
+lasts as long as its most loaded host. Stateless tasks spread over hosts; keyed tasks stay with their state.
 """
 
 import math
@@ -28,25 +25,29 @@ from elastream.simulator.settings import Settings
 from elastream.simulator.stations import NOTHING, Items, joined, neighbours
 from elastream.units import ROUNDING
 
+# First random-number stream of queries' batches.
 BATCH_STREAM = 2_000_000
-"""First random-number stream of segments' batches."""
+# Most batches of one compiled call.
 BATCHES_A_CALL = 1024
-"""Most batches of one compiled call."""
+# Rows allocated for a queue; a full one drops the rows already taken.
 LEAST_ROOM = 1 << 13
-"""Rows for which there is room in a queue: what was taken is thrown away when they are full."""
+# Longer queues merge neighbouring rows, each at most 4 / 65,536 of the queue.
 MOST_ROWS = 1 << 16
-"""Rows in which a queue is kept, those of a longer one at most 4 / 65,536 of its length each."""
+# States of a host that is requested but not yet running.
 COMING = (HostState.REQUESTED, HostState.STARTING)
-"""States of a host that is requested but not yet running."""
 
 
 class Burdens(NamedTuple):
-    """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
+    """Tasks of a query by host; `share`, `loading` and `pace` by stage and host.
 
-    hosts: rows in the pool. share: part of a stage's records, and of its copies' work, by stage. loading: tasks that must
-    load state, by stage. pace: core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage.
-    speed: of the hosts' cores. floor: cores used whatever the records. coming: hosts requested and not running. careful:
-    whether the next batch meets another distribution.
+    Attributes:
+        hosts: Rows in the pool.
+        share: Fraction of a stage's records, including standby work.
+        loading: Tasks that must load state.
+        pace: Core-seconds of speed 1 per second.
+        floor: Cores used whatever the records.
+        coming: Hosts requested and not running.
+        careful: True if the next batch is distributed otherwise.
     """
 
     hosts: NDArray[np.int64]
@@ -60,9 +61,14 @@ class Burdens(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
-    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that; when
-    this time begins."""
+    """One advance of all queries.
+
+    Attributes:
+        ends: Ends of the monitoring periods; inf after the last.
+        worked: Core-seconds by period and host.
+        speed: Speed by host.
+        interval: Number of the interval with these speeds.
+    """
 
     ends: Floats
     worked: Floats
@@ -72,8 +78,10 @@ class Turn(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Batches that a query committed under one composition: records taken, times of the first and the last commit, and
-    records done, which carry the time of their commit and are listed only where another query reads them."""
+    """Commits of a query under one composition.
+
+    `done` lists records if another query reads them.
+    """
 
     demand: Demand
     records: float
@@ -83,11 +91,13 @@ class Committed(NamedTuple):
 
 
 class FusedSegment:
-    """One query: its queue of records, its current batch, and its stages.
+    """One query: its queue of records, current batch, and stages.
 
-    demand: of the next batches. running: of the batch in work, or of the last one. effective: what the last committed batch
-    ran under, None before the first. later: records that came under a newer composition than the next batches have, each
-    flow with its epoch; they count as arrived, and wait.
+    Attributes:
+        demand: Demand of the next batches.
+        running: Demand of the current or last batch.
+        effective: Composition of the last committed batch.
+        later: Flows of newer compositions, with epochs; they count as arrived.
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class FusedSegment:
         self.leader = self.stations[0]
         self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
         self.marks = np.zeros(10, dtype=np.int64)
-        self.marks[batching.KNOWN] = -2
+        self.marks[batching.MEMORY_SIZE] = -2
         self.state = np.zeros(12)
         self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
         self.remembered = np.zeros((2, REMEMBERED))
@@ -123,11 +133,11 @@ class FusedSegment:
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def govern(self, rate: float) -> None:
-        """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
+        """Limit batch sizes as Elastream's sources do, from a first `rate` (records/s)."""
         seconds = self.settings.governed
         # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
         self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
-        self.marks[batching.KNOWN] = -1
+        self.marks[batching.MEMORY_SIZE] = -1
 
     def advance(
         self,
@@ -138,12 +148,12 @@ class FusedSegment:
         turn: "Turn",
         target: float,
     ) -> tuple[Floats, list["Committed"]]:
-        """Execute batches in [begin, end) with the records of `flows` arriving, each under the composition of its epoch.
+        """Execute batches in [begin, end); return figures by period, and commits by composition.
 
-        target: seconds, inf for none. Returns the figures by period, and what was committed under each composition.
+        `flows` arrive with their epochs; `target` is in seconds (inf: none).
         """
         marks, state, settings = self.marks, self.state, self.settings
-        in_work, known = bool(marks[batching.RUNNING]), self.log.shape[0]
+        in_work, earlier = bool(marks[batching.RUNNING]), self.log.shape[0]
         if in_work and any(station.interrupted for station in self.stations):
             state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
             state[batching.CHARGED] = begin
@@ -182,7 +192,7 @@ class FusedSegment:
         self.log = np.concatenate(logged)
         self.open = table[-1].copy()
         done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
-        parts = self._parted(self.log[known:], done, in_work)
+        parts = self._parted(self.log[earlier:], done, in_work)
         if parts:
             self.effective = parts[-1].demand.composition
         if any_begun:
@@ -191,7 +201,6 @@ class FusedSegment:
         return table, parts
 
     def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
-        """What was committed, that of a batch which was `in_work` before under its own composition."""
         if not batches.shape[0]:
             return []
         ends = batches[:, 0] + batches[:, 1]
@@ -199,24 +208,23 @@ class FusedSegment:
             return [Committed(self.demand, float(batches[:, 2].sum()), float(ends[0]), float(ends[-1]), done)]
         cut = int(done.times.searchsorted(done.times[0], side="right")) if done.times.size else 0
         before, after = Items(*(column[:cut] for column in done)), Items(*(column[cut:] for column in done))
-        found = [Committed(self.running, float(batches[0, 2]), float(ends[0]), float(ends[0]), before)]
+        parts = [Committed(self.running, float(batches[0, 2]), float(ends[0]), float(ends[0]), before)]
         if batches.shape[0] > 1:
             rest = float(batches[1:, 2].sum())
-            found.append(Committed(self.demand, rest, float(ends[1]), float(ends[-1]), after))
-        return found
+            parts.append(Committed(self.demand, rest, float(ends[1]), float(ends[-1]), after))
+        return parts
 
     @property
     def oldest(self) -> int:
-        """Epoch of the oldest composition under which it may still commit records that are here."""
+        """Oldest epoch under which records may still commit."""
         return min(self.running.epoch, self.demand.epoch) if self.marks[batching.RUNNING] else self.demand.epoch
 
     @property
     def waits(self) -> bool:
-        """Whether a record waits for the next batch."""
         return bool(self.marks[batching.HEAD] < self.marks[batching.TAIL])
 
     def turn(self, demand: Demand, *, at_once: bool = False) -> None:
-        """Run the next batches under `demand`, with the records that came under it; at_once: the batch in work, too."""
+        """Use `demand` for the next batches; `at_once` includes the running batch."""
         self.demand = demand
         if at_once:
             self.running = demand
@@ -224,28 +232,26 @@ class FusedSegment:
             released = [flow for epoch, flow in self.later if epoch <= demand.epoch]
             self.later = [each for each in self.later if each[0] > demand.epoch]
             self._append(joined(released))
-            self.marks[batching.SEEN] = self.marks[batching.TAIL]  # they were counted when they came
+            self.marks[batching.ARRIVAL_END] = self.marks[batching.TAIL]  # they were counted when they came
 
     def hold(self, epoch: int) -> None:
-        """Keep the records that wait for the next batch until they can be taken under the composition of `epoch`."""
+        """Set waiting records aside until the composition of `epoch`."""
         marks = self.marks
         rows = slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
         if rows.stop > rows.start:
             self.later.append((epoch, Items(*(column[rows].copy() for column in self.queue))))
-        marks[batching.TAIL] = marks[batching.SEEN] = marks[batching.HEAD]
+        marks[batching.TAIL] = marks[batching.ARRIVAL_END] = marks[batching.HEAD]
 
     def _tell(self) -> None:
-        """Update the figures of the stages that hold at any time."""
         marks, state = self.marks, self.state
         if marks[batching.HEAD] == marks[batching.TAIL] and not self.later:
             state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
         self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
         self.leader.served = self.leader.served or self.log.shape[0] > 0
         for station in self.stations:
-            station.working = state[batching.TAKEN] * self.running.volume[station.name]
+            station.working = state[batching.BATCH_SIZE] * self.running.volume[station.name]
 
     def _receive(self, flows: Sequence[tuple[int, Items]], table: Floats) -> None:
-        """Queue the records of `flows`; those of a newer composition than the next batches have wait for theirs."""
         for epoch, flow in flows:
             if epoch > self.demand.epoch and flow.times.size:
                 self.later.append((epoch, flow))
@@ -253,21 +259,20 @@ class FusedSegment:
         self._append(joined([flow for epoch, flow in flows if epoch <= self.demand.epoch]))
 
     def _append(self, flow: Items) -> None:
-        """Append `flow` to the queue; a long one is kept in at most MOST_ROWS rows, neighbours together."""
         marks, size = self.marks, flow.times.size
         if not size:
             return
         if marks[batching.TAIL] + size > self.queue.times.size:
             first, waiting = int(marks[batching.FIRST]), slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
-            taken = [column[first : waiting.start] for column in self.queue]
-            kept = Items(*(column[waiting] for column in self.queue))
-            while kept.times.size > MOST_ROWS:
-                kept = paired(kept)
-            columns = [np.concatenate(parts) for parts in zip(taken, kept, strict=True)]
+            in_work = [column[first : waiting.start] for column in self.queue]
+            rest = Items(*(column[waiting] for column in self.queue))
+            while rest.times.size > MOST_ROWS:
+                rest = paired(rest)
+            columns = [np.concatenate(parts) for parts in zip(in_work, rest, strict=True)]
             room = max(LEAST_ROOM, 2 * (columns[0].size + size))
             self.queue = Items(*(np.concatenate([column, np.zeros(room - column.size)]) for column in columns))
-            marks[batching.FIRST], marks[batching.HEAD] = 0, taken[0].size
-            marks[batching.TAIL] = marks[batching.SEEN] = columns[0].size
+            marks[batching.FIRST], marks[batching.HEAD] = 0, in_work[0].size
+            marks[batching.TAIL] = marks[batching.ARRIVAL_END] = columns[0].size
         tail = int(marks[batching.TAIL])
         for column, more in zip(self.queue, flow, strict=True):
             column[tail : tail + size] = more
@@ -283,13 +288,13 @@ class FusedSegment:
             self.charged = np.pad(self.charged, (0, more))
 
     def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
-        """Where the stages' tasks are; kept until hosts, tasks or their state change."""
+        """Return tasks by host, cached until hosts, tasks or state change."""
         for station in self.stations:
             station.now = turn.begin
         slot = self.settings.share_slot(turn.begin) if self.settings.shares else 0
-        seen = (pool.changes, pool.placements, turn.interval, slot, *(len(station.crew) for station in self.stations))
-        if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
-            self._burdens = (seen, self._locate(pool, turn.speed))
+        version = (pool.changes, pool.placements, turn.interval, slot, *(len(station.crew) for station in self.stations))
+        if self._burdens is None or self._burdens[0] != version or self._burdens[1].careful:
+            self._burdens = (version, self._locate(pool, turn.speed))
         return self._burdens[1]
 
     def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
@@ -328,7 +333,6 @@ class FusedSegment:
         )
 
     def _tasks(self, station: StageStation, pool: SimulatedHosts) -> TaskPlaces:
-        """Where a stage's tasks are; without state, dealt evenly, free slots first."""
         if station.placed:
             return station.locate(pool)
         hosts = np.flatnonzero(pool.up[: len(pool)])
@@ -338,19 +342,17 @@ class FusedSegment:
 
     @property
     def recent(self) -> list[MicroBatch]:
-        """The last batches committed, oldest first."""
         return [MicroBatch(self.segment.name, *row) for row in self.log.tolist()]
 
     @property
     def unfinished(self) -> bool:
-        """Whether a record waits or is in work."""
         waiting = self.queue.counts[self.marks[batching.HEAD] : self.marks[batching.TAIL]]
         in_work = bool(self.marks[batching.RUNNING]) or bool(self.later)
         return in_work or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
 
 
 def paired(flow: Items) -> Items:
-    """`flow` with neighbouring rows as one at their mean times (`neighbours`)."""
+    """Merge neighbouring rows at their mean times."""
     times, born, counts = flow
     firsts = neighbours(times, np.append(times[1:], times[-1]), MOST_ROWS)
     total = np.add.reduceat(counts, firsts)

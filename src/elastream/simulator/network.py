@@ -1,7 +1,7 @@
-"""Simulates a dataflow with a queue per operator: sources, stations, sinks, and the items in transit between them.
+"""Simulation of a dataflow with a queue per operator, and items in transit.
 
-Each time window is processed in topological order, so that an operator's inputs are complete before it runs. In waves,
-items that an operator cannot take yet, because they are of a newer composition, wait aside.
+Each time window runs in topological order, so that inputs are complete before an operator runs. Items of a newer
+composition wait aside until their operator adopts it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from elastream.units import ROUNDING
 
 
 class CompositionInUse(NamedTuple):
-    """A composition in use. costs: of a record at each operator; live: edges over which each operator sends."""
+    """A composition with its costs and the live edges of each operator."""
 
     composition: Composition
     shares: Shares
@@ -42,14 +42,14 @@ class CompositionInUse(NamedTuple):
 
 
 class QueueNetwork:
-    """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted.
+    """All queues of a dataflow, one per operator; `stations` are sorted topologically.
 
-    epoch: number of the newest composition; taken: by operator, that under which it works. changing: whether an operator
-    has yet to take the newest, so that time is to be advanced by no more than `step` seconds at once.
+    While `changing`, an operator in `epochs` has yet to adopt the newest `epoch`, and time advances by at most `step`
+    seconds.
     """
 
+    # True in a subclass with a queue per instance on shared hosts, which overrides `background_of`.
     per_task: ClassVar[bool] = False
-    """True in a subclass with a queue per instance on shared hosts; it overrides `background_of`."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class QueueNetwork:
         self.graph = layout.graph
         self.settings = settings
         self.tables = tables
-        given = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
-        self.crowded = self._crowded(given)
+        arrivals = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
+        self.crowded = self._crowded(arrivals)
         self.cohorts = bool(self.crowded)
         self.step = piece = settings.monitor / PIECES
-        self.sources = {name: Source(load, piece if name in self.crowded else None) for name, load in given.items()}
+        self.sources = {name: Source(load, piece if name in self.crowded else None) for name, load in arrivals.items()}
         self.stations = tuple(
             self._station(self.graph.by_name[name], stream, settings, seed)
             for stream, name in enumerate(self.graph.order)
@@ -97,7 +97,7 @@ class QueueNetwork:
         self.updates = Updates()
         self.epoch = 0
         self.terms = {0: self._terms(Composition.default(self.graph))}
-        self.taken: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self.effective: dict[str, Composition] = {}
         self.settled = False
         self.held_back: dict[str, list[Items]] = {name: [] for name in self.sources}
@@ -109,7 +109,7 @@ class QueueNetwork:
         return crowded(self.graph, loads, self.settings)
 
     def background_of(self, hosts: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return the load of other processes on each of `hosts`: (cores, bytes/s)."""
+        """Return the load of other processes on each host: (cores, bytes/s)."""
         return np.zeros(len(hosts)), np.zeros(len(hosts))
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
@@ -120,34 +120,32 @@ class QueueNetwork:
     # -- compositions --------------------------------------------------------------------------------------------------
 
     @property
-    def wanted(self) -> Composition:
-        """The newest composition."""
+    def composition(self) -> Composition:
         return self.terms[self.epoch].composition
 
     @property
     def changing(self) -> bool:
-        return any(epoch < self.epoch for epoch in self.taken.values())
+        return any(epoch < self.epoch for epoch in self.epochs.values())
 
     def follows(self, query: str) -> bool:
-        """Whether all operators of `query` work under the newest composition."""
-        taken = [self.taken[name] for name in self.workers if self.layout.stage_of[name].segment == query]
-        return min(taken, default=self.epoch) == self.epoch
+        """Return True if all of `query` uses the newest composition."""
+        epochs = [self.epochs[name] for name in self.workers if self.layout.stage_of[name].segment == query]
+        return min(epochs, default=self.epoch) == self.epoch
 
     def resize(self, composition: Composition) -> None:
-        """Take `composition`, which differs from the wanted one in its parallelism only."""
+        """Adopt `composition`, which differs in parallelism only."""
         self.terms[self.epoch] = self.terms[self.epoch]._replace(composition=composition)
         self.settled = False
 
     def compose(self, composition: Composition, now: float) -> None:
-        """Request another composition at `now`; when each operator takes it, follows from the consistency."""
         mode = self.settings.consistency
         update = PendingUpdate(self.epoch + 1, composition.version, now)
-        changed = changed_operators(self.graph, self.wanted, composition)
+        changed = changed_operators(self.graph, self.composition, composition)
         update.waiting = {self.layout.stage_of[name].segment for name in changed}
         if mode in (Consistency.BATCH, Consistency.REWIRED):
             update.mixed = self._mixed(changed, composition)
         self.updates.request(update)
-        oldest = min(self.taken.values())
+        oldest = min(self.epochs.values())
         self.terms = {epoch: terms for epoch, terms in self.terms.items() if epoch >= oldest}
         self.epoch += 1
         self.terms[self.epoch] = self._terms(composition)
@@ -161,9 +159,8 @@ class QueueNetwork:
         return CompositionInUse(composition, shares, costs_of(self.graph, self.settings, shares), live)
 
     def _take(self, name: str, epoch: int) -> None:
-        """Let an operator work under the composition of `epoch` from now on."""
         terms = self.terms[epoch]
-        self.taken[name] = epoch
+        self.epochs[name] = epoch
         self.live[name] = terms.live[name]
         if name in self.by_name:
             self.by_name[name].work, self.by_name[name].selectivity = terms.costs[name]
@@ -171,14 +168,14 @@ class QueueNetwork:
         self.settled = False
 
     def runs(self, name: str) -> Mapping[str, float]:
-        """Part of the records of an operator that each of its alternates processes now."""
-        return self.terms[self.taken[name]].shares[name]
+        """Return an operator's record shares by running alternate."""
+        return self.terms[self.epochs[name]].shares[name]
 
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
-        """Records under way that passed a changed operator as it was and will pass one as it will be."""
+        """Return the records under way that meet changed operators under both compositions."""
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
-        met = passed(self.graph, rates, selectivity, self.wanted, changed)
+        met = passed(self.graph, rates, selectivity, self.composition, changed)
         before = ahead(self.graph, after, changed)
         mixed = 0.0
         for station in self.stations:
@@ -190,16 +187,16 @@ class QueueNetwork:
         return mixed
 
     def _follow(self, name: str, now: float) -> bool:
-        """Whether an operator takes a newer composition now: nothing of an older one is left here or comes any more."""
+        """Adopt a newer composition, and return True, if no older records can reach the operator."""
         station = self.by_name[name]
-        newest = min(self.taken[edge.source] for edge in self.graph.inputs[name])
-        if newest <= self.taken[name] or station.unfinished:
+        newest = min(self.epochs[edge.source] for edge in self.graph.inputs[name])
+        if newest <= self.epochs[name] or station.unfinished:
             return False
         coming = min((epoch for epoch, _, _ in station.aside if epoch <= newest), default=newest)
         if len(station.waiting) > 1:  # what a join still has without a partner finds one among the new
             for update in self.updates.running:
-                update.mixed += station.queued if self.taken[name] < update.epoch <= coming else 0.0
-        self.updates.committed(self.layout.stage_of[name].segment, self.taken[name], now, now)
+                update.mixed += station.queued if self.epochs[name] < update.epoch <= coming else 0.0
+        self.updates.committed(self.layout.stage_of[name].segment, self.epochs[name], now, now)
         self._take(name, coming)
         released = [(port, flow) for epoch, port, flow in station.aside if epoch <= coming]
         station.aside = [each for each in station.aside if each[0] > coming]
@@ -208,26 +205,25 @@ class QueueNetwork:
         return True
 
     def _drain(self, now: float) -> None:
-        """Let everything take the newest composition, and what was held back go on, once nothing is under way."""
+        """Once nothing is under way, adopt the newest composition and release held items."""
         if any(station.unfinished for station in self.stations):
             return
         for segment in self.layout.segments:
-            self.updates.committed(segment.name, min(self.taken.values()), now, now)
+            self.updates.committed(segment.name, min(self.epochs.values()), now, now)
         for name in self.workers:
             self._take(name, self.epoch)
         for name, flows in self.held_back.items():
-            self.sources[name].held = 0.0
+            self.sources[name].waiting = 0.0
             for flow in flows:
                 self._deliver(name, Items(np.maximum(flow.times, now), flow.born, flow.counts))
             self.held_back[name] = []
 
     def _note_effective(self, now: float) -> None:
-        """Note which compositions are in effect once time has passed under them: by query, that of all its operators."""
         for segment in self.layout.segments:
-            oldest = min((self.taken[name] for name in segment.operators if name in self.taken), default=self.epoch)
+            oldest = min((self.epochs[name] for name in segment.operators if name in self.epochs), default=self.epoch)
             self.effective[segment.name] = self.terms[oldest].composition
             self.updates.committed(segment.name, oldest, now, now)
-        self.updates.settle(min(self.taken.values()))
+        self.updates.settle(min(self.epochs.values()))
         self.settled = True
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -236,24 +232,24 @@ class QueueNetwork:
         changing = self.changing
         if changing and self.settings.consistency is Consistency.DRAIN:
             self._drain(begin)
-        held = changing and self.changing and self.settings.consistency is Consistency.DRAIN
+        draining = changing and self.changing and self.settings.consistency is Consistency.DRAIN
         self._rate(begin, pool)
         self._measure_links(begin, pool)
         lasts = end - begin
         for name in self.graph.order:
             if name in self.sources:
                 flow = self.sources[name].until(end)
-                if held and flow.times.size:
+                if draining and flow.times.size:
                     self.held_back[name].append(flow)
-                    self.sources[name].held += flow.total
+                    self.sources[name].waiting += flow.total
                 else:
                     self._deliver(name, flow)
             elif name in self.by_name:
                 station = self.by_name[name]
-                if changing and not held and self._follow(name, begin):
+                if changing and not draining and self._follow(name, begin):
                     self._rate(begin, pool)
                     self._measure_links(begin, pool)
-                station.period.given += len(station.crew) * lasts
+                station.period.available += len(station.crew) * lasts
                 if isinstance(station, CohortStation):
                     station.comes = self._variation(name)
                     station.grain = max(self._grain(edge.source) for edge in self.graph.inputs[name])
@@ -262,7 +258,6 @@ class QueueNetwork:
             self._note_effective(begin)
 
     def _rate(self, begin: float, pool: SimulatedHosts) -> None:
-        """Update every instance's mean service time (s) if instances, costs or speeds have changed."""
         placement = (pool.changes, pool.placements, self.version, pool.speed_slot(begin))
         if placement == self._rated:
             return
@@ -274,19 +269,19 @@ class QueueNetwork:
             self.means[station.name] = station.work / (cores * speeds[host]) if speeds.size else np.zeros(host.size)
 
     def _variation(self, name: str) -> float:
-        """Squared coefficient of variation of an operator's random interarrival times."""
-        found = []
+        """Return the squared variation of random interarrival times."""
+        variations = []
         for edge in self.graph.inputs[name]:
             station = self.by_name.get(edge.source)
             if isinstance(station, CohortStation):
                 dealt = sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
                 # Emitting one item per n, or dealing items to n edges, makes departures more regular.
                 each = station.selectivity * len(station.waiting) / max(1, dealt)
-                found.append(station.leaves * min(1.0, each))
-        return sum(found) / len(found) if found else 0.0
+                variations.append(station.leaves * min(1.0, each))
+        return sum(variations) / len(variations) if variations else 0.0
 
     def _grain(self, name: str) -> float:
-        """Time resolution of a source's or operator's items, seconds; 0 if simultaneous items are a real burst."""
+        """Return the time resolution of emitted items (seconds); 0 if simultaneous items are a real burst."""
         if name in self.sources:
             source = self.sources[name]
             return min(source.load.span, source.piece or 0.0)
@@ -294,7 +289,6 @@ class QueueNetwork:
         return station.width if isinstance(station, CohortStation) else 0.0
 
     def _deliver(self, name: str, flow: Items) -> None:
-        """Send an operator's emitted items over its live edges."""
         if not flow.times.size:
             return
         edges = self.live[name]
@@ -313,8 +307,8 @@ class QueueNetwork:
                 if name in self.crowded and edge.target not in self.crowded:
                     part, self.parts[edge] = whole_items(part, self.parts.get(edge, 0.0))
                 target, part = self.by_name[edge.target], self._travelled(edge, part)
-                if self.taken[edge.target] < self.taken[name] and part.times.size:
-                    target.aside.append((self.taken[name], self.ports[edge], part))
+                if self.epochs[edge.target] < self.epochs[name] and part.times.size:
+                    target.aside.append((self.epochs[name], self.ports[edge], part))
                 else:
                     target.receive(part, self.ports[edge])
             elif edge.target in self.signals:
@@ -325,7 +319,6 @@ class QueueNetwork:
                 self.latencies.append(Items(np.maximum(part.times - part.born, 0.0), part.born, part.counts))
 
     def _travelled(self, edge: Edge, flow: Items) -> Items:
-        """`flow` with the arrival times at the target of `edge`."""
         latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))
         times = flow.times
         if gap > 0:
@@ -333,7 +326,7 @@ class QueueNetwork:
         return Items(times + latency, flow.born, flow.counts) if latency or gap else flow
 
     def _measure_links(self, begin: float, pool: SimulatedHosts) -> None:
-        """Update mean latency (s) and link seconds per item of each edge, if placement or links have changed."""
+        """Update edges' latency (s) and link seconds an item."""
         settings = self.settings
         placement = (pool.changes, pool.placements, self.version, pool.link_slot(begin))
         if self._measured == placement:
@@ -343,41 +336,36 @@ class QueueNetwork:
         limited = settings.links or (pool.bandwidth[: len(pool)] > 0).any()
         if settings.latency == 0.0 and not settings.links and not limited:
             return
-        found = self._links.at(begin, (len(pool), pool.placements, self.version), self.stations, self.live, pool)
-        self.delays = {edge: (settings.message_overhead + latency, gap) for edge, (latency, gap) in found.items()}
+        delays = self._links.at(begin, (len(pool), pool.placements, self.version), self.stations, self.live, pool)
+        self.delays = {edge: (settings.message_overhead + latency, gap) for edge, (latency, gap) in delays.items()}
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
-        """Traffic between operators, bytes/s. emitted: records/s that each operator emits."""
-        found = []
+        traffic = []
         for name, edges in self.live.items():
             size = self.settings.record_size(self.graph.by_name[name])
             dealt = sum(edge.delivery is Delivery.ROUND_ROBIN for edge in edges)
             for edge in edges:
                 if edge.target in self.by_name:
                     part = dealt if edge.delivery is Delivery.ROUND_ROBIN else 1
-                    found.append(
+                    traffic.append(
                         EdgeTraffic(edge, self.by_name.get(name), self.by_name[edge.target], emitted[name] * size / part)
                     )
-        return found
+        return traffic
 
     @property
     def scalable(self) -> frozenset[str]:
-        """Operators whose parallelism can change: all."""
         return self.layout.simulated_scalable
 
     @property
     def empty(self) -> bool:
-        """Whether all arrivals have been processed; a join's unmatched items do not count."""
-        held = any(self.held_back.values()) or any(station.aside for station in self.stations)
+        """True if all arrivals are processed, apart from unmatched items of joins."""
+        waiting = any(self.held_back.values()) or any(station.aside for station in self.stations)
         ended = all(source.ended for source in self.sources.values())
-        return ended and not held and not any(station.unfinished for station in self.stations)
+        return ended and not waiting and not any(station.unfinished for station in self.stations)
 
 
 def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) -> frozenset[str]:
-    """Sources and operators whose items travel in cohorts: those above `cohorts_above` items in the busiest period.
-
-    Whatever the composition: of a choice each branch may be the one, of an operator the alternate that emits most.
-    """
+    """Return the operators above `cohorts_above` items in the busiest period, at their largest output."""
     if settings.travel is Travel.SINGLE:
         return frozenset()
     selectivity = greatest_selectivity(graph, settings)

@@ -1,7 +1,4 @@
-"""What a simulated plant observes beside operators and hosts: domain signals, and figures of each alternate.
-
-A signal has a value whenever records reached its branch: that of its trace at that moment.
-"""
+"""Domain signals and figures of alternates in a simulated plant."""
 
 from collections.abc import Mapping
 
@@ -18,14 +15,14 @@ from elastream.simulator.network import QueueNetwork
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import Station
 
+# Rows of the alternate table.
 AT: Mapping[Metric, int] = {Metric.SERVICE_TIME: 0, Metric.SELECTIVITY: 1, Metric.AGE: 2}
-"""Rows of the alternates' table."""
+# Cap on the weight of earlier periods: random variation stays within a tenth.
 ENOUGH = 100.0
-"""Records that earlier periods count for at most: single ones vary by their mean, so that this is off by a tenth."""
 
 
 class TracedSignals:
-    """The newest reading of each domain signal that has a trace."""
+    """Newest reading of each traced domain signal, from when records last reached its sink."""
 
     def __init__(self, graph: Graph, network: QueueNetwork | FusedNetwork) -> None:
         signals = [sink.writes for sink in graph.sinks if isinstance(sink.writes, DomainSignal)]
@@ -34,23 +31,19 @@ class TracedSignals:
         self._readings: dict[str, SignalReading] = {}
 
     def newest(self, now: float) -> Signals:
-        """The readings at `now`."""
         for name, trace in self._traces.items():
             reached = self._network.signalled.get(name)
-            if reached is not None and (taken := min(reached, now)) > self._taken(name):
-                self._readings[name] = SignalReading(trace(taken), taken)
+            if reached is not None and (time := min(reached, now)) > self._time_of(name):
+                self._readings[name] = SignalReading(trace(time), time)
         return dict(self._readings)
 
-    def _taken(self, name: str) -> float:
+    def _time_of(self, name: str) -> float:
         reading = self._readings.get(name)
         return -np.inf if reading is None else reading.time
 
 
 class AlternateMetrics:
-    """Cost and selectivity of each alternate that has run, from its last run.
-
-    rows: row of each operator in the tables that are given. Those with one alternate are taken all at once.
-    """
+    """Cost and selectivity of each alternate, from its last run; `rows` maps operators to table rows."""
 
     def __init__(self, graph: Graph, settings: Settings, rows: Mapping[str, int]) -> None:
         self._graph = graph
@@ -65,7 +58,7 @@ class AlternateMetrics:
         self._names: tuple[int, Mapping[str, int]] = (-1, {})
 
     def period(self, served: Floats, processed: Floats, emitted: Floats, now: float) -> None:
-        """Take a monitoring period that ends `now`: core-seconds a record, records/s in and out, by row."""
+        """Enter a period that ends at `now`: core-seconds a record, records/s in and out."""
         done = processed[self._columns]
         ran = done > 0
         if ran.any():
@@ -73,7 +66,7 @@ class AlternateMetrics:
             self._last[:, ran] = served[columns], emitted[columns] / done[ran], np.full(columns.size, now)
 
     def counted(self, station: Station, epoch: int, runs: Mapping[str, float], now: float) -> None:
-        """Take what an operator with several alternates worked in that period, all of it under one composition."""
+        """Enter a period of an operator with several alternates under one composition."""
         tally, (since, work, done, emitted) = station.period, self._sums.get(station.name, (epoch, 0.0, 0.0, 0.0))
         if since != epoch:
             self._sums[station.name] = (epoch, 0.0, 0.0, 0.0)
@@ -91,29 +84,28 @@ class AlternateMetrics:
             self._several[f"{station.name}.{alternate}"] = (own.work * longer, own.selectivity * more, now)
 
     def ran(self, until: Mapping[tuple[str, str], float], speed: float) -> None:
-        """Take it that micro-batches ran alternates, on hosts of `speed`, and when they were committed last."""
+        """Enter alternates run by micro-batches on hosts of `speed`, with last commit times."""
         for (operator, alternate), time in until.items():
             if self._several.get(name := f"{operator}.{alternate}", (0.0, 0.0, -1.0))[2] != time:
                 own = self._own(operator, alternate)
                 self._several[name] = (own.work / speed, own.selectivity, time)
 
     def frame(self, now: float) -> Frame:
-        """A row per alternate that has run."""
-        known = ~np.isnan(self._last[AT[Metric.AGE]])
-        table: Floats = self._last[:, known]
+        has_run = ~np.isnan(self._last[AT[Metric.AGE]])
+        table: Floats = self._last[:, has_run]
         if self._several:
             table = np.concatenate([table, np.array([*self._several.values()]).T], axis=1)
         if table.shape[1] != self._names[0]:
-            names = [name for name, one in zip(self._single, known.tolist(), strict=True) if one]
+            names = [name for name, one in zip(self._single, has_run.tolist(), strict=True) if one]
             self._names = table.shape[1], {name: row for row, name in enumerate([*names, *self._several])}
         table[AT[Metric.AGE]] = np.maximum(0.0, now - table[AT[Metric.AGE]])
         return TableFrame(self._names[1], AT, table) if table.size else Frame()
 
     def _own(self, operator: str, alternate: str) -> Cost:
-        found = self._declared.get((operator, alternate))
-        if found is None:
+        cost = self._declared.get((operator, alternate))
+        if cost is None:
             of = self._graph.by_name[operator]
-            found = own_cost(of, of.alternate(alternate), self._settings)
-            assert found is not None, "nothing runs whose cost is not known"
-            self._declared[operator, alternate] = found
-        return found
+            cost = own_cost(of, of.alternate(alternate), self._settings)
+            assert cost is not None, "nothing runs whose cost is not known"
+            self._declared[operator, alternate] = cost
+        return cost

@@ -1,8 +1,4 @@
-"""The stages of a query in simulation: which tasks each has, and on which hosts those with state are.
-
-Tasks without state are dealt to the running hosts in every batch; those of a keyed stage stay where their state partitions
-are, and one that moves loads its state first.
-"""
+"""Stages of a simulated query: their tasks, and the hosts of keyed tasks."""
 
 import math
 from collections.abc import Mapping
@@ -21,8 +17,15 @@ from elastream.simulator.stations import Station
 
 
 class TaskPlaces(NamedTuple):
-    """The tasks of a stage by host, shape (hosts,) each: rows of the hosts, tasks, those of them that must load state, the
-    part of the records that they get together and that the heaviest of them gets, and that of state copied there."""
+    """Tasks of a stage by host.
+
+    Attributes:
+        hosts: Rows in the pool.
+        loading: Tasks that must load state.
+        share: Fraction of the records.
+        heaviest: Fraction of the heaviest task.
+        copied: Fraction of the state copied there.
+    """
 
     hosts: Integers
     tasks: Integers
@@ -33,7 +36,7 @@ class TaskPlaces(NamedTuple):
 
 
 class StageStation(Station):
-    """A stage, whose instances are partitions; those of a keyed stage are placed on hosts but reserve no capacity."""
+    """A stage with partitions as instances; keyed ones have hosts but reserve no capacity."""
 
     def __init__(self, stage: Stage, stream: int, limit: float | None, settings: Settings, seed: int) -> None:
         super().__init__(Operator(stage.name, max_duration=limit, cores=1.0), stream, settings, seed)
@@ -45,16 +48,16 @@ class StageStation(Station):
         self.fresh: Mapping[int, int] = {}
         self.interrupted = False
         self.now = 0.0
-        self.kept: Mapping[int, frozenset[int]] = {}
+        self.standby: Mapping[int, frozenset[int]] = {}
 
     @property
     def skewed(self) -> bool:
-        """Whether some of its state partitions get more records than others."""
+        """True if some state partitions get more records than others."""
         return self.placed and self.name in self.settings.shares
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the stage's records that each partition gets now."""
+        """Fraction of the records by partition."""
         if not self.skewed:
             return super().shares
         mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
@@ -62,22 +65,21 @@ class StageStation(Station):
 
     @property
     def needs(self) -> tuple[float, float]:
-        """A token amount of cores: reserves nothing, but makes the pool spread partitions evenly."""
+        """Token cores: reserve nothing, but make the pool spread partitions evenly."""
         return 1e-6, 0.0
 
     @property
     def placed(self) -> bool:
-        """Whether its partitions hold state and are therefore placed on hosts."""
+        """True if its partitions hold state and stay on hosts."""
         return self.stage.keyed
 
     @property
     def backlog(self) -> float:
-        """Records due and not taken; NaN before the first batch and for all stages but the first of a segment."""
+        """Due records not yet taken; NaN before the first batch and in later stages."""
         return self.due if self.served else math.nan
 
     @property
     def queued(self) -> float:
-        """`backlog`, with 0 for unknown."""
         return 0.0 if math.isnan(self.due) else self.due
 
     @property
@@ -90,19 +92,19 @@ class StageStation(Station):
 
     @property
     def settled(self) -> bool:
-        """Whether its partitions are where they are wanted, and have their state."""
+        """True if all partitions are on their target hosts with state."""
         if not self.placed:
             return True
-        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
-        return self.where == wanted and self.fresh == wanted
+        target = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        return self.where == target and self.fresh == target
 
     def settle(self) -> None:
-        """End a batch: in the next one, moved partitions run on their new hosts, as far as `landed` allows."""
-        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
-        self.where, self.fresh = landed(self.where, wanted), self.where
+        """End a batch: move partitions to new hosts, as far as `landed` allows."""
+        target = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        self.where, self.fresh = landed(self.where, target), self.where
 
     def locate(self, pool: SimulatedHosts) -> TaskPlaces:
-        """Where its partitions are. One that comes to a host which kept a copy of its state loads nothing."""
+        """Return the partitions' hosts; a standby host loads nothing."""
         if not self.where:
             self.settle()
         now, up = {}, pool.up
@@ -111,11 +113,11 @@ class StageStation(Station):
             place = place if place >= 0 and up[place] else host
             if place >= 0:
                 now[i] = place
-        self.where = {**self.where, **now}  # what a lost host had runs where it is wanted, with this batch
-        came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.kept.get(i, ())]
-        self.kept = self._copies(now, pool)
-        held = set(now.values()).union(*self.kept.values())
-        hosts = np.array(sorted(held), dtype=np.int64)
+        self.where = {**self.where, **now}  # tasks of a lost host move to their targets with this batch
+        came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.standby.get(i, ())]
+        self.standby = self._copies(now, pool)
+        holders = set(now.values()).union(*self.standby.values())
+        hosts = np.array(sorted(holders), dtype=np.int64)
         at = {host: row for row, host in enumerate(hosts.tolist())}
         tasks, loading = np.zeros(hosts.size, dtype=np.int64), np.zeros(hosts.size, dtype=np.int64)
         share, heaviest, copied = (np.zeros(hosts.size) for _ in range(3))
@@ -124,7 +126,7 @@ class StageStation(Station):
             tasks[at[host]] += 1
             share[at[host]] += whole[i]
             heaviest[at[host]] = max(heaviest[at[host]], whole[i])
-            for other in self.kept.get(i, ()):
+            for other in self.standby.get(i, ()):
                 copied[at[other]] += whole[i]
         for host in came:
             loading[at[host]] += 1
@@ -133,7 +135,7 @@ class StageStation(Station):
         return TaskPlaces(hosts, tasks, loading, share, heaviest, copied)
 
     def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
-        """Rows of the hosts that keep a copy of each partition: those after its own on the ring."""
+        """Return each partition's standby hosts: its successors on the ring."""
         r, usable = (
             self.settings.replicas,
             [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]],
@@ -142,36 +144,35 @@ class StageStation(Station):
             return {}
         even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].zone for host in usable}))
         ring = self.ring if self.ring is not None and set(self.ring) <= set(usable) else even
-        found: dict[int, frozenset[int]] = {}
+        standby: dict[int, frozenset[int]] = {}
         for i, row in now.items():
             host = pool.leases[row].host
             after = (ring if host in ring else even).successors(host, r) if host in even else ()
-            found[i] = frozenset(pool.rows[each] for each in after)
-        return found
+            standby[i] = frozenset(pool.rows[each] for each in after)
+        return standby
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove partitions from a host; if it was lost, the current batch starts again."""
+        """Remove partitions; after a loss the current batch restarts."""
         self.interrupted = self.interrupted or lost
 
 
-def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
-    """Host of each task in the next batch. where: hosts in the last batch; wanted: requested hosts.
+def landed(where: Mapping[int, Any], target: Mapping[int, Any]) -> dict[int, Any]:
+    """Return each task's host in the next batch, on the way from `where` to `target`.
 
-    Each host receives at most one moved task per batch, as on Spark (`spark.placement.placing`); a new task starts on the
-    requested host.
+    A host receives at most one moved task a batch, as on Spark.
     """
     taking: set[Any] = set()
-    found = {}
-    for task, host in wanted.items():
+    hosts = {}
+    for task, host in target.items():
         before = where.get(task, host)
-        found[task] = before if before != host and host in taking else host
+        hosts[task] = before if before != host and host in taking else host
         if before != host:
             taking.add(host)
-    return found
+    return hosts
 
 
 def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of tasks per host, dealt one by one, hosts with free slots first; shape (hosts,)."""
+    """Return tasks per host, dealt one by one, free slots first."""
     dealt = np.zeros(slots.size, dtype=np.int64)
     for _ in range(tasks if slots.size else 0):
         dealt[np.lexsort((dealt, dealt // slots))[0]] += 1

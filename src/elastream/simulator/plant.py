@@ -1,8 +1,6 @@
-"""The simulated plant: executes a dataflow on leased hosts in simulated time, and implements `core.plant.Plant`.
+"""The simulated plant (`core.plant.Plant`): applies actions and advances time.
 
-This module applies actions and advances time; queues are in `stations`, hosts in `pool`, placement in `staffing`, metrics
-in `watching` and `result`. Lost work is redone (at least once); an instance whose host is lost restarts on the first host
-with room.
+Lost work is redone (at least once).
 """
 
 import math
@@ -54,8 +52,8 @@ from elastream.simulator.stations import Station
 from elastream.simulator.updates import PendingUpdate
 from elastream.simulator.watching import MetricsCollector
 
+# Bounds the memory of one advance.
 PERIODS_AT_ONCE = 1000
-"""Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
 
 
 class Advancing(Protocol):
@@ -67,7 +65,7 @@ class Advancing(Protocol):
 
 
 class SimulatedClock:
-    """Clock of a simulated plant: time advances only in `sleep_until`."""
+    """Clock that advances only in `sleep_until`."""
 
     def __init__(self, plant: "Advancing") -> None:
         self._plant = plant
@@ -80,7 +78,7 @@ class SimulatedClock:
 
 
 class SimulatedPlant:
-    """See `make_plant`. Implements `core.plant.Plant`."""
+    """Simulated implementation of `core.plant.Plant`; see `make_plant`."""
 
     def __init__(
         self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
@@ -104,7 +102,7 @@ class SimulatedPlant:
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run, ended ones too."""
+        """Every lease of the run, including ended ones."""
         return self.pool.leases
 
     @property
@@ -113,34 +111,31 @@ class SimulatedPlant:
 
     @property
     def updates(self) -> Sequence[PendingUpdate]:
-        """Every change of the composition by switches, with how long it took and which records met both."""
+        """Every switch, with its latency and mixed records."""
         return self.network.updates.all
 
     @property
     def finished(self) -> bool:
-        """Whether the load has ended and every queue is empty."""
         return self.network.empty
 
     def observe(self) -> Observation:
-        """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
+        """Return rates and durations of the last whole period, other values of this moment."""
         return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
-        """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
+        """Return the run's figures so far, or as of closing."""
         return self._result or result_of(self.time, self.staffing, self.watch)
 
     def incidents(self) -> Sequence[str]:
-        """Return nothing: observations show all that happens."""
         return ()
 
     def close(self) -> None:
-        """Release every host."""
         self._result = self.result()
         self.closed = True
         self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
-        """Simulate up to `until`, seconds; returns at once if that time has passed."""
+        """Simulate up to `until` (seconds)."""
         while self.time < until:
             end = min(until, self._horizon, self.pool.next_event)
             if end > self.time:
@@ -154,7 +149,7 @@ class SimulatedPlant:
 
     @property
     def _horizon(self) -> float:
-        """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
+        """End of one step: many periods ahead if nothing changes between them."""
         network = self.network
         if network.changing:
             return min(self.watch.next_tick, self.time + network.step)
@@ -166,7 +161,7 @@ class SimulatedPlant:
         return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
-        """Apply one action; a refusal's reason names the rule."""
+        """Apply one action; a refusal names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
         return self._actions.apply(action)
@@ -189,7 +184,7 @@ class SimulatedPlant:
         return self.switch((switch,))[0]
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition; an outcome each."""
+        """Apply all possible switches as one composition; return an outcome each."""
         if self.closed:
             return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
         refused = {each: self._refusal(each) for each in switches}
@@ -225,7 +220,6 @@ class SimulatedPlant:
             pool.to(event.row, event.state, self.time)
 
     def lose(self, row: int) -> None:
-        """Let the host in `row` of the pool die now."""
         self.pool.to(row, HostState.LOST, self.time)
         self.staffing.evict(row, self.time)
 
@@ -309,13 +303,14 @@ class SimulatedPlant:
         return Status.ACCEPTED, "the host is shutting down"
 
     def _resize(self, parallelism: Mapping[str, int]) -> None:
-        """Make a composition of this parallelism, in force with the next batches."""
         self.composition = replace(self.composition, version=self.composition.version + 1, parallelism=parallelism)
         self.network.resize(self.composition)
 
     def staff(self, parallelism: Mapping[str, int], on: Mapping[str, Sequence[int]]) -> None:
-        """Place the initial instances, ready at once, the first of an operator on the hosts `on`; raises CloudError if
-        the first hosts have no room for them."""
+        """Place the initial instances, ready at once, the first on hosts `on`.
+
+        Raises CloudError if hosts lack room.
+        """
         settings, network = self.settings, self.network
         counts = {
             station.name: parallelism.get(station.name, 1)
@@ -348,19 +343,24 @@ def make_plant(
     tables: KeyTables | None = None,
     network: type[QueueNetwork] = QueueNetwork,
 ) -> SimulatedPlant:
-    """Build a simulated plant for `layout` at time 0, with its first hosts running and instances of all operators placed.
+    """Build a simulated plant for `layout` at time 0, with running hosts and placed operators.
 
-    A layout with a stage of several operators executes micro-batches as on Spark (`microbatch`); one with a stage per
-    operator has the queues of `network`.
+    A stage of several operators means micro-batches as on Spark; otherwise operators have the queues of `network`.
 
-    hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
-    instance of every operator needs, of the first type that holds each. Of like types in several zones, each in turn
-    (`by_zones`). loads: by source, override declared loads.
-    parallelism: initial instances by operator, default 1. on: numbers of the initial hosts, from 0, that take the first of
-    them, by operator; the others are spread. seconds: length limit of loads. tables: key tables of
-    the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
-    source, CloudError if no host type can hold an operator or the first hosts have too little room, InputError for an
-    invalid load, or a trace of links between hosts whose stages are fused.
+    Args:
+        hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator, spread over
+            zones
+        (`by_zones`).
+        loads: Loads by source; override declared ones.
+        parallelism: Initial instances by operator; default 1.
+        on: Initial hosts (from 0) of each operator's first instances.
+        seconds: Length limit of loads.
+        tables: Key tables, including later ones.
+
+    Raises:
+        DataflowError: For a source without a load, or a load without a source.
+        CloudError: If hosts cannot hold the operators.
+        InputError: For an invalid load, or a link trace with fused stages.
     """
     settings = settings or Settings()
     types = {kind.name: kind for kind in host_types}
@@ -395,7 +395,7 @@ def make_plant(
 
 
 def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int, copies: int) -> list[str]:
-    """Types of the hosts that a run begins with; raises CloudError where they are more than `most`."""
+    """Return the first hosts' types; raise CloudError for more than `most`."""
     operators = layout.graph.operators
     holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
     kind = (holding or types)[0]

@@ -1,6 +1,6 @@
-"""Keeps the hosts of a simulation: used capacity, speed, and state from lease to release.
+"""Hosts of a simulation: leases, capacity and speed.
 
-Arrays have one row per host ever leased; rows are not reused. Leases are `core.hosts.Lease`; decisions are made elsewhere.
+Arrays have one row a host; rows are not reused.
 """
 
 import heapq
@@ -21,10 +21,10 @@ from elastream.simulator.draws import uniform
 from elastream.simulator.settings import HostFailure, Settings
 from elastream.units import ROUNDING
 
+# Random-number stream of hosts, separate from operators.
 START_STREAM = 1_000_001
-"""Random-number stream of hosts, apart from those of operators."""
+# Rounding tolerance of sums of cores or megabytes.
 SLACK = 1e-9
-"""Tolerance for rounding in sums of cores or megabytes."""
 
 COLUMNS = (
     "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 class Event(NamedTuple):
-    """A scheduled change of a host's state; `row` is -1 for a fault, whose host is chosen when it happens."""
+    """A scheduled state change; `row` -1 is a fault that has yet to choose its host."""
 
     time: float
     order: int
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class SimulatedHosts:
-    """Hosts of `types`, which hold instances of `operators` operators."""
+    """Hosts with instances of `operators` operators."""
 
     def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:
         self.types = types
@@ -78,7 +78,7 @@ class SimulatedHosts:
 
     @property
     def active(self) -> NDArray[np.int64]:
-        """Rows of hosts whose leases are active (paid for), in lease order."""
+        """Rows of active (paid) leases, in lease order."""
         if self._active[0] != self.changes:
             rows = [row for row, lease in enumerate(self.leases) if lease.active]
             self._active = (self.changes, np.array(rows, dtype=np.int64))
@@ -86,7 +86,6 @@ class SimulatedHosts:
 
     @property
     def running_cores(self) -> float:
-        """Cores of the hosts that take tasks."""
         if self._running[0] != self.changes:
             leases = (self.leases[row] for row in self.active.tolist())
             running = math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
@@ -94,17 +93,15 @@ class SimulatedHosts:
         return self._running[1]
 
     def active_row(self, host: str) -> int | None:
-        """Row of a host whose lease is active; None for any other name."""
         row = self.rows.get(host)
         return row if row is not None and self.leases[row].active else None
 
     def runs(self, host: str) -> bool:
-        """Whether `host` is up and takes tasks."""
         row = self.active_row(host)
         return row is not None and self.leases[row].state is HostState.RUNNING
 
     def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
-        """Lease a host; returns its row. running: the host is up at once, as at the start of a run."""
+        """Lease a host, up at once if `running`; return its row."""
         row = len(self.leases)
         self._grow(row + 1)
         lease = Lease(name, kind, now).to(HostState.STARTING, now)
@@ -134,7 +131,7 @@ class SimulatedHosts:
         return row
 
     def requested(self, action: LeaseHost, context: Context, now: float) -> tuple[Status, str]:
-        """Lease the host that `action` names, if it is none yet and may be leased."""
+        """Lease the host of `action`, unless it exists or the limit is reached."""
         if action.host in self.rows:
             lease = self.leases[self.rows[action.host]]
             if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
@@ -149,14 +146,13 @@ class SimulatedHosts:
         return Status.ACCEPTED, "the host is starting"
 
     def renew(self, host: str) -> tuple[Status, str]:
-        """Keep `host` for another billing time unit: it is paid as long as it is there, so that nothing changes."""
+        """Accept a renewal; leases are paid until release anyway."""
         row = self.active_row(host)
         if row is None or self.leases[row].state is HostState.RELEASING:
             return Status.REFUSED, f"host {host!r} is not leased"
         return Status.DONE, ""
 
     def cancel_drain(self, host: str, now: float) -> tuple[Status, str]:
-        """Return a draining host to service."""
         row = self.active_row(host)
         if row is None or not self.up[row]:
             return Status.REFUSED, f"host {host!r} is not draining"
@@ -164,7 +160,6 @@ class SimulatedHosts:
         return Status.DONE, ""
 
     def end(self, now: float) -> None:
-        """Release every host."""
         for row in self.active:
             if self.leases[row].state is not HostState.RELEASING:
                 self.to(int(row), HostState.RELEASING, now)
@@ -175,7 +170,7 @@ class SimulatedHosts:
                 self.to(event.row, HostState.RELEASED, time)
 
     def to(self, row: int, state: HostState, now: float) -> None:
-        """Set a host's state; a release completes after the type's `stop` seconds."""
+        """Set a host's state; a release takes `stop` seconds."""
         self.leases[row] = self.leases[row].to(state, now)
         self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
         self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
@@ -192,11 +187,10 @@ class SimulatedHosts:
 
     @property
     def next_event(self) -> float:
-        """Time of the next scheduled event; inf if there is none."""
         return self.events[0].time if self.events else math.inf
 
     def due(self, now: float) -> Event | None:
-        """Remove and return the next event due by `now`; events of hosts whose lease has ended are dropped."""
+        """Pop the next event due by `now`, except of ended leases."""
         while self.events and self.events[0].time <= now:
             event = heapq.heappop(self.events)
             if event.row < 0 or self.leases[event.row].active:
@@ -204,14 +198,14 @@ class SimulatedHosts:
         return None
 
     def fault_target(self, event: Event) -> int | None:
-        """Row of the host that a fault hits: the one named, or the one running longest; None if there is no such host."""
+        """Return the host that a fault hits: the named or the longest running one."""
         name = self._faults[event.order].host
         if name is not None:
             return self.active_row(name)
         return next((int(row) for row in self.active if self.up[row]), None)
 
     def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
-        """Whether each host has room for one more instance of that size; shape (hosts,)."""
+        """Return a mask of hosts with room."""
         return (
             self.open[: len(self)]
             & (self.used_cores[: len(self)] + cores <= self.cores[: len(self)] + SLACK)
@@ -219,25 +213,25 @@ class SimulatedHosts:
         )
 
     def best(self, cores: float, memory: float, without: Sequence[int] = ()) -> int | None:
-        """Row of the host with room for such an instance and the largest free share of cores, running hosts first."""
+        """Return the host with the largest free share of cores, running hosts first."""
         fitting = self.fits(cores, memory)
         fitting[list(without)] = False
-        found = np.flatnonzero(fitting)
-        if not found.size:
+        candidates = np.flatnonzero(fitting)
+        if not candidates.size:
             return None
-        free = 1 - self.used_cores[found] / self.cores[found]
-        return int(found[np.argmax(free + 2.0 * self.up[found])])
+        free = 1 - self.used_cores[candidates] / self.cores[candidates]
+        return int(candidates[np.argmax(free + 2.0 * self.up[candidates])])
 
     def spread(self, cores: float, memory: float, count: int) -> list[int]:
-        """Reserve room for up to `count` such instances, each as `best` chooses; returns a row per placed instance."""
+        """Reserve up to `count` instances, each as `best` chooses; return their rows."""
         rows: list[int] = []
         while len(rows) < count:
-            found = np.flatnonzero(self.fits(cores, memory))
-            if not found.size:
+            candidates = np.flatnonzero(self.fits(cores, memory))
+            if not candidates.size:
                 break
-            rank = 1 - self.used_cores[found] / self.cores[found] + 2.0 * self.up[found]
+            rank = 1 - self.used_cores[candidates] / self.cores[candidates] + 2.0 * self.up[candidates]
             # Equally ranked hosts would be chosen one after the other: take them all at once.
-            chosen = found[rank == rank.max()][: count - len(rows)]
+            chosen = candidates[rank == rank.max()][: count - len(rows)]
             self.used_cores[chosen] += cores
             self.used_memory[chosen] += memory
             self.tasks[chosen] += 1
@@ -246,15 +240,15 @@ class SimulatedHosts:
         return rows
 
     def pack(self, cores: float, memory: float, count: int) -> list[int]:
-        """Reserve room for up to `count` such instances, each on the first host that has it; a row per placed instance."""
+        """Reserve up to `count` instances by first fit; return their rows."""
         rows: list[int] = []
-        while len(rows) < count and (found := np.flatnonzero(self.fits(cores, memory))).size:
-            self.hold(int(found[0]), cores, memory)
-            rows.append(int(found[0]))
+        while len(rows) < count and (candidates := np.flatnonzero(self.fits(cores, memory))).size:
+            self.hold(int(candidates[0]), cores, memory)
+            rows.append(int(candidates[0]))
         return rows
 
     def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
-        """Reserve an instance's cores and memory, or free them with `sign` -1."""
+        """Reserve an instance's capacity; free it with `sign` -1."""
         self.placements += 1
         if row >= 0:
             self.used_cores[row] += sign * cores
@@ -264,22 +258,21 @@ class SimulatedHosts:
                 self.used_cores[row] = self.used_memory[row] = 0.0  # rounding must not add up over a long run
 
     def clear(self, row: int) -> None:
-        """Free all capacity of a lost host."""
         self.placements += 1
         self.used_cores[row] = self.used_memory[row] = 0.0
         self.tasks[row] = 0
 
     def cost(self, now: float) -> float:
-        """Cost of all leases up to `now`: a vectorised `core.hosts.total_cost`."""
+        """Return the cost of all leases (a vectorised `core.hosts.total_cost`)."""
         count = len(self)
         seconds = np.minimum(self.until[:count], now) - self.since[:count]
         units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - ROUNDING))
         return float((units * self.price[:count]).sum())
 
     def between_regions(self) -> tuple[Floats, Floats]:
-        """(latency in s, seconds per byte on one host's link) between regions; shape (regions, regions) each.
+        """Return (latency in s, seconds a byte) between regions.
 
-        Default, also within a region: the common latency, and the bandwidth of the slowest host type.
+        Defaults: the common latency and the slowest bandwidth.
         """
         count = max(1, len(self.region_names))
         latency = np.full((count, count), self.settings.latency)
@@ -294,36 +287,31 @@ class SimulatedHosts:
         return latency, per_byte
 
     def mean_speed(self, now: float) -> float:
-        """Core speed of the hosts that are up, on average by their cores; 1 without any."""
+        """Return the mean core speed of hosts that are up; default 1."""
         up = self.up[: len(self)]
         cores = self.cores[: len(self)][up]
         return float(cores @ self.speeds(now)[up]) / float(cores.sum()) if cores.size else 1.0
 
     def speeds(self, now: float) -> Floats:
-        """Core speed of every host at `now`, relative to the standard core; shape (hosts,)."""
         nominal, trace = self.speed[: len(self)], self.settings.speed_trace
         return nominal if trace is None else nominal * trace.at(self.number[: len(self)], now)
 
     def speed_slot(self, now: float) -> int:
-        """Number of the slot of the speed trace that `now` is in, -1 without one: while it is the same, so are speeds."""
+        """Return the speed trace's slot, or -1; speeds are constant within it."""
         trace = self.settings.speed_trace
         return -1 if trace is None else trace.slot(now)
 
     def link_slot(self, now: float) -> int:
-        """The same of the link trace."""
         trace = self.settings.link_trace
         return -1 if trace is None else trace.slot(now)
 
     def next_slot(self, now: float) -> float:
-        """When a trace has its next slot, seconds; inf without one."""
+        """Return the start of the next trace slot (seconds)."""
         traces = [each for each in (self.settings.speed_trace, self.settings.link_trace) if each is not None]
         return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
 
     def between_hosts(self, source: NDArray[np.int64], target: NDArray[np.int64], now: float) -> tuple[Floats, Floats]:
-        """What `between_regions` gives, at `now` from each host in rows `source` to each in `target`.
-
-        Shape (sources, targets) each; within a host as between two of its region.
-        """
+        """Return latency and seconds a byte from each `source` to each `target` host."""
         latency, per_byte = self.between_regions()
         regions = np.ix_(self.region[source], self.region[target])
         latency, per_byte = latency[regions], per_byte[regions]

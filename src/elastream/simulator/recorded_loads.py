@@ -1,4 +1,4 @@
-"""The load of a recorded run, as arrivals that can be simulated again."""
+"""The load of a recorded run, as arrivals for simulation."""
 
 import math
 from collections.abc import Sequence
@@ -12,28 +12,27 @@ from elastream.errors import InputError
 from elastream.recording.recorder import Recording
 from elastream.simulator.arrivals import Emissions
 
+# Seconds over which replayed arrivals are spread evenly.
 STEP = 0.1
-"""Resolution of a replayed load, seconds: arrivals are spread evenly over each step."""
 
 
 def recorded_loads(
     recording: Recording, layout: Layout, batches: Sequence[MicroBatch], origin: float
 ) -> dict[str, Emissions]:
-    """Arrivals of each source, in seconds after `origin`.
+    """Return each source's arrivals, in seconds after `origin`.
 
-    The due times of each batch's first and last record are recorded. Between them, after the last one, and where they are
-    unknown (a foreign source), arrivals follow the recorded arrival rate.
+    They pass through the recorded due times of batches; elsewhere they follow the recorded rate.
     """
     clock = recording.times - origin
-    found = {}
+    loads = {}
     for source in layout.graph.sources:
         rates = recording.operator(source.name, Metric.ARRIVAL_RATE)
-        known = np.isfinite(rates)
-        if not known.any():
+        finite = np.isfinite(rates)
+        if not finite.any():
             raise InputError(f"the recording shows no arrivals at source {source.name!r}")
         edges = np.arange(0.0, recording.end - origin + STEP, STEP)
         # The floor keeps the cumulative rate strictly increasing, so that due times map to it one to one.
-        rate = np.maximum(np.interp(edges, clock[known], rates[known]), 1e-9 * rates[known].max())
+        rate = np.maximum(np.interp(edges, clock[finite], rates[finite]), 1e-9 * rates[finite].max())
         summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * STEP)])
         numbers = np.cumsum([batch.records for batch in batches])
         due = [
@@ -50,10 +49,10 @@ def recorded_loads(
             left = np.nan_to_num(recording.operator(source.name, Metric.BACKLOG))[-1]
             total = np.interp(summed, at, counted) + np.clip(summed - at[-1], 0.0, left)
         else:
-            begins = clock[known][0] - float(np.median(np.diff(clock)))
+            begins = clock[finite][0] - float(np.median(np.diff(clock)))
             total = np.maximum(0.0, summed - np.interp(begins, edges, summed))
         counts = np.diff(np.floor(total + 1e-6).astype(np.int64))
         if not counts.sum():
             raise InputError(f"the recording shows no arrivals at source {source.name!r}")
-        found[source.name] = Emissions(edges[:-1], counts, STEP)
-    return found
+        loads[source.name] = Emissions(edges[:-1], counts, STEP)
+    return loads

@@ -1,7 +1,6 @@
-"""Replays a recorded run on the simulated plant and compares the figures of both runs.
+"""Replay of a recorded run on the simulated plant, and comparison of both.
 
-With the recorded actions, differences are the simulator's error alone. To include a policy's decisions, run the control
-loop on `recorded_plant`.
+With recorded actions, differences are the simulator's error alone.
 """
 
 import math
@@ -24,7 +23,7 @@ from elastream.simulator.plant import SimulatedPlant, make_plant
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One figure of a run, measured and simulated; `relative` is simulated / measured - 1."""
+    """A figure of a run, measured and simulated."""
 
     metric: str
     unit: str
@@ -33,7 +32,6 @@ class Drift:
 
     @property
     def relative(self) -> float:
-        """Relative error; NaN if the measured figure is 0 or unknown."""
         return self.simulated / self.measured - 1 if self.measured else math.nan
 
 
@@ -46,9 +44,9 @@ def recorded_plant(
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
 ) -> SimulatedPlant:
-    """Build a plant with the recorded load and first hosts; its time 0 is `calibration.origin` of the recording.
+    """Build a plant with the recorded load and first hosts, starting at `calibration.origin`.
 
-    The first hosts are running at time 0, although they were still starting then: the load waited for them.
+    The hosts run at time 0, because the load waited for them.
     """
     first = min((batch.start for batch in recording.batches), default=math.inf)
     there = [lease for lease in recording.hosts if lease.since <= first]
@@ -69,9 +67,9 @@ def recorded_plant(
 def replay(
     recording: Recording, plant: SimulatedPlant, origin: float, watch: Callable[[Observation], None] = lambda _: None
 ) -> None:
-    """Apply the recorded actions to `plant` at their recorded times, up to the end of the recording.
+    """Apply the recorded actions to a plant with time 0 at `origin`.
 
-    origin: time of the recording at time 0 of the plant. watch: called with the plant's observation at each recorded time.
+    `watch` receives an observation at each recorded time.
     """
     actions = [(d.time - origin, 1, d) for d in recording.decisions if d.done]
     observations = [(float(time) - origin, 0, None) for time in recording.times]
@@ -91,10 +89,7 @@ def replay(
 def drift_of(
     measured: Recording, simulated: Recording, sources: Sequence[str], *, origin: float = 0.0
 ) -> tuple[Drift, ...]:
-    """Compare the figures of both runs, each computed from its recording in the same way (`figures_of`).
-
-    origin: time of the measured run at which the simulated one begins.
-    """
+    """Compare both runs; the simulated one begins at measured time `origin`."""
     begins = min((batch.start for batch in measured.batches), default=origin)
     ours = figures_of(measured, sources, begins=begins, origin=origin)
     theirs = figures_of(simulated, sources, begins=begins - origin)
@@ -104,10 +99,9 @@ def drift_of(
 def figures_of(
     run: Recording, sources: Sequence[str], *, begins: float | None = None, origin: float = 0.0
 ) -> tuple[tuple[str, str, float], ...]:
-    """(name, unit, value) of each figure of a run.
+    """Return (name, unit, value) of each figure of a run.
 
-    Latency: all records, from due to committed. Backlog: mean from `begins` on, by default from the first batch, of what
-    waits to be taken. Host time: all leases, up to the end of the run, which counts from `origin`.
+    Latency runs from due to committed; backlog is the mean from `begins` on.
     """
     since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
     working = [batch for batch in run.batches if batch.records > 0]
@@ -130,11 +124,9 @@ def _leased(lease: Lease, end: float) -> float:
 
 
 def _mean_backlog(run: Recording, sources: Sequence[str], since: float) -> float:
-    """Records that wait to be taken, mean over time from `since` to the end of the last batch.
+    """Return the mean number of waiting records, by Little's law.
 
-    By Little's law of the batches: what each took had waited from when it was due until the batch began. Observations of
-    the backlog come once a second and batches at a trigger, so that a mean of the former says which moments of a batch they
-    happened to see. Where a source tells no due times they are all that there is.
+    Without due times, uses observations, which depend on where in a batch they fall.
     """
     took = [batch for batch in run.batches if batch.records > 0 and batch.end > since]
     waited = [batch.records * (batch.start - batch.end + (batch.oldest + batch.newest) / 2) for batch in took]

@@ -1,4 +1,4 @@
-"""What a simulated run came to, in the terms in which VISP reports its own (Tables 3 to 6), and a light-weight runner."""
+"""Figures of a simulated run, in VISP's terms (Tables 3 to 6)."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from elastream.simulator.watching import MetricsCollector
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """Items of one operator over a run. judged: those whose duration is known; within: of them, by factor of the level."""
+    """Items of an operator; `within` counts judged items by factor of the service level."""
 
     arrived: float
     done: float
@@ -28,13 +28,14 @@ class OperatorResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A simulated run in figures; all of them are simulated.
+    """Figures of a simulated run.
 
-    leases: hosts leased, those of the start included; ledger: the leases themselves. prolongings: billing time units paid
-    beyond each lease's first. early_releases: hosts given back too early (`released_early`). upscalings, downscalings:
-    instances added and removed on request. time_to_adapt: mean seconds from an operator's mean duration passing its
-    service level to its return, NaN where that never happened. series: rows of (time, offered records/s, hosts,
-    instances, backlog, compliance, records that reached a sink), one a monitoring period.
+    Attributes:
+        leases: Hosts leased, including the first.
+        prolongings: Billing time units beyond each lease's first.
+        upscalings, downscalings: Instances added and removed on request.
+        time_to_adapt: Mean seconds above the service level; NaN if never.
+        series: Rows of (time, offered records/s, hosts, instances, backlog, compliance, committed records).
     """
 
     seconds: float
@@ -54,20 +55,18 @@ class Result:
 
     @property
     def judged(self) -> float:
-        """Items whose duration is known, at operators with a service level."""
+        """Items of known duration with a service level."""
         return sum(each.judged for each in self.operators.values() if each.within)
 
     def late(self, factor: float) -> float:
-        """Items that took longer than `factor` times the service level of their operator."""
         return sum(each.judged - each.within[factor] for each in self.operators.values() if each.within)
 
     def compliance(self, factor: float = 1.0) -> float:
-        """Fraction of items within `factor` times the service level of their operator; NaN where none is judged."""
+        """Return the fraction of items within `factor` times their service level."""
         return 1 - self.late(factor) / self.judged if self.judged else math.nan
 
 
 def result_of(now: float, staffing: Staffing, watch: MetricsCollector) -> Result:
-    """What a run has come to by `now`, whose instances `staffing` has placed and which `watch` has observed."""
     pool, settings = staffing.pool, staffing.settings
     operators = {}
     for station in staffing.network.stations:
@@ -109,10 +108,9 @@ def result_of(now: float, staffing: Staffing, watch: MetricsCollector) -> Result
 
 
 def released_early(lease: Lease, margin: float) -> bool:
-    """Whether a host was given back with more than `margin` of a billing time unit left of what was paid.
+    """Return True if release left more than `margin` of a paid billing time unit.
 
-    This is what every figure called early release counts. VISP questions hosts within the last 5 % of their BTU and calls
-    early ("VM Downscaling") what goes before its end. What ends a run is no release.
+    The end of a run is no release.
     """
     begun = next((at for at, state in lease.history if state is HostState.RELEASING), None)
     return begun is not None and lease.remaining(begun) > margin * lease.type.billing.unit + 1e-6

@@ -1,7 +1,6 @@
 """Inner loop for single items: a first-come-first-served queue before instances of unequal speed.
 
-A dataflow is acyclic, so a time window is simulated operator by operator in topological order, without an event list. This
-is exact, because instances and speeds change only at window borders.
+It is exact, because instances and speeds change only at window borders.
 """
 
 import math
@@ -62,17 +61,21 @@ def work_off(
     done_before: int,
     limits: Floats,
 ) -> tuple[int, int, Floats, Floats, Floats, float, Floats]:
-    """Serve a station's queue in [begin, end): compute finishes, durations, compliance and emitted items.
+    """Serve a station's queue in [begin, end).
 
-    queued, born: when each waiting item was queued and when its record entered the dataflow, oldest first. mean: mean
-    service time on each instance, seconds. free: when each instance can take its next item; updated. finish,
-    finish_queued, finish_born: the item in service at each instance, inf if idle; updated. busy: seconds each instance
-    worked in the window; added to. leaving: rows (finish, queued, born) of items in service at removed instances; the
-    unfinished ones are moved to the front. number: of the first waiting item, for its random draw. messaging: mean seconds
-    before the queue. each: items out per item in. done_before: items done so far. limits: seconds.
+    Args:
+        queued, born: Queueing and dataflow entry times of waiting items.
+        mean: Mean service time by instance (seconds).
+        free: Time at which each instance can take an item; updated.
+        finish, finish_queued, finish_born: Items in service, inf if idle; updated.
+        busy: Seconds worked; added to.
+        leaving: Rows (finish, queued, born) of items at removed instances; unfinished ones move to the front.
+        number: Draw number of the first waiting item.
+        messaging: Mean seconds before the queue.
+        each: Items out per item in.
 
-    Returns (items taken, rows of `leaving` that remain, times and born times of emitted items, durations of finished
-    items, their sum, items within each limit).
+    Returns:
+        (Items taken, rows left in `leaving`, emitted times and born times, durations, their sum, items within limits).
     """
     instances = free.size
     done = np.empty((queued.size + instances + leaving.shape[0], 3))
@@ -84,35 +87,35 @@ def work_off(
                 done[count] = finish[i], finish_queued[i], finish_born[i]
                 count += 1
                 finish[i] = math.inf
-    taken = 0
+    started = 0
     if instances > 0 and queued.size > 0:
         service = sequence(seed, stream)
         heap = np.arange(instances)
         for at in range(instances // 2 - 1, -1, -1):
             _sift_down(heap, free, instances, at)
-        while taken < queued.size:
+        while started < queued.size:
             i = heap[0]
-            start = max(queued[taken], free[i], begin)
+            start = max(queued[started], free[i], begin)
             if start >= end:
                 break
-            stop = start + mean[i] * factor(kind, shape, samples, service, number + taken)
+            stop = start + mean[i] * factor(kind, shape, samples, service, number + started)
             free[i] = stop
             _sift_down(heap, free, instances, 0)
             busy[i] += min(stop, end) - start
             if stop < end:
-                done[count] = stop, queued[taken], born[taken]
+                done[count] = stop, queued[started], born[started]
                 count += 1
             else:
-                finish[i], finish_queued[i], finish_born[i] = stop, queued[taken], born[taken]
-            taken += 1
-    kept = 0
+                finish[i], finish_queued[i], finish_born[i] = stop, queued[started], born[started]
+            started += 1
+    remaining = 0
     for k in range(leaving.shape[0]):
         if leaving[k, 0] < end:
             done[count] = leaving[k]
             count += 1
         else:
-            leaving[kept] = leaving[k]
-            kept += 1
+            leaving[remaining] = leaving[k]
+            remaining += 1
     sort_rows(done, count)
     durations = np.empty(count)
     total = 0.0
@@ -138,12 +141,12 @@ def work_off(
         while out < due:
             times[out], births[out] = done[k, 0], done[k, 2]
             out += 1
-    return taken, kept, times, births, durations, total, within
+    return started, remaining, times, births, durations, total, within
 
 
 @njit(cache=True)
 def sort_rows(rows: Floats, count: int) -> None:
-    """Stable insertion sort of the first `count` rows by their first column; fast, because rows are nearly sorted."""
+    """Sort the first `count` rows by their first column; insertion suits nearly sorted rows."""
     for k in range(1, count):
         if rows[k, 0] >= rows[k - 1, 0]:
             continue
@@ -159,7 +162,7 @@ def sort_rows(rows: Floats, count: int) -> None:
 def merged(
     times: Floats, born: Floats, counts: Floats, more_times: Floats, more_born: Floats, more_counts: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Merge two flows, each sorted by time; at equal times the first flow's items come first."""
+    """Merge two sorted flows, the first flow first at ties."""
     size = times.size + more_times.size
     out, out_born, out_counts = np.empty(size), np.empty(size), np.empty(size)
     a = b = 0
@@ -175,9 +178,9 @@ def merged(
 
 @njit(cache=True)
 def paced(times: Floats, gaps: Floats, previous: float) -> tuple[Floats, float]:
-    """Send items over a link that each occupies for `gaps` seconds. times: sorted; previous: when the link is free.
+    """Send items over a link that each occupies for `gaps` seconds.
 
-    Returns (times at the receiving end, when the link is free again).
+    Returns arrival times, and when the link is free again.
     """
     out = np.empty_like(times)
     for k in range(times.size):

@@ -1,7 +1,6 @@
-"""Defines every constant of the simulator with its unit and source.
+"""Constants of the simulator.
 
-A constant comes from a paper, a measurement or an assumption, and its docstring says which. Costs and selectivities of
-operators belong to the dataflow's alternates.
+Each comment names the unit and the source: a paper, a measurement or an assumption.
 """
 
 import math
@@ -19,12 +18,12 @@ from elastream.errors import InputError
 from elastream.loads.links import LinkTrace
 from elastream.loads.speeds import SpeedTrace
 
+# Fraction of an interval by which a sum of fractions may miss its start.
 SLOT_DUST = 1e-9
-"""Part of an interval by which a time that is a sum of fractions may fall short of its beginning."""
 
 
 class Distribution(StrEnum):
-    """Distribution of a service time around its mean."""
+    """Kind of service-time distribution."""
 
     DETERMINISTIC = "deterministic"
     LOGNORMAL = "lognormal"
@@ -34,12 +33,13 @@ class Distribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Service-time distribution of an operator; its mean is the cost of the running alternate.
+    """Service-time distribution of an operator.
 
-    variation: coefficient of variation, used by LOGNORMAL only. samples: measured service times for EMPIRICAL, in any
-    unit, because they are divided by their mean. cost, selectivity: measured core-seconds per item and items out per item
-    in; they override those that the alternates declare. alternates: the same by alternate, where each was measured; it
-    overrides both.
+    Attributes:
+        variation: Coefficient of variation; LOGNORMAL only.
+        samples: Measured times for EMPIRICAL, in any unit.
+        cost, selectivity: Measurements; override the alternates' declarations.
+        alternates: Both by measured alternate; overrides the operator's.
     """
 
     distribution: Distribution = Distribution.LOGNORMAL
@@ -63,7 +63,7 @@ class Service:
         selectivity: float | None = None,
         alternates: Mapping[str, tuple[float | None, float | None]] | None = None,
     ) -> "Service":
-        """Return a copy with a measured mean of `cost` core-seconds, a measured selectivity, and both by alternate."""
+        """Return a copy with measured cost (core-seconds) and selectivity."""
         return replace(self, cost=cost, selectivity=selectivity, alternates=alternates or {})
 
     @property
@@ -81,7 +81,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """Network between two regions. latency: seconds one way; bandwidth: bytes/s per host (None: no limit)."""
+    """Link between regions: one-way latency (seconds), bandwidth (bytes/s a host; None: unlimited)."""
 
     latency: float
     bandwidth: float | None = None
@@ -89,10 +89,9 @@ class NetworkLink:
 
 @dataclass(frozen=True, slots=True)
 class Messaging:
-    """Time an item spends in the messaging system before an operator: part of its duration, but of no instance's work.
+    """Lognormal time in the messaging system: part of an item's duration, but no work.
 
-    VISP's durations (Table 2) contain it. mean: seconds. variation: coefficient of variation, lognormal. Arrival times are
-    not shifted by it, because it delays all items by the same distribution.
+    `mean` is in seconds. VISP's durations contain it (Table 2).
     """
 
     mean: float
@@ -109,10 +108,9 @@ class Messaging:
 
 @dataclass(frozen=True, slots=True)
 class HostFailure:
-    """Loss of `host` without warning at `time`, seconds; None: the host that has been running longest.
+    """Loss of a host at `time` (seconds); without a name, of the longest running one.
 
-    Items in service on it return to the head of their queue (at least once: work is lost, items are not); its cached
-    images are lost.
+    Items in service return to their queue (at least once).
     """
 
     time: float
@@ -120,83 +118,78 @@ class HostFailure:
 
 
 class Travel(StrEnum):
-    """How the simulator represents items."""
+    """Representation of items."""
 
+    # Exact start and finish times; cost grows with items.
     SINGLE = "single"
-    """Single items with exact start and finish times. Cost grows with items."""
+    # Counts with an enqueue time, single items where few arrive (`cohorts_above`); cost grows with time steps.
     COHORTS = "cohorts"
-    """Counts with an enqueue time, single items where few arrive (`Settings.cohorts_above`). Cost grows with time steps."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Constants of a simulated plant, each with its unit and source.
+    """Constants of a simulated plant, and the scenario.
 
-    The last ones describe the scenario: service times by operator, joins, faults, links by pair of regions, and traces of
-    what hosts and links do meanwhile: factors on the speeds of host types and on those links. joins: operators that wait
-    for one item of each input; any other operator with several inputs merges them.
-    record_bytes: size of an item that an operator emits, overrides the declared one.
-
-    shares: weights by state partition of a keyed stage where stages are fused: its keys' part of the records, 1 by default,
-    or rows that each hold for `share_interval` seconds.
-
-    batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
-    random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
-    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service. key_weights: by
-    operator, how frequent each key of its key tables is, relative to the others; none: equally.
+    Attributes:
+        joins: Operators that wait for one item of each input; others merge inputs.
+        record_bytes: Item size by operator; overrides the declared one.
+        shares: Weights of a keyed stage's state partitions, or rows that each hold for `share_interval` seconds.
+        batch_ratios: Recorded over expected batch durations; repeated from a random start.
+        consistency: Rule for records under way at a change of composition.
+        key_weights: Relative frequency of keys by operator; default equal.
     """
 
+    # Seconds. VISP, evaluation configuration: queues and usage are recorded every 15 s.
     monitor: float = 15.0
-    """Seconds. VISP, evaluation configuration: queues and usage are recorded every 15 s."""
+    # Seconds. VISP, metrics: spawning an instance takes 5-10 s; the lower end, with a cached image.
     start_cached: float = 5.0
-    """Seconds. VISP, metrics: spawning an instance takes 5-10 s; the lower end, where the image is cached."""
+    # MB/s. Assumed: fetching the 68-89 MB images of VISP Table 2 fills the rest of its 5-10 s.
     registry_bandwidth: float = 14.0
-    """MB/s. Assumed: fetching the 68-89 MB images of VISP Table 2 fills the rest of its 5-10 s to spawn an instance."""
+    # Fraction of HostType.start. VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s.
     host_start_spread: float = 1 / 3
-    """Fraction of HostType.start. VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s."""
+    # Coefficient of variation. Assumed: VISP gives means only; lognormal is common for programs.
     variation: float = 0.2
-    """Coefficient of variation. Assumed: VISP gives means only; lognormal, as service times of programs commonly are."""
+    # Seconds one way. Assumed: a round trip of 1 ms within a data centre.
     latency: float = 0.0005
-    """Seconds one way. Assumed: a round trip of 1 ms between hosts of one data centre."""
+    # Seconds an item. Assumed: messaging time beyond the cost.
     message_overhead: float = 0.0
-    """Seconds an item. Assumed: time in the messaging system beyond what the cost contains."""
+    # Seconds of extra start time for each host already starting. Assumed: none in a cloud; one machine's processes share
+    # cores.
     host_start_queue: float = 0.0
-    """Seconds more that a host takes to start for each that is on its way when it is requested. Assumed: none, as hosts of
-    a cloud start beside each other; processes of one machine share its cores."""
+    # Fraction of a BTU. VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU.
     early_margin: float = 0.05
-    """Fraction of a BTU. VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU."""
+    # Times the service level. VISP, metrics: real-time, near-real-time, relaxed.
     factors: tuple[float, ...] = (1.0, 2.0, 5.0)
-    """Times the service level. VISP, metrics: real-time, near-real-time, relaxed."""
+    # Monitoring periods. Assumed: ten minutes at VISP's 15 s; policies use fewer.
     history: int = 40
-    """Monitoring periods. Assumed: ten minutes at VISP's 15 s; policies use fewer."""
+    # Seconds a micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms.
     batch_overhead: float = 0.05
-    """Seconds a micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
+    # Seconds. Default target of the batch governor on Spark; `batch_interval` if longer.
     batch_seconds: float = 1.0
-    """Seconds. Default target of the batch governor of Elastream on Spark; `batch_interval` where that is longer."""
+    # Seconds. Assumed: least time between starts of batches; 0: start when the last is done.
     batch_interval: float = 0.0
-    """Seconds. Assumed: from one batch's start to the next, at least; 0: the next begins when the last is done."""
+    # Core-seconds a batch. Assumed: work of the hosts whatever the records.
     batch_work: float = 0.0
-    """Core-s a batch. Assumed: work of hosts per batch, whatever its records; it takes time as that of records does."""
+    # Fraction of a host's cores. Assumed: tasks get all if nothing else runs on the machine.
     delivered: float = 1.0
-    """Fraction of a host's cores. Assumed: what its tasks get: all if nothing else runs on the machine."""
+    # Batches. Hosts on Spark are limited to their quota after these.
     settling_batches: int = 3
-    """Batches. Elastream's hosts on Spark are held to their quota after so many of them."""
+    # Times a host's cores. Assumed: a new host has its own cores in its first batches, unless it may burst.
     settling_boost: float = 1.0
-    """Times a host's cores. Assumed: what a new host gets in its first batches: its own cores, unless it may burst."""
+    # Core-seconds a task. Assumed: loading a state partition in the first batch on another host.
     state_load: float = 0.0
-    """Core-s a task. Assumed: loading a state partition in its task's first batch on another host."""
+    # Seconds a batch and starting host. Assumed: 0 if hosts share no machine.
     start_delay: float = 0.0
-    """Seconds a batch and host. Assumed: delay of batches while a host starts: 0 if hosts share no machine."""
+    # Partitions of a keyed stage. The default on Spark.
     state_partitions: int = 16
-    """Partitions a keyed stage. What a run on Spark has by default."""
+    # Standby replicas of each state partition (the thesis' r). The default on Spark.
     replicas: int = 0
-    """Copies of each state partition that other hosts keep (the thesis' r). What a run on Spark has by default."""
+    # Fraction of a partition's work for each standby replica. Thesis, 6.7.1: throughput drops "by around 15%".
     replica_work: float = 0.15
-    """Fraction of a partition's work that each copy costs its host. Thesis, 6.7.1: throughput drops "by around 15%"."""
+    # Slots a service time. Assumed: 8 to 32 left compliance on the VISP scenario the same to 0.01 points.
     cohort_slots: int = 16
-    """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
+    # Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more.
     cohorts_above: int = 1024
-    """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
     travel: Travel = Travel.SINGLE
     consistency: Consistency = Consistency.BATCH
     key_weights: Mapping[str, Mapping[Key, float]] = field(default_factory=dict)
@@ -214,8 +207,7 @@ class Settings:
 
     @property
     def governed(self) -> float:
-        """Seconds that the governor wants batches to last. Of shorter ones than an interval a query would lie idle between
-        them while records wait: on Spark the two are one number."""
+        """Target batch duration (seconds), at least the interval: otherwise queries idle while records wait."""
         return max(self.batch_seconds, self.batch_interval)
 
     def __post_init__(self) -> None:
@@ -232,22 +224,20 @@ class Settings:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
 
     def service(self, operator: str) -> Service:
-        """Service-time distribution of an operator: the one in `services`, else lognormal with the common `variation`."""
+        """Return an operator's service-time distribution; default lognormal with `variation`."""
         return self.services.get(operator) or Service(Distribution.LOGNORMAL, self.variation)
 
     def record_size(self, operator: Operator) -> float:
-        """Bytes of an item that `operator` emits; NaN if not declared."""
         declared = operator.record_bytes
         return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
 
     def share_slot(self, now: float) -> int:
-        """Number of the row of `shares` that holds at `now`."""
         return int(now / self.share_interval + SLOT_DUST)
 
     def by_instance(
         self, weights: Mapping[str, Floats | Sequence[float]], operator: str, index: Integers, now: float
     ) -> Floats:
-        """The entry of a table such as `shares` for each instance number in `index`; rows and entries repeat if too few."""
+        """Return each instance's entry of a table such as `shares`, cyclically."""
         table = np.atleast_2d(np.asarray(weights.get(operator, (1.0,)), dtype=np.float64))
         row = table[self.share_slot(now) % len(table)]
         return np.asarray(row[index % row.size])

@@ -1,4 +1,4 @@
-"""Simulated sources: emit the records of a load as time passes, one by one or in cohorts."""
+"""Simulated sources: emit a load's records one by one or in cohorts."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,14 @@ from elastream.errors import DataflowError
 from elastream.simulator.arrivals import Emissions, Load, cohorts, emissions, items
 from elastream.simulator.stations import NOTHING, Items, each_one, joined
 
+# Approximate number of records generated at once.
 AHEAD = 1 << 14
-"""Approximate number of records that a source generates at once."""
+# Cohorts a monitoring period for spread arrivals; a computed wait is off by at most one.
 PIECES = 64
-"""Cohorts per monitoring period for evenly spaced arrivals; a computed wait is off by at most one such piece."""
 
 
 class Source:
-    """Emits the records of a load as time passes: one by one or, given `piece` seconds, in cohorts of that length."""
+    """Emits the records of a load singly, or in cohorts of `piece` seconds."""
 
     def __init__(self, load: Emissions, piece: float | None = None) -> None:
         self.load = load
@@ -25,15 +25,14 @@ class Source:
         self.next = 0
         self.ready = NOTHING
         self.offered = 0.0
-        self.held = 0.0
+        self.waiting = 0.0
 
     @property
     def emitted(self) -> float:
-        """Records emitted, without those held back before the first operator."""
-        return self.offered - self.held
+        """Records emitted and not held back."""
+        return self.offered - self.waiting
 
     def until(self, end: float) -> Items:
-        """Emit the records that arrive before `end` and were not emitted yet."""
         ready = self.ready
         if self.next < self.load.times.size and self.load.times[self.next] < end:
             self.ready = ready = self._laid_out(end)
@@ -43,7 +42,7 @@ class Source:
         return flow
 
     def _laid_out(self, end: float) -> Items:
-        """The ready records plus those of all emissions that begin before `end`, and some more to amortise the cost."""
+        """Return records that begin before `end`, and more to amortise the cost."""
         load = self.load
         stop = int(np.searchsorted(load.times, end, side="left"))
         if self.piece is None:
@@ -64,7 +63,6 @@ class Source:
 
 
 def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
-    """The load of a source: the one in `loads`, else its declared one; raises DataflowError if it has neither."""
     load = loads.get(source.name) or source.load
     if load is None:
         raise DataflowError(f"source {source.name!r} has no load; the simulation needs one: declare `load` at the source")

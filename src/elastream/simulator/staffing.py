@@ -1,7 +1,6 @@
-"""Places operator instances on simulated hosts: starts, moves and removes them, and restarts those of lost hosts.
+"""Placement of operator instances on simulated hosts.
 
-State partitions of an operator that has a ring of hosts follow it: those of a host that is lost or leaves go to its
-neighbour clockwise, all others to the host with most room.
+State partitions follow their operator's ring of hosts; others go to the host with most room.
 """
 
 import math
@@ -20,10 +19,9 @@ from elastream.simulator.stations import Station
 
 
 class Staffing:
-    """Instances of all stations on the hosts of a pool. leaving: called with the rows of a station about to be removed.
+    """Instances of all stations on the hosts of a pool.
 
-    columns: number of each station by name. migrations, upscalings, downscalings: instances moved, added and removed on
-    request so far. shortfall: stations with instances that wait for room.
+    `leaving` receives instances before removal; `shortfall` lists stations whose instances wait for room.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class Staffing:
         self.shortfall: list[Station] = []
 
     def evict(self, row: int, now: float) -> None:
-        """Handle the loss of a host: requeue its items in service, and restart its instances where there is room."""
+        """Requeue a lost host's items and restart its instances."""
         self._leave_rings(row)
         for station in self.network.stations:
             mine = np.flatnonzero(station.crew.host == row)
@@ -54,7 +52,7 @@ class Staffing:
         self.place_rest(now)
 
     def place_rest(self, now: float) -> None:
-        """Restart the instances of lost hosts, as far as hosts have room now."""
+        """Restart instances of lost hosts as far as there is room."""
         for station in list(self.shortfall):
             crew = station.crew
             for i in np.flatnonzero(crew.host < 0):
@@ -68,7 +66,7 @@ class Staffing:
                 self.shortfall.remove(station)
 
     def _target(self, station: Station, i: int, without: Sequence[int] = ()) -> int | None:
-        """Row of the host that instance `i` goes to: its owner on the ring of its operator, else that with most room."""
+        """Return the host for instance `i`: its owner on the ring, or that with most room."""
         if (ring := station.ring) is not None:
             row = self.pool.active_row(ring.hosts_of(len(station.crew))[i])
             if row is not None and row not in without and self.pool.fits(*station.needs)[row]:
@@ -76,14 +74,13 @@ class Staffing:
         return self.pool.best(*station.needs, without)
 
     def _leave_rings(self, row: int) -> None:
-        """Take a host off all rings; a ring whose last host goes is gone."""
         host = self.pool.leases[row].host
         for station in self.network.stations:
             if (ring := station.ring) is not None and host in ring:
                 station.ring = ring.without(host) if len(ring) > 1 else None
 
     def follow(self, station: Station, ring: Ring, now: float) -> tuple[int, str]:
-        """Move the instances of `station` as `ring` says, all or none; (how many moved, refusal or "")."""
+        """Move instances to their owners on `ring`, all or none; return (moves, refusal or "")."""
         rows = [self.pool.active_row(host) for host in ring.hosts_of(len(station.crew))]
         moving = [(i, row) for i, row in enumerate(rows) if row is not None and station.crew.host[i] != row]
         fitting = self.pool.fits(*station.needs)
@@ -96,7 +93,7 @@ class Staffing:
         return len(moving), ""
 
     def _start(self, station: Station, row: int, now: float) -> float:
-        """When an instance requested now can take items on that host; its image is cached there from now on."""
+        """Return when a new instance can take items; cache its image."""
         column = self.columns[station.name]
         seconds = self.settings.start_cached
         if not self.pool.images[row, column]:
@@ -105,10 +102,9 @@ class Staffing:
         return max(now, float(self.pool.ready[row])) + seconds
 
     def begin(self, counts: Mapping[str, int], on: Mapping[str, Sequence[int]], now: float) -> str:
-        """Place the first instances of a run, by operator; all or none. Returns a refusal or "".
+        """Place the first instances of a run, all or none; return a refusal or "".
 
-        on: rows of the hosts that take the first ones of an operator; the rest are spread over the hosts. Where that leaves
-        one without room, all go by first fit, the largest first, as in a provision, unless hosts are named.
+        Without `on`, instances that cannot be spread are packed by first fit, largest first.
         """
         placed = [station for station in self.network.stations if station.placed]
         rows, refused = self._reserve(placed, counts, self.pool.spread, on)
@@ -130,8 +126,7 @@ class Staffing:
         choose: Callable[[float, float, int], list[int]],
         on: Mapping[str, Sequence[int]],
     ) -> tuple[dict[str, list[int]], str]:
-        """(rows of hosts by operator, refusal or "") of instances as `choose` reserves room behind those on the hosts `on`;
-        nothing is kept if refused."""
+        """Reserve instances on hosts `on`, then as `choose` does; return (rows, refusal or "")."""
         rows: dict[str, list[int]] = {}
         for station in stations:
             rows[station.name] = mine = []
@@ -148,7 +143,7 @@ class Staffing:
         return rows, ""
 
     def extend(self, station: Station, count: int, on: Sequence[str], now: float) -> str:
-        """Add `count` instances, first on hosts `on`, then where there is room; all or none. Returns a refusal or ""."""
+        """Add instances, first on hosts `on`, all or none; return a refusal or ""."""
         operator, pool = station.operator, self.pool
         if not station.placed:
             station.crew.add([-1] * count, [math.inf] * count)
@@ -174,7 +169,7 @@ class Staffing:
         return refused
 
     def shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
-        """Remove `count` instances: those in `without`, then the highest numbered. Returns a refusal or ""."""
+        """Remove instances: `without`, then the highest numbered; return a refusal or ""."""
         crew = station.crew
         named = [task.index for task in without if task.operator == station.name][:count]
         if unknown := [index for index in named if index not in crew.index]:
@@ -190,7 +185,6 @@ class Staffing:
         return ""
 
     def shift(self, station: Station, i: int, target: int, now: float) -> None:
-        """Move instance `i` to host row `target`; it finishes its item in service first."""
         crew = station.crew
         self.pool.hold(int(crew.host[i]), *station.needs, -1)
         self.pool.hold(target, *station.needs)
@@ -200,7 +194,7 @@ class Staffing:
         self.migrations += 1
 
     def empty(self, row: int, now: float) -> int:
-        """Move a host's instances to other hosts as far as these have room; returns the number that remain."""
+        """Move a host's instances away; return the number left."""
         left = 0
         self._leave_rings(row)
         for station in self.network.stations:
@@ -213,8 +207,7 @@ class Staffing:
         return left
 
     def has_room_elsewhere(self, row: int) -> bool:
-        """Whether all instances on a host fit on other hosts, placed as `empty` places them."""
-        taken: list[tuple[Station, int]] = []
+        reserved: list[tuple[Station, int]] = []
         fits = True
         for station in self.network.stations:
             for _ in range(int((station.crew.host == row).sum())):
@@ -223,7 +216,7 @@ class Staffing:
                     fits = False
                     break
                 self.pool.hold(target, *station.needs)
-                taken.append((station, target))
-        for station, target in taken:
+                reserved.append((station, target))
+        for station, target in reserved:
             self.pool.hold(target, *station.needs, -1)
         return fits

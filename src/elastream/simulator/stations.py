@@ -1,7 +1,6 @@
-"""Simulates one operator: its queue, its instances, and its counters.
+"""One simulated operator: its queue, instances and counters.
 
-Instance state is arrays with one entry per instance (`Crew`). `ItemStation` serves single items; `CohortStation` (module
-`cohorts`) serves cohorts.
+`ItemStation` serves single items; `cohorts.CohortStation` serves cohorts.
 """
 
 import math
@@ -20,8 +19,8 @@ from elastream.simulator.serving import merged, work_off
 from elastream.simulator.settings import Distribution, Service, Settings
 
 EMPTY: Floats = np.zeros(0)
+# First random-number stream of messaging; lower ones belong to operators.
 MESSAGING_STREAM = 500_000
-"""First random-number stream of messaging; those below belong to operators."""
 KINDS = {
     Distribution.DETERMINISTIC: DETERMINISTIC,
     Distribution.LOGNORMAL: LOGNORMAL,
@@ -31,8 +30,10 @@ KINDS = {
 
 
 class Items(NamedTuple):
-    """Items in transit, sorted by time; shape (entries,) each. born: when their record entered the dataflow. counts: 1 for
-    single items."""
+    """Items in transit, sorted by time.
+
+    `born` is the record's entry into the dataflow; `counts` is 1 for single items.
+    """
 
     times: Floats
     born: Floats
@@ -43,7 +44,7 @@ class Items(NamedTuple):
         return float(self.counts.sum())
 
     def before(self, end: float) -> tuple["Items", "Items"]:
-        """Split at `end`: the items with earlier times, and the rest."""
+        """Split at `end`: the earlier items, and the rest."""
         if not self.times.size or self.times[-1] < end:
             return self, NOTHING
         cut = int(self.times.searchsorted(end))
@@ -52,19 +53,19 @@ class Items(NamedTuple):
 
 NOTHING = Items(EMPTY, EMPTY, EMPTY)
 NONE_LEAVING: Floats = np.zeros((0, 3))
+# From this many flows on, sorting is faster than merging pairwise.
 MANY = 5
-"""Number of flows from which sorting all at once is faster than merging pairwise."""
 ONES: Floats = np.ones(1 << 16)
 ONES.flags.writeable = False
 
 
 def each_one(size: int) -> Floats:
-    """`size` ones, read-only: the counts of single items."""
+    """Return read-only ones: the counts of single items."""
     return ONES[:size] if size <= ONES.size else np.ones(size)
 
 
 def joined(flows: Sequence[Items]) -> Items:
-    """Merge `flows` by time; ties keep the given order."""
+    """Merge flows by time; ties keep their order."""
     if len(flows) != 1:
         flows = [flow for flow in flows if flow.times.size]
     if not flows:
@@ -80,10 +81,9 @@ def joined(flows: Sequence[Items]) -> Items:
 
 
 def neighbours(begins: Floats, ends: Floats, most: int) -> NDArray[np.int64]:
-    """First rows of the groups into which rows of a queue are put together to make it shorter: two neighbours each.
+    """Return the first rows of pairs to merge in a long queue.
 
-    begins, ends: seconds, of each row. Two that would span more than 4 / `most` of the queue stay apart, so that old rows
-    do not grow beyond that each time the queue is made shorter.
+    Pairs that span more than 4 / `most` of it stay separate, so that old rows do not grow each time.
     """
     even = begins.size // 2 * 2
     first = np.ones(begins.size, dtype=np.bool_)
@@ -92,7 +92,7 @@ def neighbours(begins: Floats, ends: Floats, most: int) -> NDArray[np.int64]:
 
 
 class Shape(NamedTuple):
-    """A service-time distribution in the form that the compiled loops take (see `draws.factor`)."""
+    """A service-time distribution for compiled loops."""
 
     kind: int
     spread: float
@@ -100,17 +100,19 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, service: Service) -> "Shape":
-        """The shape of `service`, normalised to a mean of 1."""
         samples = np.sort(np.asarray(service.samples or (1.0,), dtype=np.float64))
         return cls(KINDS[service.distribution], math.sqrt(math.log1p(service.variation**2)), samples / samples.mean())
 
 
 @dataclass
 class Crew:
-    """Instances of one operator, one array entry each, sorted by `index`.
+    """Instances of one operator, sorted by `index`.
 
-    host: row of the host, -1 if unplaced. free: when it can take its next item, inf if unplaced. finish, queued, born: of
-    the item in service, `finish` inf if there is none. busy: seconds worked in this monitoring period.
+    Attributes:
+        host: Row of the host; -1 if unplaced.
+        free: Time at which it can take an item; inf if unplaced.
+        finish, queued, born: Item in service; `finish` is inf without one.
+        busy: Seconds worked in this period.
     """
 
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -153,10 +155,13 @@ class Crew:
 
 @dataclass
 class Counters:
-    """Counters of an operator, for a monitoring period or the whole run.
+    """Counters of an operator, for a period or the run.
 
-    judged: items whose duration is known (cohorts: at their start). within: those within the service level, by factor.
-    delay: sum of their seconds from queued to done. given, busy: instance-seconds available and worked.
+    Attributes:
+        judged: Items of known duration (cohorts: from their start).
+        within: Items within the service level, by factor.
+        delay: Sum of durations (seconds).
+        available, busy: Instance-seconds available and worked.
     """
 
     within: Floats
@@ -165,7 +170,7 @@ class Counters:
     emitted: float = 0.0
     delay: float = 0.0
     judged: float = 0.0
-    given: float = 0.0
+    available: float = 0.0
     busy: float = 0.0
 
     def add(self, other: "Counters") -> None:
@@ -174,17 +179,20 @@ class Counters:
         self.done += other.done
         self.emitted += other.emitted
         self.delay += other.delay
-        self.given += other.given
+        self.available += other.available
         self.judged += other.judged
         self.busy += other.busy
 
 
 class Station:
-    """Base of the stations. inputs: number of inputs that it joins; 1: it merges them.
+    """Base of the stations.
 
-    limits: largest duration allowed, seconds, by factor of the service level; inf without one. single: whether `durations`
-    are those of single items. aside: items of a newer composition than the operator has taken, each flow with its epoch and
-    input. ring: by which its state partitions are placed, of hosts that are left; None: where there is room.
+    Attributes:
+        inputs: Number of joined inputs; 1: inputs are merged.
+        limits: Longest allowed durations (seconds) by factor.
+        single: True if `durations` are of single items.
+        aside: Flows of newer compositions, with epoch and input.
+        ring: Ring that places state partitions; None: most room.
     """
 
     single = False
@@ -213,59 +221,57 @@ class Station:
 
     @property
     def limit(self) -> float:
-        """The operator's service level, seconds; inf if it declares none."""
         return math.inf if self.operator.max_duration is None else self.operator.max_duration
 
     @property
     def queued(self) -> float:
-        """Items waiting, including those of a join that wait for a partner."""
+        """Waiting items, including unmatched ones of a join."""
         raise NotImplementedError
 
     @property
     def in_service(self) -> float:
-        """Items being worked on."""
         raise NotImplementedError
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
+        """True if an item is queued, in service or in transit to it."""
         raise NotImplementedError
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances. They finish their items in service; if they are lost, these return to the head of the queue."""
+        """Remove instances. They finish their items; lost ones return them to the queue's head."""
         raise NotImplementedError
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
-        """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
+        """Serve in [begin, end) with `mean` service times (seconds); return emitted items."""
         raise NotImplementedError
 
     @property
     def backlog(self) -> float:
-        """Items reported as backlog; NaN if the operator has no queue of its own."""
+        """Items reported as backlog; NaN without a queue."""
         return self.queued + sum(flow.total for _, _, flow in self.aside)
 
     @property
     def needs(self) -> tuple[float, float]:
-        """Cores and megabytes that an instance reserves on its host."""
+        """Cores and megabytes of an instance."""
         return self.operator.cores, self.operator.memory
 
     @property
     def placed(self) -> bool:
-        """Whether its instances are placed on hosts."""
+        """True if its instances need hosts."""
         return True
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the operator's records that each instance gets; shape (instances,), equal by default."""
+        """Fraction of the items by instance."""
         return np.full(len(self.crew), 1 / max(1, len(self.crew)))
 
     def receive(self, flow: Items, port: int) -> None:
-        """Add items in transit to input `port`; their times may lie in the future."""
+        """Add items in transit to input `port`; times may be in the future."""
         if flow.times.size:
             self.inbox[port].append(flow)
 
     def _arrived(self, end: float) -> Items:
-        """Items that reached the queue before `end`: all inputs merged, or joined items."""
+        """Return the items in the queue before `end`, inputs merged or joined."""
         for port, flows in enumerate(self.inbox):
             if flows:
                 came, later = joined(flows).before(end)
@@ -282,7 +288,7 @@ class Station:
 
 
 class ItemQueue:
-    """Waiting items, oldest first, in over-allocated arrays: adding and taking do not copy the whole queue."""
+    """Waiting items in over-allocated arrays, to avoid copies."""
 
     def __init__(self) -> None:
         self._times, self._born = np.empty(256), np.empty(256)
@@ -293,12 +299,11 @@ class ItemQueue:
 
     @property
     def flow(self) -> Items:
-        """All waiting items, as views that are valid until the next change."""
+        """All waiting items, as views valid until the next change."""
         head, tail = self._head, self._tail
         return Items(self._times[head:tail], self._born[head:tail], each_one(tail - head))
 
     def take(self, count: int) -> None:
-        """Remove the first `count` items."""
         self._head += count
         if self._head == self._tail:
             self._head = self._tail = 0
@@ -321,15 +326,13 @@ class ItemQueue:
 
 
 class ItemStation(Station):
-    """An operator that serves single items."""
-
     single = True
 
     def __init__(self, operator: Operator, stream: int, settings: Settings, seed: int = 0, inputs: int = 1) -> None:
         super().__init__(operator, stream, settings, seed, inputs)
         self.queue = ItemQueue()
         self.leaving = NONE_LEAVING
-        self.taken = 0
+        self.next_number = 0
         self.done = 0
 
     @property
@@ -346,14 +349,14 @@ class ItemStation(Station):
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         crew = self.crew
-        held = rows[np.isfinite(crew.finish[rows])]
+        working = rows[np.isfinite(crew.finish[rows])]
         if lost:
-            again = held[np.argsort(crew.queued[held], kind="stable")]
+            again = working[np.argsort(crew.queued[working], kind="stable")]
             behind, self.queue = self.queue.flow, ItemQueue()
             self.queue.add(Items(crew.queued[again], crew.born[again], each_one(again.size)))
             self.queue.add(behind)
         else:
-            going = np.column_stack([crew.finish[held], crew.queued[held], crew.born[held]])
+            going = np.column_stack([crew.finish[working], crew.queued[working], crew.born[working]])
             self.leaving = np.concatenate([self.leaving, going])
         crew.finish[rows] = math.inf
 
@@ -364,20 +367,20 @@ class ItemStation(Station):
             self.queue.add(came)
         waiting = came if at_once else self.queue.flow
         crew, shape, messaging = self.crew, self.shape, self.messaging
-        taken, kept, times, born, durations, delay, within = work_off(
+        started, remaining, times, born, durations, delay, within = work_off(
             waiting.times, waiting.born, float(begin), float(end), mean,
             crew.free, crew.finish, crew.queued, crew.born, crew.busy, self.leaving,
-            shape.kind, shape.spread, shape.samples, self.seed, self.stream, self.taken,
+            shape.kind, shape.spread, shape.samples, self.seed, self.stream, self.next_number,
             messaging.mean if messaging else 0.0, messaging.spread if messaging else 0.0, MESSAGING_STREAM + self.stream,
             self.selectivity * len(self.waiting), self.done, self.limits,
         )  # fmt: skip
         if not at_once:
-            self.queue.take(taken)
-        elif taken < came.times.size:
-            self.queue.add(Items(*(column[taken:] for column in came)))
-        if kept < self.leaving.shape[0]:
-            self.leaving = self.leaving[:kept]
-        self.taken += taken
+            self.queue.take(started)
+        elif started < came.times.size:
+            self.queue.add(Items(*(column[started:] for column in came)))
+        if remaining < self.leaving.shape[0]:
+            self.leaving = self.leaving[:remaining]
+        self.next_number += started
         done = durations.size
         if not done:
             return NOTHING

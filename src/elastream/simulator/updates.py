@@ -1,7 +1,4 @@
-"""How a running dataflow changes from one composition to the next: how long that takes, and which records meet both.
-
-The thesis weighs one against the other (p. 50): what is updated at once mixes, what is drained first takes long.
-"""
+"""Changes between compositions: their latency, and records processed under both."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -16,11 +13,15 @@ from elastream.dataflow.graph import Graph
 
 @dataclass
 class PendingUpdate:
-    """A change of the composition. epoch: its number. version: of the new composition. requested: seconds.
+    """A change of the composition.
 
-    waiting: queries with a changed element that committed nothing under it yet. newest: when the last of the others first
-    did. until: when the last record was committed that an operator
-    processed under an older composition. mixed: records that met changed operators under the old and under the new one.
+    Attributes:
+        epoch: Number of the new composition.
+        requested: Time of the request (seconds).
+        waiting: Queries with a changed element and no commit yet.
+        newest: First commit of the last query to adopt it.
+        until: Last commit under an older composition.
+        mixed: Records that met changed operators under both.
     """
 
     epoch: int
@@ -33,29 +34,28 @@ class PendingUpdate:
 
     @property
     def in_force(self) -> float:
-        """When each query with a changed element had committed records under it; NaN while one has not."""
+        """Time at which each changed query had committed; NaN before."""
         return self.newest if not self.waiting and self.newest > -math.inf else math.nan
 
     @property
     def latency(self) -> float:
-        """Seconds from the request until nothing worked under an older composition any more (update latency)."""
+        """Seconds until nothing ran under an older composition."""
         return max(0.0, self.until - self.requested) if not math.isnan(self.until) else 0.0
 
 
 class Updates:
-    """The updates of a run, oldest first. `running`: those that are not in force everywhere yet."""
+    """The updates of a run; `running` are not in force everywhere."""
 
     def __init__(self) -> None:
         self.all: list[PendingUpdate] = []
         self.running: list[PendingUpdate] = []
 
     def request(self, update: PendingUpdate) -> None:
-        """Begin `update`; it overtakes those that still wait."""
         self.all.append(update)
         self.running.append(update)
 
     def committed(self, query: str, epoch: int, since: float, until: float) -> None:
-        """Note that `query` committed records from `since` to `until`, processed under the composition of `epoch`."""
+        """Record a commit of `query` under `epoch`, from `since` to `until`."""
         for update in self.running:
             if epoch < update.epoch:
                 update.until = until if math.isnan(update.until) else max(update.until, until)
@@ -65,19 +65,19 @@ class Updates:
 
     @property
     def figures(self) -> dict[Metric, float]:
-        """Latency of the newest update that is in force, and records mixed so far; empty before the first is requested."""
+        """Latency of the newest update in force, and mixed records."""
         if not self.all:
             return {}
         latency = next((each.latency for each in reversed(self.all) if not math.isnan(each.in_force)), math.nan)
         return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: math.fsum(each.mixed for each in self.all)}
 
     def settle(self, oldest: int) -> None:
-        """Close the updates that are in force everywhere; oldest: the lowest epoch under which anything still works."""
+        """Close updates in force everywhere, given the `oldest` epoch in use."""
         self.running = [update for update in self.running if update.waiting or update.epoch > oldest]
 
 
 class Passed(NamedTuple):
-    """Part of the records that passed a changed operator: of those that arrive at each operator, and that leave it."""
+    """Fraction of each operator's arriving and leaving records that passed a changed operator."""
 
     arriving: Mapping[str, float]
     leaving: Mapping[str, float]
@@ -90,7 +90,7 @@ def passed(
     composition: Composition,
     changed: Collection[str],
 ) -> Passed:
-    """Of records that enter at `rates` (by source, in any unit), those that pass one of `changed`."""
+    """Return the fractions of records, entering at `rates` by source, that pass one of `changed`."""
     live = live_edges(graph, composition)
     came = {name: rates.get(name, 0.0) for name in graph.by_name}
     met = dict.fromkeys(graph.by_name, 0.0)
@@ -106,10 +106,10 @@ def passed(
 
 
 def ahead(graph: Graph, composition: Composition, changed: Collection[str]) -> frozenset[str]:
-    """Operators that lie before one of `changed`, or are one of them."""
+    """Return `changed` and all operators upstream."""
     live = live_edges(graph, composition)
-    found = set(changed)
+    upstream = set(changed)
     for name in reversed(graph.order):
-        if any(edge.target in found for edge, _ in live[name]):
-            found.add(name)
-    return frozenset(found)
+        if any(edge.target in upstream for edge, _ in live[name]):
+            upstream.add(name)
+    return frozenset(upstream)

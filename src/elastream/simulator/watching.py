@@ -1,7 +1,6 @@
-"""Monitors the simulation: converts the counters of each monitoring period into observations.
+"""Observations of the simulation.
 
-Rates, durations and compliance cover the last whole period and carry their age; backlogs, hosts, tasks and cost are
-current.
+Rates and durations cover the last whole period; backlogs, hosts, tasks and cost are current.
 """
 
 import math
@@ -37,21 +36,21 @@ PERIODIC = (
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
 CURRENT = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
+# Rows of the operator table.
 AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
-"""Rows of the operators' table."""
 HOSTS: Mapping[Metric, int] = {
     metric: row for row, metric in enumerate((Metric.CPU, Metric.MEMORY, Metric.TASKS, Metric.SPEED, Metric.BANDWIDTH))
 }
+# Rows of the host table; fused stages declare no memory.
 HOSTS_FUSED: Mapping[Metric, int] = {
     metric: row for row, metric in enumerate((Metric.CPU, Metric.TASKS, Metric.SPEED, Metric.BANDWIDTH))
 }
-"""Rows of the hosts' table; fused stages declare no memory of their own."""
+# Percentiles of more items in a period use a part of them (VISP measures every tenth).
 MAX_SAMPLE = 1000
-"""Single items of a period from which percentiles use a part only (VISP measures every tenth item)."""
 
 
 class MetricsCollector:
-    """Metrics of the last monitoring period, and the history of operators."""
+    """Metrics of the last monitoring period, and operators' history."""
 
     def __init__(
         self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
@@ -90,13 +89,12 @@ class MetricsCollector:
         return (self.ticks + 1) * self.settings.monitor
 
     def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
-        """Keep the work of instances about to be removed, for this period's figures."""
+        """Keep the work of instances about to be removed."""
         station.period.busy += float(station.crew.busy[rows].sum())
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
 
     def tick(self, now: float) -> None:
-        """Close a monitoring period at `now`, seconds."""
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
         self._table = np.full((len(AT), len(self.names)), np.nan)
@@ -105,18 +103,18 @@ class MetricsCollector:
         for host, seconds in self.elsewhere.items():
             busy[host] += seconds
         self.elsewhere = {}
-        kept = within = 0.0
+        judged = within = 0.0
         for station in self.network.stations:
             crew = station.crew
             station.period.busy += tally_hosts(busy, crew.host, crew.busy, station.operator.cores)
             self.task_busy[station.name] = crew.busy / period
             crew.busy = np.zeros(len(crew))
             if station.operator.max_duration is not None:
-                kept, within = kept + station.period.judged, within + station.period.within[0]
+                judged, within = judged + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
             self._take(station, period)
             if len(station.operator.alternates) > 1 and isinstance(self.network, QueueNetwork):
-                self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name), now)
+                self._alternates.counted(station, self.network.epochs[station.name], self.network.runs(station.name), now)
             station.total.add(station.period)
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
@@ -126,7 +124,7 @@ class MetricsCollector:
         )
         self._alternates.period(served, processed, emitted, now)
         self._take_sources(period)
-        self._take_application(period, kept, within)
+        self._take_application(period, judged, within)
         self._stream()
         self.samples.append(Sample(now, self._operators(0.0)))
 
@@ -135,7 +133,6 @@ class MetricsCollector:
         self.streams = self.network.streams(dict(zip(self.names, emitted, strict=True)))
 
     def _take(self, station: Station, period: float) -> None:
-        """Enter an operator's counts in the table, in the order of `PERIODIC`."""
         tally, cores, unknown = station.period, station.operator.cores, math.nan
         mean = middle = late = complied = unknown
         if tally.judged > 0:
@@ -152,13 +149,13 @@ class MetricsCollector:
             middle,
             late,
             busy / tally.done if tally.done > 0 else unknown,
-            tally.busy / tally.given if tally.given > 0 else unknown,
+            tally.busy / tally.available if tally.available > 0 else unknown,
             busy / period,
             complied,
         )
 
     def _note_delay(self, station: Station, now: float) -> None:
-        """Record times to adapt: from the first period with a mean duration over the service level to the next within."""
+        """Record times from the first period above the service level to the next within."""
         if station.period.judged > 0:
             if station.period.delay / station.period.judged > station.limit:
                 self.slow_since.setdefault(station.name, now)
@@ -176,7 +173,7 @@ class MetricsCollector:
             column = self._table[:, self.rows[name]]
             column[AT[Metric.PROCESSED_RATE]] = column[AT[Metric.EMITTED_RATE]]
 
-    def _take_application(self, period: float, kept: float, within: float) -> None:
+    def _take_application(self, period: float, judged: float, within: float) -> None:
         network = self.network
         offered = math.fsum(self._table[AT[Metric.ARRIVAL_RATE], self.rows[name]] for name in network.sources)
         self.application = {
@@ -189,8 +186,8 @@ class MetricsCollector:
             every = 1 if network.cohorts else whole.times.size // MAX_SAMPLE + 1
             self.application |= figures(whole.times, whole.counts, self.context.target_latency, every)
             network.latencies = []
-        if kept > 0 and self.context.target_latency is None:
-            self.application[Metric.COMPLIANCE] = within / kept
+        if judged > 0 and self.context.target_latency is None:
+            self.application[Metric.COMPLIANCE] = within / judged
         self.series.append(
             (
                 self.ticks * self.settings.monitor,
@@ -204,7 +201,6 @@ class MetricsCollector:
         )
 
     def _operators(self, age: float) -> Frame:
-        """The operators now: what was counted in the last period, and what can change at any moment."""
         table = self._table.copy()
         for station in self.network.stations:
             table[len(PERIODIC) :, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
@@ -242,11 +238,9 @@ class MetricsCollector:
         )
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
-        """Copies of state; only fused stages keep any."""
         return NO_STANDBY
 
     def _batches(self, now: float) -> Sequence[MicroBatch]:
-        """Micro-batches committed since the last observation at an earlier time: none where every operator has a queue."""
         return ()
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
@@ -288,7 +282,7 @@ class MetricsCollector:
             self._placed = (version, *self._placements())
         _, operator, index, host, memory, placed = self._placed
         busy = [
-            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
+            shares if (shares := self.task_busy.get(s.name)) is not None and shares.size == n else np.full(n, np.nan)
             for s, n in zip(stations, version[2:], strict=True)
         ]
         usage = np.concatenate(busy)
@@ -304,7 +298,6 @@ class MetricsCollector:
         return TaskFrame(operator, index, host, self.names, values)
 
     def _placements(self) -> tuple[Integers, Integers, Integers, Floats, NDArray[np.bool_]]:
-        """Operator row, number, host row and memory of every placed instance; and whether each instance is placed."""
         stations = self.network.stations
         counts = [len(station.crew) for station in stations]
         rank = np.full(len(self.pool), -1, dtype=np.int64)
@@ -320,7 +313,6 @@ class MetricsCollector:
         )
 
     def _links(self, hosts: tuple[str, ...], now: float) -> Frame:
-        """Latency and bandwidth of pairs of hosts: they change with the hosts, under a trace with time and placement."""
         pool, network = self.pool, self.network
         if not isinstance(network, QueueNetwork) or self.settings.link_trace is None:
             if self._pairs[0] != (hosts,):
@@ -332,24 +324,24 @@ class MetricsCollector:
 
     def _image_sets(self) -> Mapping[str, frozenset[str]]:
         pool = self.pool
-        held = pool.images[: len(pool)]
-        version = pool.changes * 1_000_000 + int(held.sum())
+        cached = pool.images[: len(pool)]
+        version = pool.changes * 1_000_000 + int(cached.sum())
         if self._images[0] != version:
             names = np.array([station.name for station in self.network.stations])
-            known: dict[bytes, frozenset[str]] = {}
+            sets_by_key: dict[bytes, frozenset[str]] = {}
             sets = {}
             for row in pool.active:
-                key = held[row].tobytes()
-                if key not in known:
-                    known[key] = frozenset(names[held[row]].tolist())
-                sets[pool.leases[row].host] = known[key]
+                key = cached[row].tobytes()
+                if key not in sets_by_key:
+                    sets_by_key[key] = frozenset(names[cached[row]].tolist())
+                sets[pool.leases[row].host] = sets_by_key[key]
             self._images = (version, sets)
         return self._images[1]
 
 
 @njit(cache=True)
 def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: float) -> float:
-    """Add the instances' work, in core-seconds, to `busy` by host; returns their instance-seconds."""
+    """Add instances' core-seconds to `busy` by host; return their instance-seconds."""
     total = 0.0
     for i in range(host.size):
         total += seconds[i]
@@ -359,17 +351,13 @@ def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: f
 
 
 def joined_latencies(latencies: Sequence[Items]) -> Items:
-    """Concatenate a period's durations; `times` holds the durations, `counts` their weights."""
     if len(latencies) == 1:
         return latencies[0]
     return Items(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
 def quantiles(durations: Sequence[Items], levels: Sequence[float], *, single: bool = False) -> list[float]:
-    """Return quantiles of durations (`times`) weighted by `counts`.
-
-    single: all counts are 1; of many items every n-th is used.
-    """
+    """Return quantiles of durations weighted by `counts`; many single items are sampled."""
     whole = joined_latencies(durations)
     every = whole.times.size // MAX_SAMPLE + 1 if single else 1
     times, counts = (np.ascontiguousarray(column[::every]) for column in (whole.times, whole.counts))

@@ -67,14 +67,14 @@ class TaskNetwork(QueueNetwork):
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
         if self.changing:
             self._drain(begin)  # in any other consistency it changes at once
-        if (working := min(self.taken.values())) != self.grouped:
+        if (working := min(self.epochs.values())) != self.grouped:
             self._grouped(working)
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))
         lasts = (end - begin) / steps
         for number in range(steps):
             self._step(begin + number * lasts, lasts, pool)
         for station in self.stations:
-            station.period.given += len(station.crew) * (end - begin)
+            station.period.available += len(station.crew) * (end - begin)
         if not self.settled:
             self._note_effective(begin)
 
@@ -96,7 +96,7 @@ class TaskNetwork(QueueNetwork):
         for name, (amount, born) in waiting.items():
             left = amount - entering[name][0]
             self.held[name] = (left, born)
-            self.sources[name].held = left
+            self.sources[name].waiting = left
         self._settle(placed, entering, served, begin + lasts / 2, lasts)
 
     def _served(
@@ -321,7 +321,7 @@ LEAST = 1e-9  # weight of a source without records
 
 def source_groups(network: QueueNetwork) -> list[tuple[list[str], dict[str, float]]]:
     """Return groups of sources with a common operator, and records at each operator."""
-    graph, terms = network.graph, network.terms[min(network.taken.values())]
+    graph, terms = network.graph, network.terms[min(network.epochs.values())]
     composition = terms.composition
     selectivity = {name: cost.selectivity for name, cost in terms.costs.items()}
     totals = {name: max(float(source.total), LEAST) for name, source in network.sources.items()}
