@@ -120,7 +120,7 @@ def test_wheel_has_its_files_and_autopilot_without_extras(core):
     assert result.returncode == 0, result.stderr
     version, *files = result.stdout.split()
     assert version == PROJECT["version"]
-    monitoring = {f"services/monitoring/{name}" for name in ("dashboard.json", "alerts.yaml", "prometheus.yaml")}
+    monitoring = {f"observability/monitoring/{name}" for name in ("dashboard.json", "alerts.yaml", "prometheus.yaml")}
     assert {"py.typed", "report/templates/report.html.j2", *monitoring} <= set(files)
 
 
@@ -135,7 +135,7 @@ for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
         failed[module.name] = missing(error) or str(error)
 print(json.dumps(failed))
 """
-OF_EXTRAS = re.compile(r"elastream\.(simulation|experiments|services|model\.throughput|planning\.(algorithms|policies))\b")
+OF_EXTRAS = re.compile(r"elastream\.(simulator|evaluation|pool|guards|observability|core\.throughput|policies)\b")
 """Packages of which some modules need an extra to be imported."""
 
 
@@ -168,7 +168,7 @@ def test_report_and_explain_work_without_extras(core, tmp_path):
 NEEDS = {
     "simulate": ("from elastream import simulate", "simulate needs numba: pip install 'elastream[simulator]'"),
     "pool": (
-        "from elastream import Pool; Pool('http://127.0.0.1:9', application='wc').types",
+        "from elastream.clouds import Pool; Pool('http://127.0.0.1:9', application='wc').types",
         "the connection to the pool needs httpx: pip install 'elastream[services]'",
     ),
     "metrics": (
@@ -197,5 +197,8 @@ def test_a_command_without_its_extra_is_one_sentence(core, words, tmp_path):
     result = core(COMMAND, *(tmp_path / word if word.endswith(".yaml") else word for word in words))
     assert result.returncode == 2
     *_, sentence = result.stderr.splitlines()
-    assert re.fullmatch(r"elastream: this command needs \w+: pip install 'elastream\[\w+\]'", sentence)
+    extra = r"elastream: this command needs \w+: pip install 'elastream\[\w+\]'"
+    assert re.fullmatch(
+        rf"{extra}|elastream: the experiments are a package of their own: pip install elastream-papers", sentence
+    )
     assert "Traceback" not in result.stderr

@@ -194,7 +194,7 @@ class World:
             driver.reconciler_at = self.time + self.of(driver, driver.once, 1.0)
         if driver.membership is not None and self.time >= driver.beat_at:
             driver.beat_at = self.time + BEAT
-            self.of(driver, driver.membership.once, None)
+            self.of(driver, driver.membership.try_claim, None)
 
     def of(self, process: Process, do: Callable[[], R], otherwise: R) -> R:
         """What `do` of `process` gives; it may die of it."""

@@ -80,7 +80,6 @@ EXTRAS = {
     "fsspec": "remote",
     "requests": "remote",
     "opentelemetry": "tracing",
-    "redis": "outside",
 }
 
 

@@ -22,11 +22,12 @@ def test_cases_run_in_processes_of_their_own():
 
 
 def test_every_case_is_reported_once_when_it_is_done():
-    said = []
-    found, _ = run_all(lambda case: -case, [3, 1, 2], ExperimentOptions(workers=2), lambda *told: said.append(told))
-    assert found == [-3, -1, -2]
-    assert sorted(case for case, _, _ in said) == [1, 2, 3]
-    assert [(done, of) for _, done, of in said] == [(1, 3), (2, 3), (3, 3)]
+    reports = []
+    options = ExperimentOptions(workers=2, progress=lambda *report: reports.append(report))
+    results, _ = run_all(lambda case: -case, [3, 1, 2], options, str)
+    assert results == [-3, -1, -2]
+    assert sorted(case for case, _, _ in reports) == ["1", "2", "3"]
+    assert [(done, of) for _, done, of in reports] == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_how_far_cases_are_is_told():

@@ -349,7 +349,9 @@ def test_nothing_to_simulate_is_said():
 def test_an_unknown_experiment_is_refused():
     found = invoke("experiment", "nonsense")
     assert found.exit_code == 2
-    assert "visp, e2df" in found.output
+    assert "there is no experiment 'nonsense'" in found.output
+    assert "e2df" in found.output
+    assert "visp" in found.output
 
 
 SLOW = """

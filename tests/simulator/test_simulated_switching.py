@@ -379,12 +379,12 @@ def test_a_signal_follows_its_trace_when_records_reach_its_branch(build):
     early = plant.observe().signals
     assert set(early) == {"error"}, "a signal without a trace has no value in simulation"
     assert early["error"].value == 1.0
-    assert 5.0 < early["error"].taken <= 10.0
+    assert 5.0 < early["error"].time <= 10.0
     plant.advance(25.0)
     assert plant.observe().signals["error"].value == 2.0
     plant.advance(60.0)
     late = plant.observe().signals["error"]
-    assert late.taken < 36.0, "no record came any more"
+    assert late.time < 36.0, "no record came any more"
     assert plant.result().committed == pytest.approx((200 if build is fused else 100) * 30), "a signal is no result"
 
 

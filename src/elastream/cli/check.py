@@ -205,7 +205,8 @@ def warnings_of_run(declaration: "Declaration") -> "tuple[str, ...]":
     sized = cloud is not None and not isinstance(cloud, Pool)  # the server knows a pool's size
     keyed = any(each.kind is Kind.KEYED for each in declaration.graph.operators)
     most = cloud.max_hosts if sized else 0
-    return doubts(settings.replicas, declaration.types, settings.state_partitions if keyed else None, most)
+    types = declaration.types if sized else declaration.host_types
+    return doubts(settings.replicas, types, settings.state_partitions if keyed else None, most)
 
 
 def overload_warnings(declaration: "Declaration") -> "list[str]":

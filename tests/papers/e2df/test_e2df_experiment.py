@@ -178,7 +178,7 @@ def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_und
         context, clock = plant.context, plant.clock
         finished = property(lambda self: plant.finished)
         ledger = property(lambda self: plant.ledger)
-        observe, close = plant.observe, plant.close
+        observe, incidents, close = plant.observe, plant.incidents, plant.close
 
         def apply(self, action):
             if isinstance(action, ReleaseHost):
