@@ -79,14 +79,14 @@ class TimeSeries:
         Args:
             times: Ascending (seconds).
         """
-        found = self
+        book = self
         for time, value in zip(times, values, strict=True):
             if not math.isnan(value):
-                found = replace(
-                    found._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value)
+                book = replace(
+                    book._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value)
                 )
-            found = replace(found, last_time=time)
-        return found
+            book = replace(book, last_time=time)
+        return book
 
     def _add(self, number: int, value: float) -> "TimeSeries":
         """Return the series with `value` in bin `number`; older bins do not change."""

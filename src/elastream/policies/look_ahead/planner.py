@@ -32,7 +32,7 @@ class TriedAction:
     """Action tried on a copy. `gain` is profit over the rest of the interval."""
 
     assembly: Assembly
-    found: Flows
+    flows: Flows
     gain: float
     why: str
 
@@ -42,7 +42,7 @@ class Choices:
     """Possible actions for `assembly`, over the remaining instants."""
 
     assembly: Assembly
-    found: Flows  # rates of `assembly` under `bandwidth`
+    flows: Flows  # rates of `assembly` under `bandwidth`
     bandwidth: Floats | None
     at: int  # first instant in which a host leased now is up
     end: float  # end of the interval
@@ -61,26 +61,26 @@ class Choices:
     @property
     def reached(self) -> float:
         """Relative throughput in the first instant that actions affect."""
-        return float(self.found.application[self.at])
+        return float(self.flows.application[self.at])
 
     @property
     def judged(self) -> float:
         """Throughput that decides if something must change: of the step, or the mean of the rest."""
-        found = self.found.application
-        return float(found[0] if self.hold == "step" else found.mean())
+        flows = self.flows.application
+        return float(flows[0] if self.hold == "step" else flows.mean())
 
     def up(self) -> TriedAction | None:
         """Return the best action for the worst bottleneck that can change (`ScaleUpOrDecAppValue`)."""
-        relative = self.found.relative[self.at]
+        relative = self.flows.relative[self.at]
         for operator in sorted(np.flatnonzero(relative < 1 - ROUNDING).tolist(), key=lambda row: float(relative[row])):
             tried = [*self._switched(operator, cheaper(self.assembly, operator)), *self._grown(operator)]
             if tried := [each for each in tried if self._helps(each, operator)]:
-                return max(tried, key=lambda each: (each.gain, each.found.application[self.at]))
+                return max(tried, key=lambda each: (each.gain, each.flows.application[self.at]))
         return self._linked()
 
     def _helps(self, trial: TriedAction, operator: int) -> bool:
         """Return True if more reaches the outputs, or the bottleneck eases and no other operator pays."""
-        before, after = self.found, trial.found
+        before, after = self.flows, trial.flows
         if after.application[self.at] > before.application[self.at] + PROGRESS:
             return True
         removed = bool((trial.assembly.total < self.assembly.total).any())
@@ -92,10 +92,10 @@ class Choices:
             return None
         trial, hosts = self.assembly.copy(), len(self.assembly.hosts)
         allocate(trial, self.goal.throughput)
-        found = trial.flows(trial.limits())
-        if found.application[self.at] <= self.reached + PROGRESS:
+        flows = trial.flows(trial.limits())
+        if flows.application[self.at] <= self.reached + PROGRESS:
             return None
-        return TriedAction(trial, found, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
+        return TriedAction(trial, flows, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
 
     def down(self) -> TriedAction | None:
         """Return the best action for the operator with most spare that keeps the target (`ScaleDownOrIncAppValue`)."""
@@ -104,16 +104,16 @@ class Choices:
             if not self.problem.shared or not place:
                 tried += self._shrunk(operator)
             if tried := [each for each in tried if self._enough(each)]:
-                return max(tried, key=lambda each: (each.gain, -each.found.application[0]))
+                return max(tried, key=lambda each: (each.gain, -each.flows.application[0]))
         return None
 
     def _enough(self, trial: TriedAction) -> bool:
         """Return True if the target holds now and on average, so that nothing is leased again."""
-        reached = trial.found.application
+        reached = trial.flows.application
         return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - ROUNDING
 
     def _by_spare(self) -> Sequence[int]:
-        relative, needs, capacity = self.found.relative[0], self._needs(0), self.assembly.capacity[0]
+        relative, needs, capacity = self.flows.relative[0], self._needs(0), self.assembly.capacity[0]
         with np.errstate(over="ignore"):
             spare = np.divide(capacity, needs, out=np.full(needs.shape, np.inf), where=needs > 0)
         return sorted(self.assembly.order, key=lambda row: (-round(float(relative[row]), 9), -float(spare[row])))
@@ -132,7 +132,7 @@ class Choices:
         """Yield the missing instances, or one that another operator can spare."""
         problem, name = self.problem, self.problem.operators[operator]
         hosts, had = len(self.assembly.hosts), int(self.assembly.total[operator])
-        for spared in (None, self.found) if not problem.shared else (None,):
+        for spared in (None, self.flows) if not problem.shared else (None,):
             trial, added = self.assembly.copy(), 0
             for _ in range(1 if problem.shared or spared else self._lacking(operator)):
                 if not grow(trial, operator, spared, lease=spared is None):
@@ -146,13 +146,13 @@ class Choices:
 
     def _lacking(self, operator: int) -> int:
         """Return how many instances the operator lacks for its part of the target."""
-        relative, at = float(self.found.relative[self.at, operator]), self.at
-        wanted = min(1.0, relative * self.goal.throughput / max(self.reached, ROUNDING)) * float(self._needs(at)[operator])
-        return max(1, math.floor((wanted - float(self.assembly.capacity[at, operator])) / self._each(operator)))
+        relative, at = float(self.flows.relative[self.at, operator]), self.at
+        needed = min(1.0, relative * self.goal.throughput / max(self.reached, ROUNDING)) * float(self._needs(at)[operator])
+        return max(1, math.floor((needed - float(self.assembly.capacity[at, operator])) / self._each(operator)))
 
     def _needs(self, at: int) -> Floats:
         """Return cores of speed 1 that each operator needs in an instant."""
-        records = self.found.arriving[at] + self.found.waiting[at] / self.assembly.conditions.seconds
+        records = self.flows.arriving[at] + self.flows.waiting[at] / self.assembly.conditions.seconds
         needs: Floats = records * self.problem.costs(self.assembly.active)
         return needs
 
@@ -169,7 +169,7 @@ class Choices:
             return
         if not self.assembly.sizable[operator]:
             return
-        part = min(1.0, self.goal.throughput / max(float(self.found.application[0]), ROUNDING))
+        part = min(1.0, self.goal.throughput / max(float(self.flows.application[0]), ROUNDING))
         need = float(self._needs(0)[operator]) * part
         spare = math.floor((float(self.assembly.capacity[0, operator]) - need) / self._each(operator))
         for count in dict.fromkeys((max(1, spare), 1)):
@@ -181,20 +181,20 @@ class Choices:
 
     def _tried(self, trial: Assembly, value: float, money: float, why: str) -> TriedAction:
         """Return an action with its gain of profit (4.8)."""
-        found = trial.flows(self.bandwidth)
-        lasts = trial.conditions.seconds * self._lasting(found, lost=value < 0)
+        flows = trial.flows(self.bandwidth)
+        lasts = trial.conditions.seconds * self._lasting(flows, lost=value < 0)
         gain = value * lasts / self.goal.period - self.problem.line.sigma * money
-        return TriedAction(trial, found, gain, why)
+        return TriedAction(trial, flows, gain, why)
 
-    def _lasting(self, found: Flows, *, lost: bool) -> int:
+    def _lasting(self, flows: Flows, *, lost: bool) -> int:
         """Return the number of instants before an alternate would be switched back."""
         instants = self.assembly.conditions.instants
         if self.hold == "interval":
             return instants
         if lost:
-            again = np.flatnonzero(self.found.application[self.at :] >= self.goal.lowest - ROUNDING)
+            again = np.flatnonzero(self.flows.application[self.at :] >= self.goal.lowest - ROUNDING)
             return max(1, self.at + int(again[0])) if again.size else instants
-        below = np.flatnonzero(found.application < self.goal.lowest - ROUNDING)
+        below = np.flatnonzero(flows.application < self.goal.lowest - ROUNDING)
         return int(below[0]) if below.size else instants
 
     def _price(self, operator: int, instances: int, hosts: Sequence[Host]) -> float:
@@ -260,22 +260,22 @@ def look_ahead(
             ("repacking and shut-down", line 29).
         hold: Scope of the tolerance.
     """
-    found = _Search(problem, deployment, conditions, hold).schedule()
+    schedule = _Search(problem, deployment, conditions, hold).schedule()
     left = [sorted(ending)] if ending else []
     while left:
         names = left.pop()
-        first = Assembly(problem, found.stages[0].deployment, _now(conditions))
+        first = Assembly(problem, schedule.stages[0].deployment, _now(conditions))
         fewer = vacated(first, problem.goal.throughput, [row for row, host in enumerate(first.hosts) if host.name in names])
         if len(fewer.hosts) == len(first.hosts):
             continue
-        why = (*found.stages[0].why, *_gone(first, fewer))
+        why = (*schedule.stages[0].why, *_gone(first, fewer))
         without = _Search(problem, fewer.deployment(), conditions, hold, why).schedule()
-        holds = _short(without, problem.goal) <= _short(found, problem.goal)
-        if holds and without.worth > found.worth + ROUNDING:
-            found = without
+        holds = _short(without, problem.goal) <= _short(schedule, problem.goal)
+        if holds and without.worth > schedule.worth + ROUNDING:
+            schedule = without
         elif len(names) > 1:  # some of them may go all the same
             left += [names[len(names) // 2 :], names[: len(names) // 2]]
-    return found
+    return schedule
 
 
 def _short(schedule: StagedPlan, goal: Goal) -> tuple[int, int]:
@@ -341,7 +341,7 @@ class _Search:
     def schedule(self) -> StagedPlan:
         """Return the plan."""
         while self.begin < self.all.instants:
-            instants = farthest(self.found.application, self.goal, self.hold)
+            instants = farthest(self.flows.application, self.goal, self.hold)
             if instants:
                 self._advance(instants)
             if self.begin < self.all.instants and not self._adapt():
@@ -352,9 +352,9 @@ class _Search:
     def _go_on(self, deployment: Deployment, conditions: Conditions) -> None:
         self.assembly = Assembly(self.problem, deployment, conditions)
         self.bandwidth = self.assembly.limits()
-        self.found = self.assembly.flows(self.bandwidth)
+        self.flows = self.assembly.flows(self.bandwidth)
         self.way, self.acted = 0, 0
-        self.untouched = self.assembly, self.found
+        self.untouched = self.assembly, self.flows
         starts = min((kind.start for kind in self.problem.types), default=0.0)
         late = 0.0 if conditions.steady else max(0.0, starts - conditions.lead)
         self.at = min(math.ceil(late / conditions.seconds - ROUNDING), conditions.instants - 1)
@@ -362,11 +362,11 @@ class _Search:
     def _advance(self, instants: int) -> None:
         if self.acted:
             self._settle(instants)
-        self.expected.append(self.found.application[:instants])
+        self.expected.append(self.flows.application[:instants])
         self.begin += instants
         now, ahead = self.assembly.conditions, self.begin < self.all.instants
         if ahead:
-            queues = self.found.waiting[instants]
+            queues = self.flows.waiting[instants]
             self._go_on(self.assembly.deployment(), _later(now, instants, queues, self.all.time))
 
     def _settle(self, instants: int) -> None:
@@ -376,11 +376,11 @@ class _Search:
             settled = named(packed.deployment(), self.planned)
             assembly = Assembly(self.problem, settled, now)
             bandwidth = assembly.limits()
-            found = assembly.flows(bandwidth)
-            if self._keeps(found.application[:instants], self.found.application[:instants]):
+            flows = assembly.flows(bandwidth)
+            if self._keeps(flows.application[:instants], self.flows.application[:instants]):
                 break
         self.planned += len(settled.hosts)
-        self.assembly, self.bandwidth, self.found = assembly, bandwidth, found
+        self.assembly, self.bandwidth, self.flows = assembly, bandwidth, flows
         stage = PlannedStage(now.time, settled, tuple(dict.fromkeys(self.why)))
         self.stages = [*(each for each in self.stages if each.time < now.time), stage]
         self.why = []
@@ -414,22 +414,22 @@ class _Search:
             trial = choices.down() if way < 0 else choices.up() if short else None
             if trial is None:
                 break
-            self.assembly, self.found, self.way = trial.assembly, trial.found, way
+            self.assembly, self.flows, self.way = trial.assembly, trial.flows, way
             self.acted += 1
             self.why.append(trial.why)
         if way > 0 and self._choices.reached < self.goal.lowest - ROUNDING:
             self._miss()
-        return self.acted > before and farthest(self.found.application, self.goal, self.hold) > 0
+        return self.acted > before and farthest(self.flows.application, self.goal, self.hold) > 0
 
     @property
     def _choices(self) -> Choices:
-        return Choices(self.assembly, self.found, self.bandwidth, self.at, self._end, self.hold)
+        return Choices(self.assembly, self.flows, self.bandwidth, self.at, self._end, self.hold)
 
     def _miss(self) -> None:
         self.missed.append(Missed(self.assembly.conditions.time, self._choices.reached))
-        assembly, found = self.untouched
-        if self.acted and self._choices.reached <= float(found.application[self.at]) + PROGRESS:
-            self.assembly, self.found = assembly, found
+        assembly, flows = self.untouched
+        if self.acted and self._choices.reached <= float(flows.application[self.at]) + PROGRESS:
+            self.assembly, self.flows = assembly, flows
             self.acted, self.why = 0, []
 
     @property

@@ -496,7 +496,7 @@ class Round:
         levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
-        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - ROUNDING))
+        missing = max(1, math.ceil(short / (kind.cores * kind.speed) - ROUNDING))
         if self.load.without_pause:
             enough = self.load.enough(self.policy.gain)
             if math.isinf(enough):
@@ -505,15 +505,15 @@ class Round:
                     "number of hosts would shorten these enough: the time between tasks does not become less"
                 )
                 return []
-            wanted = math.ceil(enough - len(observation.usable) - ROUNDING)
-            if wanted <= 0:
+            missing = math.ceil(enough - len(observation.usable) - ROUNDING)
+            if missing <= 0:
                 return []  # what waits becomes less
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
         # Each that joins takes a part of one host: of many at once most would join behind one another.
-        wanted = min(wanted, max(AT_ONCE, len(observation.usable)))
-        leases = min(wanted, max(0, room))
-        if leases < wanted:
+        missing = min(missing, max(AT_ONCE, len(observation.usable)))
+        leases = min(missing, max(0, room))
+        if leases < missing:
             self.remarks.append(f"{at_most(context.max_hosts)}, and {why}")
         if "LeaseHost" not in context.capabilities:
             leases = 0

@@ -100,17 +100,17 @@ def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
         if assembly.sizable[row] and not assembly.total[row]:
             grow(assembly, row, lease=lease)
     while True:
-        found = assembly.flows()
-        if found.application.mean() >= target - ROUNDING:
+        flows = assembly.flows()
+        if flows.application.mean() >= target - ROUNDING:
             return _linked(assembly, target, lease=lease)
-        operator = bottleneck(assembly, found, stuck)
+        operator = bottleneck(assembly, flows, stuck)
         if operator is None:
             return False
-        need = needs_of(assembly, found)[operator]
+        need = needs_of(assembly, flows)[operator]
         for step in range(max(1, int(AT_ONCE * assembly.total[operator]))):
             if step and assembly.capacity[:, operator].mean() >= need:
                 break
-            if not grow(assembly, operator, found if not step else None, lease=lease):
+            if not grow(assembly, operator, flows if not step else None, lease=lease):
                 stuck.add(operator)
                 break
 
@@ -183,9 +183,9 @@ def just_enough(assembly: Assembly, target: float) -> Floats:
 
     Drops spare capacity, then scales all operators by one factor: the excess of the last large host.
     """
-    found, has = assembly.flows(), assembly.capacity.mean(axis=0)
-    full = found.relative.min(axis=0) >= 1 - ROUNDING
-    used = np.where(assembly.sizable & full, np.minimum(has, needs_of(assembly, found)), has)
+    flows, has = assembly.flows(), assembly.capacity.mean(axis=0)
+    full = flows.relative.min(axis=0) >= 1 - ROUNDING
+    used = np.where(assembly.sizable & full, np.minimum(has, needs_of(assembly, flows)), has)
 
     def enough(part: float) -> bool:
         capacity = np.where(assembly.sizable, part * used, used)
@@ -250,13 +250,13 @@ def shed(assembly: Assembly, target: float) -> Assembly:
         return without_spare(assembly, shared_need(assembly, target))
     fewer, needed, single = assembly.copy(), set[int](), set[int]()
     bandwidth = assembly.limits()
-    found = fewer.flows(bandwidth)
-    while (operator := over_provisioned(fewer, found, needed)) is not None:
+    flows = fewer.flows(bandwidth)
+    while (operator := over_provisioned(fewer, flows, needed)) is not None:
         most = 1 if operator in single else max(1, int(AT_ONCE * fewer.total[operator]))
         rows = [row for _ in range(most) if (row := shrink(fewer, operator)) is not None]
         after = fewer.flows(bandwidth)
         if rows and after.application.mean() >= target - ROUNDING:
-            found = after
+            flows = after
             continue
         for row in rows:
             fewer.add(operator, row)
