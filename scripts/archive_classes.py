@@ -38,17 +38,17 @@ def main() -> str:
         provider = Local(HOST, max_hosts=1).open(folder)
         closing.callback(provider.close)
         provider.lease({"h1": HOST})
-        reach = provider.terms.reach
-        assert reach is not None, "hosts of this machine bring their own cluster"
+        endpoint = provider.terms.endpoint
+        assert endpoint is not None, "hosts of this machine bring their own cluster"
         settings = session.settings_for(
-            driver_address=reach.driver_address,
-            executor_memory=reach.executor_memory,
-            executor_cores=reach.executor_cores,
+            driver_address=endpoint.driver_address,
+            executor_memory=endpoint.executor_memory,
+            executor_cores=endpoint.executor_cores,
             state_partitions=1,
             host_cores=[0.5],
-            java_options=reach.java_options,
+            java_options=endpoint.java_options,
         )
-        spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)
+        spark = session.open_session(endpoint.master, "archive", folder, {**settings, **endpoint.settings}, endpoint.secret)
         closing.callback(spark.stop)
         driver = DriverSide(spark)
         executors = Executors(driver)

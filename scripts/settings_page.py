@@ -25,6 +25,7 @@ PARTS: tuple[tuple[str, str, type, type], ...] = (
 
 def page() -> Iterator[str]:
     """The lines of the page."""
+    described: dict[str, str] = {}
     yield INTRODUCTION
     keys = document_keys().model_fields
     for title, about, declaring, without in PARTS:
@@ -42,7 +43,9 @@ def page() -> Iterator[str]:
                 flag = setting.kind.switch
             option = f"`{flag}`" if setting.option and options else ""
             key = "yes" if name in keys and declaring is RunSettings else ""
-            yield f"| `{name}` | {shown(defaults[name])} | {setting.kind.unit} | {setting.help} | {option} | {key} |"
+            text = "As above." if described.get(name) == setting.help else setting.help
+            described[name] = setting.help
+            yield f"| `{name}` | {shown(defaults[name])} | {setting.kind.unit} | {text} | {option} | {key} |"
         yield ""
 
 

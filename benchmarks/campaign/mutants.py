@@ -327,7 +327,7 @@ def _two_controllers() -> Sequence[tuple[Any, str, Any]]:
 
 def _nothing_written() -> Sequence[tuple[Any, str, Any]]:
     def commit(self: StateLog, tables: Any) -> None:
-        self._known = {name: dict(table) for name, table in tables.items()}
+        self._baseline = {name: dict(table) for name, table in tables.items()}
 
     return [(StateLog, "commit", commit)]
 

@@ -82,9 +82,7 @@ class TimeSeries:
         book = self
         for time, value in zip(times, values, strict=True):
             if not math.isnan(value):
-                book = replace(
-                    book._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value)
-                )
+                book = replace(book._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value))
             book = replace(book, last_time=time)
         return book
 
