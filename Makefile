@@ -33,7 +33,7 @@ demo-trending: setup
 
 # More processes than cores: tests on Spark wait a lot.
 WORKERS ?= 3
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Every capability in a small form. The checks run beside the tests.
 test: setup

@@ -63,13 +63,7 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the process that each test runs in, and begin with tests on Spark, which take longest.
-
-    A file stays in one process, so that its fixtures are made once. Tests that share a session stay in one as well.
-    """
-    for item in items:
-        shares = "local_spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("shared session" if shares else item.nodeid.split("::")[0]))
+    """Begin with tests on Spark, which take longest. A file stays in one process (`--dist loadfile`)."""
     items.sort(key=_rank)
 
 
