@@ -167,7 +167,7 @@ def selections_of(graph: Graph) -> Mapping[str, Selection]:
 
 
 def key_columns(graph: Graph, operator: Operator) -> dict[str, str | None]:
-    """Return the types of the columns by which `operator` selects; None if only Spark knows a type."""
+    """Return the types of the key columns of `operator`; None for types that only Spark knows."""
     types = _arriving(graph, operator) if operator.selects else {}
     return {column: types.get(column) for column in operator.selects}
 

@@ -98,7 +98,7 @@ class KeyTableLog:
             raise self._problem(error) from error
 
     def has(self, table: KeyTable) -> bool:
-        """Return True if some version equals this table."""
+        """Return True if the log holds a version with the contents of this table."""
         digest = hashlib.sha256(written_rows(table)).hexdigest()
         return any(version.sha256 == digest for version in self._all().get(table.operator, ()))
 

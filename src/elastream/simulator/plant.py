@@ -119,7 +119,7 @@ class SimulatedPlant:
         return self.network.empty
 
     def observe(self) -> Observation:
-        """Return rates and durations of the last whole period, other values of this moment."""
+        """Return an observation. Rates and durations cover the last whole period; other values are current."""
         return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:

@@ -149,7 +149,7 @@ class ClusterShape(Protocol):
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
-        """One-way delay by pair of regions (seconds)."""
+        """Return the one-way delay of each pair of regions (seconds)."""
         ...
 
 

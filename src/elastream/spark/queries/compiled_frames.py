@@ -652,7 +652,7 @@ class Telemetry:
         return self._start_of(source) if last is None else last.source(number).end
 
     def _start_of(self, source: str) -> Mapping[str, Any]:
-        """Return the committed offset of a source when this driver began."""
+        """Return the offset up to which a source was committed when this driver started."""
         each, number = self._sources[source]
         before = self._before[each.segment.name]
         return before[number] if number < len(before) else {}

@@ -178,7 +178,7 @@ class Query:
         self._forget()
 
     def look(self) -> tuple[Batch, ...]:
-        """Fetch what is new; return the batches that ended since the last look."""
+        """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
             id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
             self._execution = java_queries(self._with.spark).get(id)
