@@ -121,10 +121,7 @@ class Layout:
         return frozenset(stage.name for stage in self.stages if not stage.keyed)
 
     def keyed_partitions(self, count: int) -> Mapping[str, int]:
-        """Return `count` state partitions for each keyed stage; none if unchained.
-
-        Chained, each partition moves by itself.
-        """
+        """Map each keyed stage to `count` state partitions, each of which moves by itself; empty if unchained."""
         return {} if self.unchained else {stage.name: count for stage in self.stages if stage.keyed}
 
     @cached_property

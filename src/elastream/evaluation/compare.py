@@ -51,7 +51,7 @@ def compare(
     """Run every policy on one load and seed.
 
     Args:
-        constants: The simulator's, such as calibrated ones.
+        constants: Constants of the simulator, for instance calibrated ones. None means the defaults.
 
     Raises:
         InputError: The load has neither end nor limit, or the plant refuses something.

@@ -21,7 +21,11 @@ AROUND = 0.5  # relative half-width of the interval to draw from
 
 
 def assumed(default: float, unit: str, why: str, *, most: float | None = None) -> Any:
-    """Return a dataclass field of an assumption. most: largest meaningful value; None: unbounded."""
+    """Return a dataclass field for an assumed constant.
+
+    Args:
+        most: Largest meaningful value. None means unbounded.
+    """
     return field(default=default, metadata={"unit": unit, "why": why, "most": most})
 
 

@@ -78,8 +78,8 @@ def switch(
     one. Raises EnvironmentProblem or OSError.
 
     Args:
-        layout: Of the dataflow.
-        running: Its queries.
+        layout: Layout of the dataflow.
+        running: Queries of the dataflow.
         composition: To put in force.
         hold_sources: True if sources take no more records.
     """
@@ -106,8 +106,8 @@ class Switching:
         changed: Called for each requested change.
 
     Attributes:
-        composition: The requested one.
-        effective: That of the last committed batch, by segment; missing before the first.
+        composition: Requested composition.
+        effective: Composition of each segment's last committed batch. A segment is missing before its first batch.
     """
 
     def __init__(
