@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,18 @@ from support.example_run import play
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OPTIONAL = PROJECT["optional-dependencies"]
 NAMES = {
     "protobuf": "google",
     "ruamel.yaml": "ruamel",
     "scikit-learn": "sklearn",
     "kafka-python": "kafka",
     "opentelemetry-api": "opentelemetry",
+    "cel-expr-python": "cel_expr_python",
 }
 """Import names that are not the distribution's."""
 USE = """
-from elastream import Autopilot, HostType, Local, ScalingRules
+from elastream import HostType, Local, ScalingRules
 from elastream.clouds import PriceList
 from elastream.policies import ByLoad, Threshold
 from elastream.cli.app import app
@@ -47,12 +50,12 @@ def imported(requirement):
 
 
 def test_every_library_of_an_extra_is_known_by_it():
-    extras = PROJECT["optional-dependencies"]
-    own = {"demo", "dev", "all"}
+    extras = OPTIONAL
+    own = {"bench", "all"}
     needed = {imported(each) for extra in extras.keys() - own for each in extras[extra] if not each.startswith("elastream")}
-    assert needed == EXTRAS.keys()
+    assert needed | {"py4j"} == EXTRAS.keys()
     for library, extra in EXTRAS.items():
-        assert library in {imported(each) for each in extras[extra]}
+        assert library in {imported(each) for each in extras[extra]} | {"py4j"}
     assert not EXTRAS.keys() & {imported(each) for each in PROJECT["dependencies"]}
 
 
@@ -78,9 +81,8 @@ def closure(requirements):
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory):
-    """Run a program in an environment that has the built wheel and the core dependencies only."""
-    folder = tmp_path_factory.mktemp("core")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a build leaves its folders beside what it builds
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -89,29 +91,62 @@ def core(tmp_path_factory):
     built = python(*wheeling, "-w", folder / "dist", source)
     assert built.returncode == 0, built.stderr
     (wheel,) = (folder / "dist").glob("elastream-*.whl")
-    assert python("-m", "venv", "--without-pip", folder / "venv").returncode == 0
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    # The core dependencies are linked, not downloaded: what is installed here is what the lock has.
-    for distribution in closure(PROJECT["dependencies"]):
-        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            source, target = Path(str(distribution.locate_file(top))), site / top
-            if source.exists() and not target.exists():
-                target.symlink_to(source)
-    zipfile.ZipFile(wheel).extractall(site)  # all that installing a pure wheel is, without pip's seconds
-    for library in EXTRAS:
-        assert not (site / library).exists(), library
+    return wheel
 
-    def run(code, *arguments):
-        own = [folder / "venv" / "bin" / "python", "-I", "-c", code, *map(str, arguments)]
-        return subprocess.run(own, capture_output=True, text=True, timeout=300, cwd=folder)
 
-    return run
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """Make environments that have the built wheel, the core dependencies and the named extras, and run programs there."""
+
+    def make(*extras, beside=()):
+        folder = tmp_path_factory.mktemp("-".join(extras) or "core")
+        assert python("-m", "venv", "--without-pip", folder / "venv").returncode == 0
+        site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+        requirements = [*PROJECT["dependencies"], *(each for extra in extras for each in OPTIONAL[extra])]
+        # The dependencies are linked, not downloaded: what is installed here is what the lock has.
+        for distribution in closure(requirements):
+            for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+                link(Path(str(distribution.locate_file(top))), site / top)
+        for package in beside:
+            link(Path(find_spec(package).origin).parent, site / package)
+        zipfile.ZipFile(wheel).extractall(site)  # all that installing a pure wheel is, without pip's seconds
+        if not extras and not beside:
+            assert not [library for library in EXTRAS if (site / library).exists()]
+
+        def run(code, *arguments):
+            own = [folder / "venv" / "bin" / "python", "-I", "-c", code, *map(str, arguments)]
+            return subprocess.run(own, capture_output=True, text=True, timeout=300, cwd=folder)
+
+        return run
+
+    return make
+
+
+def link(source, target):
+    if source.exists() and not target.exists():
+        target.symlink_to(source)
+
+
+@pytest.fixture(scope="module")
+def core(environment):
+    return environment()
+
+
+def test_core_is_small_beside_spark_and_arrow():
+    engine = {each.name for each in closure(["pandas", "pyarrow", "numpy"])}
+    files = [
+        distribution.locate_file(file)
+        for distribution in closure(PROJECT["dependencies"])
+        if distribution.name not in engine
+        for file in distribution.files or ()
+    ]
+    assert sum(file.stat().st_size for file in files if file.exists()) <= 60e6
 
 
 COMMAND = "from elastream.cli import main; main()"
 
 
-def test_wheel_has_its_files_and_autopilot_without_extras(core):
+def test_wheel_has_its_files_and_names_without_extras(core):
     code = "import elastream; from pathlib import Path; folder = Path(elastream.__file__).parent\n"
     code += (
         "print(elastream.__version__, *(path.relative_to(folder) for path in folder.rglob('*.*') if path.suffix != '.py'))"
@@ -135,7 +170,7 @@ for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
         failed[module.name] = missing(error) or str(error)
 print(json.dumps(failed))
 """
-OF_EXTRAS = re.compile(r"elastream\.(simulator|evaluation|pool|guards|observability|core\.throughput|policies)\b")
+OF_EXTRAS = re.compile(r"elastream\.(simulator|spark|api|evaluation|pool|guards|observability|core\.throughput|policies)\b")
 """Packages of which some modules need an extra to be imported."""
 
 
@@ -147,10 +182,46 @@ def test_every_module_imports_without_extras_or_names_its_extra(core):
     assert [name for name in failed if not OF_EXTRAS.match(name)] == []
 
 
+EXAMPLE = ROOT / "examples" / "word_count.yaml"
+
+
 @pytest.mark.parametrize("cloud", ["local", "pool:url=http://127.0.0.1:9,application=wc"])
-def test_check_works_without_extras(core, cloud):
-    result = core(COMMAND, "check", ROOT / "examples" / "word_count.yaml", "--cloud", cloud)
+def test_check_works_beside_a_pyspark_without_metadata(environment, cloud):
+    result = environment(beside=("pyspark", "py4j"))(COMMAND, "check", EXAMPLE, "--cloud", cloud)
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
+
+
+def test_check_without_pyspark_names_its_extra(core):
+    result = core(COMMAND, "check", EXAMPLE)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == ["elastream: this command needs pyspark: pip install 'elastream[spark]'"]
+
+
+WORKS = {
+    "spark": (COMMAND, "check", EXAMPLE),
+    "guards": (COMMAND, "guards", "check", ROOT / "examples" / "guards.yaml"),
+    "simulate": (COMMAND, "simulate", EXAMPLE),
+    "pool": ("from elastream.pool.service import web_settings",),
+    "solver": ("from ortools.sat.python import cp_model",),
+    "pages": ("from plotly.offline import get_plotlyjs; assert get_plotlyjs()",),
+    "metrics": ("from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",),
+    "learned": ("from elastream.policies.forecasting.selection import NeuralNetwork; import sklearn",),
+    "forecast": ("from elastream.policies.forecasting.seasonal import BackTested; assert not BackTested().lacking()",),
+    "kafka": ("import kafka",),
+    "remote": ("from fsspec.implementations.webhdfs import WebHDFS",),
+    "tracing": ("from elastream.observability.tracing import SpanObserver; SpanObserver()",),
+}
+
+
+def test_every_extra_is_tried():
+    assert WORKS.keys() == OPTIONAL.keys() - {"all", "bench"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", WORKS)
+def test_an_extra_alone_is_enough_for_its_feature(environment, extra):
+    result = environment(extra)(*WORKS[extra])
+    assert result.returncode == 0, result.stderr + result.stdout
 
 
 def test_report_and_explain_work_without_extras(core, tmp_path):
@@ -166,10 +237,11 @@ def test_report_and_explain_work_without_extras(core, tmp_path):
 
 
 NEEDS = {
-    "simulate": ("from elastream import simulate", "simulate needs numba: pip install 'elastream[simulator]'"),
+    "spark": ("from elastream import Autopilot", "Autopilot needs pyspark: pip install 'elastream[spark]'"),
+    "simulate": ("from elastream import simulate", "simulate needs numba: pip install 'elastream[simulate]'"),
     "pool": (
         "from elastream.clouds import Pool; Pool('http://127.0.0.1:9', application='wc').types",
-        "the connection to the pool needs httpx: pip install 'elastream[services]'",
+        "the connection to the pool needs httpx: pip install 'elastream[pool]'",
     ),
     "metrics": (
         "from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",

@@ -66,12 +66,16 @@ def in_one_line(error: BaseException) -> str:
 
 # Extra by import name of the library.
 EXTRAS = {
-    "numba": "simulator",
-    "threadpoolctl": "simulator",
+    "pyspark": "spark",
+    "py4j": "spark",  # comes with PySpark
+    "cel_expr_python": "guards",
+    "google": "guards",
+    "numba": "simulate",
+    "threadpoolctl": "simulate",
     "ortools": "solver",
-    "fastapi": "services",
-    "uvicorn": "services",
-    "httpx": "services",
+    "fastapi": "pool",
+    "uvicorn": "pool",
+    "httpx": "pool",
     "plotly": "pages",
     "prometheus_client": "metrics",
     "sklearn": "learned",

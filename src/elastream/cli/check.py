@@ -16,7 +16,7 @@ import typer
 
 from elastream.cli.options import named_by
 from elastream.cli.program import declared
-from elastream.errors import ElastreamError
+from elastream.errors import ElastreamError, needed_by
 
 if TYPE_CHECKING:
     from elastream.cli.program import Declaration
@@ -93,7 +93,8 @@ def _outcome(work: Callable[[], None]) -> ElastreamError | int | None:
     import traceback
 
     try:
-        work()
+        with needed_by("this command"):
+            work()
     except ElastreamError as error:
         failure = ElastreamError(str(error))
         failure.exit_status = error.exit_status

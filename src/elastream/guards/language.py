@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cel_expr_python import cel
-
 from elastream import units
 from elastream.dataflow.signals import Signal, SignalKind
-from elastream.errors import ElastreamError
+from elastream.errors import ElastreamError, needed_by
 from elastream.guards.tree import Call, Literal, Node, Read, Unsupported, decode, nodes
 
 MAX_TEXT_LENGTH = 10_000
@@ -114,10 +112,6 @@ OF_SIGNALS = frozenset({"avg", "min", "max", "sum", "stddev", "rate", "count", "
 # functions of conditions over time; their last operand is a duration
 OF_CONDITIONS = frozenset({"held", "then"})
 
-_TYPES = {
-    "bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING,
-    "strings": cel.Type.List(cel.Type.STRING), "doubles": cel.Type.List(cel.Type.DOUBLE),
-}  # fmt: skip
 _KINDS = {SignalKind.NUMBER: "double", SignalKind.TRUTH: "bool", SignalKind.TEXT: "string"}
 _WORDS = {"double": "number", "int": "whole number", "bool": "truth value", "string": "text"}
 _BARE = "stdlib:\n  disable: true\n"  # `OVERLOADS` replaces CEL's own functions
@@ -141,6 +135,27 @@ def check_name(name: str) -> None:
         raise GuardError(f"a signal cannot be called {name!r}: letters, digits and _, parts joined with '.'")
 
 
+def _environment(variables: Mapping[str, str]) -> Any:
+    """Return CEL's environment of `OVERLOADS` and the variables, given as type by name."""
+    with needed_by("a guard"):
+        from cel_expr_python import cel
+
+    types = {
+        "bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING,
+        "strings": cel.Type.List(cel.Type.STRING), "doubles": cel.Type.List(cel.Type.DOUBLE),
+    }  # fmt: skip
+    overloads: dict[str, list[Any]] = {}
+    for each in OVERLOADS.values():
+        operands = [types[name] for name in each.operands]
+        declared = cel.Overload(id=each.id, return_type=types[each.result], parameters=operands, is_member=each.member)
+        overloads.setdefault(each.function, []).append(declared)
+    return cel.NewEnv(
+        config=cel.NewEnvConfigFromYaml(_BARE),
+        variables={name: types[kind] for name, kind in variables.items()},
+        functions=[cel.FunctionDecl(name, each) for name, each in overloads.items()],
+    )
+
+
 class Language:
     """CEL over certain signals. Names and texts that are invalid raise GuardError."""
 
@@ -151,20 +166,7 @@ class Language:
                 raise GuardError(f"two signals are called {signal.name!r}")
             check_name(signal.name)
             self.signals[signal.name] = signal
-        overloads: dict[str, list[Any]] = {}
-        for each in OVERLOADS.values():
-            declared = cel.Overload(
-                id=each.id,
-                return_type=_TYPES[each.result],
-                parameters=[_TYPES[name] for name in each.operands],
-                is_member=each.member,
-            )
-            overloads.setdefault(each.function, []).append(declared)
-        self._env = cel.NewEnv(
-            config=cel.NewEnvConfigFromYaml(_BARE),
-            variables={name: _TYPES[_KINDS[signal.kind]] for name, signal in self.signals.items()},
-            functions=[cel.FunctionDecl(name, each) for name, each in overloads.items()],
-        )
+        self._env = _environment({signal.name: _KINDS[signal.kind] for signal in self.signals.values()})
 
     def condition(self, text: str) -> Node:
         """Return the tree of a truth value."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
 
-from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
-
 
 @dataclass(frozen=True, slots=True)
 class Literal:
@@ -96,6 +94,8 @@ _MESSAGES: dict[str, str] = {
 
 @cache
 def _checked_expr() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # of an extra
+
     file = descriptor_pb2.FileDescriptorProto(name="elastream/guards.proto", package="guards", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -126,6 +126,8 @@ def decode(serialized: bytes) -> Node:
     Raises:
         Unsupported: For maps, macros, bytes or fields.
     """
+    from google.protobuf import any_pb2
+
     checked = _checked_expr().FromString(any_pb2.Any.FromString(serialized).value)
     references = {each.key: each.value for each in checked.reference_map}
     positions = {each.key: each.value for each in checked.source_info.positions}
