@@ -4,7 +4,6 @@ python examples/autopilot.py        # on three executors of this machine; a real
 """
 
 import hashlib
-import logging
 import os
 import sys
 
@@ -15,7 +14,6 @@ from pyspark.sql import functions as F
 from elastream import Autopilot
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers use this Python, not the system's
-logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 spark = (
     SparkSession.builder.master("local-cluster[3,1,700]")

@@ -280,6 +280,7 @@ class Settings:
             "Service level: the time from a record being due until the first query that reads it commits its result.",
             Seconds(positive=True),
             key=True,
+            option=True,
         ),
     ] = None
     replicas: Annotated[
@@ -593,9 +594,11 @@ class AutopilotSettings(LiveSettings, ExportSettings):
 
     max_hosts: Annotated[
         int | None,
-        Setting("Most executors requested from Spark as the load requires. Default: none is requested.", Whole()),
+        Setting(
+            "Most executors requested from Spark as the load requires. Default: none is requested.", Whole(), option=True
+        ),
     ] = None
-    min_hosts: Annotated[int, Setting("Fewest executors.", Whole())] = 1
+    min_hosts: Annotated[int, Setting("Fewest executors.", Whole(), option=True)] = 1
     cloud: Annotated[
         "Cloud | Provider | None",
         Setting(
@@ -606,8 +609,13 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     host_type: Annotated[
         HostType | None, Setting("Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"))
     ] = None
-    period: Annotated[float | str, Setting("Time between observations, and between plans.", OBSERVATION)] = "5s"
-    observe_only: Annotated[bool, Setting("Log actions without applying them.", Flag())] = False
+    period: Annotated[float | str, Setting("Time between observations, and between plans.", OBSERVATION, option=True)] = (
+        "5s"
+    )
+    observe_only: Annotated[bool, Setting("Log actions without applying them.", Flag(), option=True)] = False
+    show: Annotated[
+        bool, Setting("Write decisions and a summary as lines on stderr, unless the program configures logging.", Flag())
+    ] = True
     registry: Annotated[
         "CollectorRegistry | None", Setting("Registry in which Prometheus metrics are registered.", Registry())
     ] = None
@@ -616,7 +624,8 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         Setting(
             "Folder for a recording and a journal, for `result`, `elastream explain` and `elastream report`. Lines on"
             " stderr name it.",
-            PathOf(),
+            PathOf(metavar="DIR"),
+            option=True,
         ),
     ] = None
     restore: Annotated[
@@ -624,6 +633,7 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         Setting(
             'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
             Choice(names=("leave", "original")),
+            option=True,
         ),
     ] = "leave"
     prices: Annotated[

@@ -3,6 +3,7 @@
 A daemon thread runs the control loop. Its errors are logged and never reach the user's job.
 """
 
+import atexit
 import logging
 import shlex
 import sys
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from elastream.api.arguments import check_hosts, check_observers, check_policy
-from elastream.api.observers import AutopilotLog, cluster_observers
+from elastream.api.autopilot_log import AutopilotLog, AutopilotStatus, intentions, on_console
+from elastream.api.observers import cluster_observers
 from elastream.clouds.executors import STABILIZATION_DOWN, ExecutorProvider
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
@@ -89,7 +91,8 @@ class Autopilot:
         self._thread: threading.Thread | None = None
         self._plant: AttachedPlant | None = None
         self._loop: Loop | None = None
-        self._stopped = False
+        self._log: AutopilotLog | None = None
+        self._stopped = ""
         self._open_until_exit: ExitStack | None = None
         self.remaining_hosts: list[str] = []
 
@@ -113,7 +116,8 @@ class Autopilot:
                 self._chosen = None
             elif self._chosen is not None:
                 self._chosen |= {query.id for query in queries}
-            if self._thread is None and not self._stopped:
+            if self._thread is None:
+                atexit.register(self._stop, "the program ended")
                 self._thread = threading.Thread(target=self._run, name="elastream-autopilot", daemon=True)
                 self._thread.start()
         return self
@@ -157,13 +161,31 @@ class Autopilot:
         """True while Autopilot applies nothing."""
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
+    def status(self) -> AutopilotStatus:
+        """Return what it watches, the latest figures, and its latest lines."""
+        status = AutopilotStatus(target_latency=self._settings.latency) if self._log is None else self._log.status
+        if self._thread is not None and not self.running:
+            return replace(status, state="ended", coming=0)
+        return replace(status, state="paused") if self.running and self.paused else status
+
+    def __repr__(self) -> str:
+        status = self.status()
+        watched = f": {', '.join(status.queries)} on {status.hosts} executors" if status.queries else ""
+        return f"<Autopilot {status.state}{watched}>"
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
     def stop(self) -> None:
         """Stop Autopilot; the queries continue. Any thread may call it, also twice."""
+        self._stop("stopped on request")
+
+    def _stop(self, reason: str) -> None:
         with self._lock:
-            self._stopped = True
+            self._stopped = self._stopped or reason
             loop, plant, thread = self._loop, self._plant, self._thread
         if loop is not None and plant is not None:
-            loop.stop()
+            loop.stop(self._stopped)
             plant.clock.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join(STOP_TIMEOUT_S)
@@ -186,7 +208,8 @@ class Autopilot:
 
     def _run(self) -> None:
         with ExitStack() as stack:
-            with ExitStack() as folder_lock:
+            with on_console(self._settings.show), ExitStack() as folder_lock:
+                folder_lock.callback(atexit.unregister, self._stop)
                 plant = None
                 try:
                     can = self._probe()
@@ -194,7 +217,7 @@ class Autopilot:
                         store = _open_store(self._folder, str(self._spark.sparkContext.applicationId), folder_lock)
                         self._folder = store.folder
                         plant = self._attach(can, stack, store.leases)
-                        self._steer(plant, store.journal)
+                        self._steer(plant, store.journal, can)
                 except Exception as error:
                     log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
                     if plant is not None:
@@ -275,14 +298,15 @@ class Autopilot:
         stack.callback(cluster.close)
         return cluster
 
-    def _steer(self, plant: AttachedPlant, journal: Journal) -> None:
+    def _steer(self, plant: AttachedPlant, journal: Journal, can: Capabilities) -> None:
         environment: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
         if self._settings.prices is not None:
             environment["currency"] = self._settings.prices.currency
         header = describe_run(
             plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=environment
         )
-        observers = self._observers(plant)  # last, because they serve until the loop ends
+        self._log = AutopilotLog(plant, self._settings, intentions(can, self._settings, leases=self._cloud is not None))
+        observers = self._observers(self._log)  # last, because they serve until the loop ends
         loop = Loop(
             plant,
             self._policy,
@@ -299,18 +323,18 @@ class Autopilot:
         with self._lock:
             self._plant, self._loop = plant, loop
             if self._stopped:
-                loop.stop()
+                loop.stop(self._stopped)
         self._say("autopilot records to %s")
         with committing(self._spark, self._settings.commits):
             loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
 
     def _say(self, sentence: str) -> None:
-        if self._folder is not None:
+        if self._folder is not None and self._settings.show:
             print(sentence % shlex.quote(str(self._folder)), file=sys.stderr, flush=True)
 
-    def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        observers: list[Observer] = [AutopilotLog(plant, self._period, self._settings.observe_only)]
+    def _observers(self, spoken: AutopilotLog) -> Sequence[Observer]:
+        observers: list[Observer] = [spoken]
         settings = self._settings
         if settings.registry is not None or settings.metrics_port is not None:
             from elastream.observability.metrics import PrometheusObserver  # its counters exist only where they are served

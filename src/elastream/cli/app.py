@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from elastream import __version__
+from elastream.cli.autopilot import autopilot
 from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
@@ -69,6 +70,8 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+# What stands behind the job is the job's.
+app.command(context_settings={"allow_interspersed_args": False})(autopilot)
 app.add_typer(guards)
 app.add_typer(tables)
 

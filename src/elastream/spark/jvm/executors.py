@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import PendingReason
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 from elastream.spark.jvm.pending_reason import release_leftovers
@@ -45,12 +46,19 @@ class Executors:
         self.newest: Mapping[str, Executor] = {}
 
     def look(self) -> Mapping[str, Executor]:
-        """Return active executors by id; in local mode, that is the driver. Raises Py4JError."""
+        """Return active executors by id; in local mode, that is the driver.
+
+        Raises:
+            Py4JError: The driver does not answer.
+            EnvironmentProblem: The session has been stopped.
+        """
         executors = {}
         for executor, host_port, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
             if int(slots) > 0:  # 0: the driver, if it has executors
                 address = host_port.rsplit(":", 1)[0]
                 executors[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
+        if executors.keys() < self.newest.keys() and self._driver.context.isStopped():
+            raise EnvironmentProblem("the session has been stopped")  # and with it all executors: none of them is lost
         self.newest = executors
         return executors
 

@@ -1,0 +1,326 @@
+"""Autopilot's words: what it watches, does and leaves, as log lines, as a status, and as a summary at its end."""
+
+import html
+import logging
+import math
+import statistics
+import sys
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from elastream.core.action import Action, HostAction, LeaseHost, MoveTask, Outcome, ReleaseHost, Status
+from elastream.core.decision import Decision
+from elastream.core.hosts import HostState
+from elastream.core.latency import basis_text
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch, Observation
+from elastream.core.wording import counted, duration_text, gist, quantities
+from elastream.dataflow.operators import Kind
+from elastream.recording.observer import Ending, Header
+from elastream.settings import AutopilotSettings
+from elastream.spark.attach import AttachedPlant
+from elastream.spark.jvm.capabilities import Capabilities
+from elastream.units import format_duration
+
+log = logging.getLogger("elastream.autopilot")
+
+# Messages that `status()` repeats.
+STATUS_MESSAGES = 5
+# Batches of a query from which its trigger and its latency are read.
+BATCHES_READ = 30
+FEWEST_BATCHES = 10
+# Share of the time between two starts below which a query waits for its trigger.
+TRIGGER_BOUND = 0.95
+# Records in time that a target latency is to reach.
+COMPLIANCE_GOAL = 0.95
+COUNTED: Mapping[type[Action], tuple[str, str]] = {
+    LeaseHost: ("executor", "requested"),
+    ReleaseHost: ("executor", "returned"),
+    MoveTask: ("partition", "moved"),
+}
+# Refusals that another line explains.
+SILENT_REFUSALS = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
+
+
+class _Console(logging.Handler):
+    """Writes Autopilot's lines on stderr as long as the program has configured no logging."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)  # read now: a notebook replaces it
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        others = [*logging.getLogger().handlers, *logging.getLogger("elastream").handlers, *log.handlers]
+        return others == [self] and (record.name == log.name or record.levelno >= logging.WARNING)
+
+
+_console_users = 0
+_console_lock = threading.Lock()
+_console = _Console()
+
+
+@contextmanager
+def on_console(show: bool) -> Iterator[None]:
+    """Show Autopilot's lines on stderr inside the context, unless the program configures logging."""
+    global _console_users
+    if not show:
+        yield
+        return
+    package = logging.getLogger("elastream")
+    with _console_lock:
+        _console_users += 1
+        level = log.level
+        package.addHandler(_console)
+        if level == logging.NOTSET and not logging.getLogger().handlers:
+            log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        with _console_lock:
+            _console_users -= 1
+            if not _console_users:
+                package.removeHandler(_console)
+                log.setLevel(logging.NOTSET if level == logging.NOTSET else level)
+
+
+@dataclass(frozen=True)
+class AutopilotStatus:
+    """State of an Autopilot at one moment.
+
+    Attributes:
+        state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
+        queries: Names of the watched queries.
+        hosts: Executors that take tasks.
+        coming: Executors that are requested or start.
+        throughput: Records committed per second; NaN if unknown.
+        latency_p50: Median latency (seconds); NaN if unknown.
+        latency_p99: 99th percentile of the latency (seconds); NaN if unknown.
+        in_time: Share of the records within the target latency; NaN if unknown.
+        target_latency: Seconds; None without one.
+        basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.
+        messages: Latest lines, the newest last.
+    """
+
+    state: str = "waiting"
+    queries: tuple[str, ...] = ()
+    hosts: int = 0
+    coming: int = 0
+    throughput: float = math.nan
+    latency_p50: float = math.nan
+    latency_p99: float = math.nan
+    in_time: float = math.nan
+    target_latency: float | None = None
+    basis: str = ""
+    messages: tuple[str, ...] = ()
+
+    def rows(self) -> Mapping[str, str]:
+        """Return the figures as text, by what they are."""
+        coming = f", {self.coming} coming" if self.coming else ""
+        latency = f"median {_figure(self.latency_p50, 's')}, 99 % within {_figure(self.latency_p99, 's')}"
+        share = "unknown" if math.isnan(self.in_time) else f"{self.in_time:.1%}"
+        target = "no target" if self.target_latency is None else f"{share} within {self.target_latency:g} s"
+        return {
+            "state": self.state,
+            "queries": ", ".join(self.queries) or "none yet",
+            "executors": f"{self.hosts}{coming}",
+            "throughput": _figure(self.throughput, "records/s"),
+            "latency": latency + (f" ({self.basis})" if self.basis else ""),
+            "in time": target,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {text}" for name, text in self.rows().items()]
+        return "\n".join([*lines, *self.messages])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self.rows().items())
+        lines = "".join(f"<div>{html.escape(each)}</div>" for each in self.messages)
+        return f"<table>{rows}</table>{lines}"
+
+
+def _figure(value: float, unit: str) -> str:
+    return "unknown" if math.isnan(value) else f"{value:,.3g} {unit}"
+
+
+def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> str:
+    """Return what Autopilot may do in a session, and what it will not do and why.
+
+    Args:
+        can: Capabilities of the session.
+        settings: Settings of the Autopilot.
+        leases: True if it leases hosts of a cloud.
+    """
+    may, will_not = [], []
+    if can.task_loads is None:
+        will_not.append("move state partitions")
+    else:
+        may.append("move state partitions")
+    most = settings.max_hosts
+    if leases:
+        may.append("lease and release hosts" + ("" if most is None else f", up to {most} in all"))
+    elif can.asks and most is not None:
+        may.append(f"request {settings.min_hosts} to {most} executors")
+    else:
+        will_not.append("request executors" + (" (give it max_hosts)" if most is None else ""))
+    verb = "would only plan to" if settings.observe_only else "may"
+    done = f"{verb} {' and '.join(may)}" if may else "only observes"
+    return done + (f"; will not {' or '.join(will_not)}" if will_not else "") + "; leaves queries and settings as they are"
+
+
+def attainable_target(batches: Sequence[MicroBatch], target: float) -> str:
+    """Return a remark if a query's trigger alone keeps records from the target latency; empty otherwise.
+
+    Args:
+        batches: Newest micro-batches of one query, in order.
+        target: Target latency (seconds).
+    """
+    read = [each for each in batches[-BATCHES_READ:] if each.records and not math.isnan(each.oldest)]
+    if len(read) < FEWEST_BATCHES:
+        return ""
+    every = statistics.median(b.start - a.start for a, b in pairwise(read))
+    takes = statistics.median(each.seconds for each in read)
+    reads = statistics.quantiles((each.oldest for each in read), n=20, method="inclusive")[-1]
+    if reads <= target or takes >= TRIGGER_BOUND * every:
+        return ""
+    possible = math.ceil(10 * 1.05 * reads) / 10
+    return (
+        f"the target of {format_duration(target)} cannot be met as measured: latency is an upper bound, and batches of "
+        f"{read[-1].segment} start every {every:.2g} s and take {takes:.2g} s, so that 95 % of them read at most "
+        f"{reads:.2g} s; a target of {possible:g} s could be met, or set a shorter trigger"
+    )
+
+
+class AutopilotLog:
+    """An observer that logs observations, actions and refusals, each once while it lasts, and keeps the status."""
+
+    def __init__(self, plant: AttachedPlant, settings: AutopilotSettings, intentions: str) -> None:
+        self._plant, self._period, self._observe_only = plant, float(settings.period), settings.observe_only
+        self._target, self._intentions = settings.latency, intentions
+        self._watched: tuple[str, ...] | None = None
+        self._last: dict[str, str] = {}
+        self._lacked: set[Hashable] = set()
+        self._logged: set[tuple[Action, Status]] = set()
+        self._batches: dict[str, deque[MicroBatch]] = {}
+        self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
+        self._status = AutopilotStatus(target_latency=self._target)
+        self._done: dict[tuple[str, str], int] = {}
+
+    @property
+    def status(self) -> AutopilotStatus:
+        return replace(self._status, messages=tuple(self._messages))
+
+    def started(self, header: Header) -> None:
+        self._say(logging.INFO, f"autopilot observes every {format_duration(self._period)}; it {self._intentions}")
+
+    def observed(self, observation: Observation) -> None:
+        graph = observation.context.graph
+        queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
+        if graph.operators and graph.order != self._watched:
+            self._watched = graph.order
+            self._say(
+                logging.INFO,
+                f"autopilot watches {', '.join(queries)}; stages with state: {', '.join(stages) or 'none yet'}",
+            )
+        for host, lease in observation.leases.items():
+            tasks = observation.hosts.value(host, Metric.TASKS)
+            does = "would move" if self._observe_only else "moves"
+            leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
+            self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
+        busy = self._plant.look_seconds > self._period
+        slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
+        self._once("busy", slow if busy else "")
+        for batch in observation.batches:
+            self._batches.setdefault(batch.segment, deque(maxlen=BATCHES_READ)).append(batch)
+        for query, batches in self._batches.items():
+            self._once(
+                f"target of {query}", "" if self._target is None else attainable_target(tuple(batches), self._target)
+            )
+        self._status = replace(
+            self._status,
+            state="observing only" if self._observe_only else "watching" if queries else "waiting",
+            queries=tuple(queries),
+            hosts=len(observation.usable),
+            coming=len(observation.coming),
+            throughput=observation.overall(Metric.THROUGHPUT),
+            latency_p50=observation.overall(Metric.LATENCY_P50),
+            latency_p99=observation.overall(Metric.LATENCY_P99),
+            in_time=observation.overall(Metric.COMPLIANCE),
+            basis=basis_text(observation.latency_basis),
+        )
+
+    def decided(self, decision: Decision) -> None:
+        if decision.actual:
+            return
+        for outcome in decision.outcomes:
+            self._log(outcome)
+        self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
+        would = [p.action for p in decision.proposals if p.refused == "observe only"]
+        self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
+        self._once("note", decision.note)
+        refused = [p for p in decision.proposals if p.refused and not p.refused.startswith(SILENT_REFUSALS)]
+        self._once("refused", "; ".join(f"does not {each.action.describe()}: {each.refused}" for each in refused))
+        quiet = not (decision.outcomes or would or decision.note or refused or decision.lasting)
+        self._once("quiet", _quiet(decision.seen) if quiet and self._batches else "")
+        for each in decision.lasting:
+            if each.key not in self._lacked:
+                self._say(logging.WARNING, f"autopilot decides nothing that needs it: {each}")
+        self._lacked = {each.key for each in decision.lasting}
+        log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
+
+    def ended(self, ending: Ending) -> None:
+        self._status = replace(self._status, state="ended", coming=0)
+        if ending.status == "failed":
+            self._say(logging.ERROR, f"autopilot stopped: {ending.reason}")
+            return
+        self._say(logging.INFO, f"autopilot stopped: {ending.reason or 'all watched queries ended'}")
+        self._say(logging.INFO, self._summary(ending))
+
+    def _summary(self, ending: Ending) -> str:
+        facts, status = ending.facts, self._status
+        batches, records = (int(float(facts.get(name, 0))) for name in ("batches", "records"))
+        parts = [f"{counted(batches, 'batch', 'batches')} of {records:,} records in {duration_text(ending.time)}"]
+        parts += [f"{counted(number, noun)} {verb}" for (noun, verb), number in self._done.items()] or ["nothing changed"]
+        if status.target_latency is not None and not math.isnan(status.in_time):
+            basis = f" ({status.basis})" if status.basis else ""
+            parts.append(f"{status.in_time:.1%} of the records within {status.target_latency:g} s{basis}")
+        return f"autopilot in all: {', '.join(parts)}"
+
+    def _log(self, outcome: Outcome) -> None:
+        if (outcome.action, outcome.status) in self._logged:
+            return
+        action = outcome.action
+        text = action.describe()
+        if isinstance(action, HostAction | MoveTask) and (host := self._plant.describe(action.host)) != action.host:
+            text = f"{text}, which is {host}"
+        if not outcome.succeeded:
+            self._say(logging.WARNING, f"{text}: {outcome.status}, {outcome.reason}")
+            return
+        self._say(logging.INFO, f"{text} ({action.why})")
+        if (what := COUNTED.get(type(action))) is not None:
+            self._done[what] = self._done.get(what, 0) + 1
+
+    def _once(self, subject: str, text: str, *, again: bool = True) -> None:
+        """Log `text` unless the last text about `subject` said the same; without `again`, unless there was one."""
+        last = self._last.get(subject, "")
+        if text and (gist(last) != gist(text) if again else not last):
+            self._say(logging.WARNING if subject == "busy" else logging.INFO, text)
+        self._last[subject] = text
+
+    def _say(self, level: int, text: str) -> None:
+        self._messages.append(text)
+        log.log(level, "%s", text)
+
+
+def _quiet(seen: Mapping[str, float]) -> str:
+    """Return why nothing is changed, from a round's figures."""
+    load = _figure(seen.get("arrival_rate", math.nan), "records/s")
+    busy, cores = seen.get("busy_cores", math.nan), seen.get("usable_cores", math.nan)
+    work = f"; {busy:.2g} of {cores:g} cores work" if not (math.isnan(busy) or math.isnan(cores)) else ""
+    return f"autopilot changes nothing: {load} arrive{work}"

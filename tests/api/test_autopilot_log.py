@@ -1,0 +1,149 @@
+"""What Autopilot says: on the console, as its status, and at its end."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from elastream import Autopilot
+from elastream.api.autopilot_log import AutopilotLog, AutopilotStatus, attainable_target, intentions, on_console
+from elastream.core.action import LeaseHost, MoveTask, Outcome, Status
+from elastream.core.decision import Decision, Proposal
+from elastream.core.frames import Frame
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.core.observation import Context, MicroBatch, Observation
+from elastream.core.task_id import TaskId
+from elastream.recording.observer import Ending
+from elastream.settings import AutopilotSettings
+from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.queries.watched import layout_of
+
+PLANT = SimpleNamespace(look_seconds=0.0, describe=lambda host: host)
+LAYOUT = layout_of((("counts", ("counts/aggregate0",)),))
+
+
+def spoken(**settings):
+    return AutopilotLog(PLANT, AutopilotSettings(**settings), "only observes")
+
+
+def observation(batches=(), share=math.nan):
+    row = Frame(("queries",), {Metric.COMPLIANCE: [share]})
+    bases = {"counts": Basis.BOUND}
+    return Observation(5.0, Context(LAYOUT, {}, 2.0), Frame(), application=row, batches=batches, latency_basis=bases)
+
+
+def decision(*outcomes, proposals=(), note="", round=1):
+    return Decision(round, 5.0, "by_load", {}, tuple(proposals), tuple(outcomes), {}, note=note)
+
+
+def steady(every, takes, count=20):
+    """Return batches of a query that waits for its trigger: each record may have come right after the poll before."""
+    return [MicroBatch("counts", every * n, takes, 10, every + takes, every + takes) for n in range(count)]
+
+
+def test_target_below_the_trigger_names_the_target_that_could_be_met():
+    said = attainable_target(steady(every=1.0, takes=0.86), target=1.5)
+    assert said.startswith("the target of 1.5 s cannot be met as measured: latency is an upper bound")
+    assert "start every 1 s and take 0.86 s" in said
+    assert "a target of 2 s could be met" in said
+    possible = float(said.partition("a target of ")[2].split(" s")[0])
+    assert attainable_target(steady(every=1.0, takes=0.86), target=possible) == ""
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [steady(every=1.0, takes=1.0), steady(every=1.0, takes=0.86, count=5), []],
+    ids=["a query without a trigger", "too few batches", "no batch"],
+)
+def test_no_target_is_called_out_of_reach_without_evidence(batches):
+    assert attainable_target(batches, target=0.1) == ""
+
+
+@pytest.mark.parametrize(
+    ("can", "settings", "leases", "said"),
+    [
+        (
+            Capabilities(None, object(), asks=True),
+            {"max_hosts": 8},
+            False,
+            "may move state partitions and request 1 to 8 executors; leaves",
+        ),
+        (
+            Capabilities(None, object(), asks=True),
+            {},
+            False,
+            "may move state partitions; will not request executors (give it max_hosts); leaves",
+        ),
+        (
+            Capabilities(None, object()),
+            {"max_hosts": 4, "observe_only": True},
+            True,
+            "would only plan to move state partitions and lease and release hosts, up to 4 in all; leaves",
+        ),
+        (
+            Capabilities(None),
+            {"max_hosts": 4},
+            False,
+            "only observes; will not move state partitions or request executors;",
+        ),
+    ],
+)
+def test_start_says_what_it_may_do_and_what_not(can, settings, leases, said):
+    assert intentions(can, AutopilotSettings(**settings), leases).startswith(said)
+
+
+def test_status_has_the_figures_and_the_latest_lines():
+    log = spoken(target_latency="2s")
+    log.observed(observation(steady(every=1.0, takes=0.2), share=0.97))
+    log.decided(decision(note="the load rises"))
+    status = log.status
+    assert (status.state, status.queries, status.basis) == ("watching", ("counts",), "upper bound")
+    assert status.messages[-1] == "the load rises"
+    assert status.rows()["in time"] == "97.0% within 2 s"
+    assert "<td>counts</td>" in status._repr_html_()
+
+
+def test_refusal_is_one_line_while_it_lasts(caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    log, lease = spoken(), LeaseHost("h3", "executor", "")
+    for number in (1, 2):
+        log.decided(decision(proposals=[Proposal(lease, "by_load", refused="max_hosts is 2")], round=number))
+    assert [each for each in caplog.messages if "does not" in each] == [f"does not {lease.describe()}: max_hosts is 2"]
+
+
+def test_end_sums_up_what_was_done(caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    log, move = spoken(target_latency="2s"), MoveTask(TaskId("counts/aggregate0", 1), "h2")
+    log.observed(observation(share=0.9))
+    log.decided(decision(Outcome(move, Status.DONE)))
+    log.ended(Ending("stopped", 60.0, "the program ended", facts={"batches": 30, "records": 1200}))
+    stopped, summary = caplog.messages[-2:]
+    assert stopped == "autopilot stopped: the program ended"
+    assert summary.startswith("autopilot in all: 30 batches of 1,200 records in 60.0 s, 1 partition moved, ")
+    assert summary.endswith("90.0% of the records within 2 s (upper bound)")
+    assert log.status.state == "ended"
+
+
+def test_lines_are_on_stderr_unless_logging_is_configured(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has installed its own
+    log = spoken()
+    with on_console(True):
+        log.ended(Ending("stopped", 1.0, "first"))
+        handler = logging.NullHandler()
+        logging.getLogger().addHandler(handler)
+        log.ended(Ending("stopped", 1.0, "second"))
+        logging.getLogger().removeHandler(handler)
+    log.ended(Ending("stopped", 1.0, "third"))
+    with on_console(False):
+        log.ended(Ending("stopped", 1.0, "fourth"))
+    said = capsys.readouterr().err
+    assert "autopilot stopped: first" in said
+    assert not any(each in said for each in ("second", "third", "fourth"))
+
+
+def test_autopilot_that_watches_nothing_yet_shows_its_state():
+    pilot = Autopilot(None, target_latency="2s")
+    assert repr(pilot) == "<Autopilot waiting>"
+    assert pilot.status() == AutopilotStatus(target_latency=2.0)

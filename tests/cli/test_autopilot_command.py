@@ -1,0 +1,64 @@
+"""`elastream autopilot`: a job that knows nothing of Autopilot, with Autopilot beside it."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from elastream.api import autopilot
+from elastream.cli.app import app
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+from beside import CONTEXT
+SparkSession(CONTEXT)
+SparkSession(CONTEXT)  # a second session of the application
+print("job", *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Record the Autopilots that a job gets; no session has a JVM."""
+    made = []
+
+    class Pilot:
+        def __init__(self, session, **settings):
+            made.append((session.sparkContext.applicationId, settings))
+
+        def watch(self): ...
+
+    def opened(session, context):
+        session.__dict__["sparkContext"] = context
+
+    monkeypatch.setattr(SparkSession, "__init__", opened)
+    monkeypatch.setattr(SparkSession, "sparkContext", None)
+    monkeypatch.setattr(autopilot, "Autopilot", Pilot)
+    monkeypatch.setattr(sys, "argv", ["elastream"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return made
+
+
+def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatch):
+    (tmp_path / "job.py").write_text(JOB)
+    monkeypatch.setitem(sys.modules, "beside", SimpleNamespace(CONTEXT=SimpleNamespace(applicationId="app-1")))
+    words = ["autopilot", "--target-latency", "2s", "--max-hosts", "8", str(tmp_path / "job.py"), "--max-hosts", "x"]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout) == (0, "job --max-hosts x\n"), result.output
+    assert made == [("app-1", {"target_latency": 2.0, "max_hosts": 8})]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere.py"], "elastream: there is no job nowhere.py: name a Python program, after the options of autopilot"),
+        (["--min-hosts", "3", "--max-hosts", "2", __file__], "elastream: min_hosts 3 and max_hosts 2: 1 <= min_hosts"),
+    ],
+)
+def test_bad_option_is_one_sentence_before_the_job_starts(words, sentence):
+    result = CliRunner().invoke(app, ["autopilot", *words])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(sentence)
