@@ -79,7 +79,6 @@ def emptied() -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [(unreadable, ("two.txt", "UTF-8")), (emptied, ("books",))],
-    ids=["a text that is not UTF-8", "an empty input directory"],
 )
 def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tuple[str, ...]) -> None:
     spoil()
@@ -109,7 +108,6 @@ def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> N
         (('name="split"', 'name="lines"'), ("two operators", "'lines'")),
         (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:10",)),
     ],
-    ids=["a missing function", "two operators of one name", "no such method"],
 )
 def test_a_program_with_a_mistake_is_reported_with_its_place(change: tuple[str, str], named: tuple[str, ...]) -> None:
     refused(run(program().replace(*change)), *named)
@@ -149,13 +147,6 @@ def _written(text: str) -> Path:
         (["visp", "--moves", "1,4"], ("visp", "moves")),
         (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),
         (["nstorm", "--moves", "few"], ("1 to 16", "few")),
-    ],
-    ids=[
-        "a plant that the experiment has no form for",
-        "an experiment that there is not",
-        "a part that the experiment has not",
-        "more tasks than there are",
-        "no number",
     ],
 )
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
@@ -221,13 +212,6 @@ def with_document(*command: str, **changed: str) -> Result:
         ({"load": "{ramp: {from: 5/s}}"}, ("flow.yaml:5: operators.payments.load:", "'to'")),
         ({"cost": "2 parsecs"}, ("flow.yaml:6: operators.parse.cost:", "2 parsecs")),
     ],
-    ids=[
-        "hosts that fit no operator",
-        "a target that no number of hosts keeps",
-        "no target",
-        "half a load",
-        "a wrong unit",
-    ],
 )
 def test_a_document_that_cannot_work_is_refused_by_every_command_with_its_field(
     command: str, changed: dict[str, str], named: tuple[str, ...]
@@ -292,7 +276,6 @@ def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:
         ("instance_type,usd_per_hour,vcpu,memory_gib\nm1,0.1,1,2 GB\n", ("line 2: memory_gib of 'm1' is '2 GB'",)),
         ("instance_type,usd_per_hour,vcpu,memory_gib\nm2,0.1,1,2\n", ("no host type 'm1'",)),
     ],
-    ids=["empty", "no price", "negative", "not a number", "a unit", "without the host"],
 )
 def test_a_price_list_that_cannot_be_used_names_line_and_column(lines: str, named: tuple[str, ...]) -> None:
     Path("prices.csv").write_text(lines)

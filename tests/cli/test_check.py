@@ -45,22 +45,6 @@ def test_it_shows_alternates_branches_and_signals() -> None:
     assert shown["awake"][:3] == ["sink", "forecast", "(curtail)"]
 
 
-@pytest.mark.parametrize(
-    ("written", "instead", "sentence"),
-    [
-        ("curtail}, sink: {", "x}, sink: {", "11: operators.asleep.from: dataflow 'grid': choice 'curtail' has"),
-        ("value: 0.5", "value: 2", "9: operators.forecast.alternates.rough.value: 2 is out of range"),
-        ("mean(load)", "mean(laod)", "10: operators.mean_load.signal: the signal 'mean_load' is of 'laod', a column"),
-        ('{map: "builtins:float"}', "{select: {load: load}}", "7: operators.forecast.alternates: operator 'forecast' has"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_sentence_with_file_line_and_field(written: str, instead: str, sentence: str) -> None:
-    found = checked(GRID.replace(written, instead))
-    assert found.exit_code == 2
-    assert f"grid.yaml:{sentence}" in found.stderr
-    assert "Traceback" not in found.output
-
-
 KEPT = """\
 dataflow: words
 state_partitions: 2
