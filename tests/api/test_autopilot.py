@@ -15,7 +15,6 @@ from elastream.policies.by_load import ByLoad
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import Leasing, attach
 from elastream.spark.jvm.capabilities import Capabilities, probe
-from elastream.spark.queries import watched
 from support.foreign_sessions import two_executors
 from support.waiting import wait_until
 
@@ -181,11 +180,8 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         plant.close()
 
 
-def test_it_ends_by_itself_with_its_query_and_says_where_its_recording_lies(
-    spark, queries, tmp_path, monkeypatch, caplog, capsys
-):
+def test_it_ends_by_itself_with_its_query_and_says_where_its_recording_lies(spark, queries, tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO, "elastream.autopilot")
-    monkeypatch.setattr(watched, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
     wait_until(lambda: tasks(pilot))

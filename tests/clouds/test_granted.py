@@ -33,14 +33,6 @@ class TestWaiting:
         assert status.reason == "no executor has registered for it yet: queue 'etl' is full"
         assert status.refused
 
-    def test_a_request_that_is_withdrawn_is_no_longer_asked_for(self):
-        session = FakeSession()
-        provider = granted(session)
-        provider.lease({"h1": TYPE, "h2": TYPE})
-        provider.release(["h1"])
-        assert session.totals == [2, 1]
-        assert set(provider.hosts()) == {"h2"}
-
     def test_what_is_never_granted_is_gone_with_the_reason_and_no_longer_asked_for(self):
         session = FakeSession(says=PendingReason("namespace 'etl' does not exist", refused=True, never=True))
         provider = granted(session)

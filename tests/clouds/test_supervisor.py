@@ -98,13 +98,6 @@ def supervised(tmp_path) -> Iterator[Supervised]:
     assert (tmp_path / "supervisor.log").read_text() == ""
 
 
-def test_every_process_of_a_host_is_found_by_its_tag_wherever_it_hangs(supervised):
-    supervised.spawn("a", FAMILY)
-    wait_until(lambda: len(supervised.living("a")) == 3)
-    sessions = {os.getsid(pid) for pid in supervised.living("a")}
-    assert len(sessions) == 2
-
-
 @pytest.mark.parametrize("grace", [0.0, 5.0], ids=["killed", "terminated"])
 def test_ending_a_host_ends_all_its_processes_and_no_other_host(supervised, grace):
     supervised.spawn("a", FAMILY)
@@ -297,15 +290,6 @@ def test_the_supervisor_answers_within_a_moment_although_a_host_takes_its_time_t
     assert supervised.alive("a")
 
 
-def test_a_request_that_fails_is_an_error_of_the_environment_and_the_supervisor_goes_on(supervised, tmp_path):
-    supervised.spawn("a", BUSY)
-    if not supervised.confined:
-        pytest.skip(supervised.about["confinement"])
-    with pytest.raises(EnvironmentProblem, match="could not confine"):
-        supervised.ask("confine", name="a", cores=1e30)
-    assert supervised.alive("a")
-
-
 DRIVER = """
 import os, sys, time
 from pathlib import Path
@@ -338,7 +322,7 @@ def exists(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
     process, run, supervisor = driver(tmp_path)
     wait_until(lambda: sum(map(bool, tagged(run).values())) == 6)
