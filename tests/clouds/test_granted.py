@@ -186,20 +186,6 @@ class TestClosing:
 
 
 class TestRestart:
-    def test_hosts_and_ten_pending_requests_are_adopted_by_the_next_provider_of_the_application(self, tmp_path):
-        session = FakeSession(obliging=2)
-        before = granted(session, tmp_path)
-        names = [f"h{number}" for number in range(1, 13)]
-        before.lease(dict.fromkeys(names, TYPE))
-        before.hosts()
-        after = granted(session, tmp_path)  # the controller was killed: nothing was closed
-        assert set(after.hosts()) == set(names)
-        assert {name: each.executor for name, each in after.hosts().items() if each.executor} == {"h1": "101", "h2": "102"}
-        assert session.totals == [12, 12]
-        after.release(names[2:])
-        assert session.totals[-1] == 2
-        assert session.killed == []
-
     def test_another_application_adopts_nothing(self, tmp_path):
         granted(FakeSession(obliging=2), tmp_path).lease({"h1": TYPE})
         assert granted(FakeSession(application="app-2"), tmp_path).hosts() == {}
@@ -217,14 +203,6 @@ class TestRestart:
         session = FakeSession(application="app-2")
         granted(session, tmp_path)
         assert session.buried == []
-
-    def test_one_that_died_meanwhile_is_gone(self, tmp_path):
-        session = FakeSession(obliging=1)
-        before = granted(session, tmp_path)
-        before.lease({"h1": TYPE})
-        before.hosts()
-        session.there.clear()
-        assert phases(granted(session, tmp_path)) == {"h1": Phase.GONE}
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", '{"application": "app-1"}', json.dumps({"application": "app-1", "hosts": 3})]

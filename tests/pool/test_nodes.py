@@ -432,29 +432,6 @@ def order(term: int, *hosts: str, kind: str = "small", **about) -> RegionOrder:
     return RegionOrder("east", term, tuple((host, kind) for host in hosts), **about)
 
 
-def test_a_region_requests_the_smallest_hosts_that_restore_its_spare():
-    assert region(Cloud()).report(0.0).add == ("small", "small")
-
-
-def test_ordered_hosts_count_as_spare_and_leaving_hosts_do_not():
-    node = region(Cloud())
-    node.hear(order(1, "h1", "h2"), 0.0)
-    assert node.report(1.0).add == ()
-    node.hear(order(1, "h1", "h2", leaving=("h2",)), 2.0)
-    assert node.report(3.0).add == ("small",)
-
-
-def test_a_region_would_release_empty_hosts_and_drain_hardly_used_ones():
-    cloud = Cloud()
-    node = region(cloud, rules=RegionRules(spare=0, low=0.1))
-    node.hear(order(1, "h1", "h2", "h3"), 0.0)
-    node.act()
-    cloud.leased = dict.fromkeys(cloud.leased, True)
-    cloud.replicas, cloud.cpu = {"h1": 1, "h2": 1}, {"h1": 0.5, "h2": 0.05, "h3": 0.0}
-    said = node.report(1.0)
-    assert (said.up, said.release, said.drain, said.idlest) == (("h1", "h2", "h3"), ("h3",), (), "h2")
-
-
 def test_a_restarted_region_takes_no_host_for_empty_without_reports(tmp_path):
     cloud = Cloud()
     rules = RegionRules(spare=0)
@@ -647,16 +624,6 @@ class Full:
 
     def __getattr__(self, name: str):
         return getattr(self.file, name)
-
-
-def test_nothing_is_placed_on_a_leaving_host():
-    mine = holder.hear(Application("a", granted={"h1": 0.0}), View("a", 1, (("h1", "small", 1), ("h2", "small", 1))))
-    two = (("h1", "small", 2), ("h2", "small", 2))
-    mine = holder.hear(mine, View("a", 2, two, (("h1", "hardly used"), ("h2", "hardly used"))))
-    assert mine.open == ()
-    mine, said = answer(APPLICATION, mine, 2.0, frozenset(), False)
-    assert said.hosts == ("h1",), "what was granted lately counts as in use"
-    assert answer(APPLICATION, mine, 30.0, frozenset(), False)[1].hosts == ()
 
 
 def test_refusals_reach_the_region_with_their_reason():
