@@ -92,16 +92,6 @@ def test_a_number_of_hosts_that_makes_no_sense_is_said_at_once():
         Autopilot(None, period="often")
 
 
-def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, queries):
-    with Autopilot(spark, period=0.5, observe_only=True).watch() as pilot:
-        names = [f"{stage}#{n}" for stage in ("counts/aggregate0", "joined/join0") for n in range(PARTITIONS)]
-        wait_until(lambda: sorted(tasks(pilot)) == sorted(names))
-        assert set(tasks(pilot).values()) <= {"0", "1"}
-        observation = pilot.plant.observe()
-        assert observation.usable == ("h1", "h2")
-        assert len(observation.tasks) == 2 * PARTITIONS
-
-
 def test_only_the_queries_that_are_named_are_watched(spark, queries):
     with Autopilot(spark, period=0.5, observe_only=True).watch(queries[1]) as pilot:
         wait_until(lambda: tasks(pilot))

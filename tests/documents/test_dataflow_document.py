@@ -279,14 +279,10 @@ def test_policy_and_cloud_are_built_with_their_parameters(folder: Path) -> None:
     assert cloud == Local(HostType("small", 0.5, memory=2000, price=0.02, billing=Billing(600)), max_hosts=6)
 
 
-def test_a_name_alone_is_a_setting_with_its_defaults(folder: Path) -> None:
-    head = GOOD.partition("policy:")[0]
-    assert settings_of(head + "policy: threshold\ncloud:\n  local:\n") == (Threshold(), Local())
-
-
-def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
-    head = GOOD.partition("policy:")[0]
-    _, cloud = settings_of(head + "policy: threshold\ncloud: {local: {network: {delay: 20ms}}}\n")
+def test_a_name_alone_has_defaults_and_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0] + "policy: threshold\n"
+    assert settings_of(head + "cloud:\n  local:\n") == (Threshold(), Local())
+    _, cloud = settings_of(head + "cloud: {local: {network: {delay: 20ms}}}\n")
     assert cloud == Local(network=Link(delay="20ms"))
 
 

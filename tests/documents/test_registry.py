@@ -140,6 +140,9 @@ def test_a_policy_in_a_file_beside_the_document_is_made_with_its_parameters(fold
     assert setting is not None
     policy = setting.build()
     assert (policy.name, policy.own.threshold, policy.own.every) == ("mine", 0.7, 60.0)
+    setting = load_document(document(folder, policy="{elastream.policies.static:Static: {hosts: 3}}")).policy
+    assert setting is not None
+    assert setting.build().hosts == 3
 
 
 @pytest.mark.parametrize("name", sorted(POLICY.known))
@@ -153,12 +156,6 @@ def test_a_policy_within_a_policy_is_recorded_by_its_name_and_made_again() -> No
     policy = HighestValue(sizing=Btu(window=0.1))
     assert parameters_of(policy)["sizing"]["btu"]["window"] == 0.1
     assert made(POLICY, "highest_value", parameters_of(policy), References(Path())) == policy
-
-
-def test_a_policy_of_a_module_is_made(folder: Path) -> None:
-    setting = load_document(document(folder, policy="{elastream.policies.static:Static: {hosts: 3}}")).policy
-    assert setting is not None
-    assert setting.build().hosts == 3
 
 
 def test_a_cloud_of_the_users_own_leases_the_documents_host_types(folder: Path) -> None:
@@ -298,17 +295,10 @@ def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Pat
         load_document(path)
 
 
-@pytest.mark.parametrize(
-    ("registry", "protocol"),
-    [
-        (POLICY, SupportsPlan),
-        (CLOUD, SupportsOpen),
-        (SOURCE, StreamReader),
-        (SINK, StreamWriter),
-        (SPEEDS, SpeedSource),
-        (LINKS, LinkSource),
-    ],
-)
+NEEDED = [(POLICY, SupportsPlan), (CLOUD, SupportsOpen), (SOURCE, StreamReader), (SINK, StreamWriter)]
+
+
+@pytest.mark.parametrize(("registry", "protocol"), [*NEEDED, (SPEEDS, SpeedSource), (LINKS, LinkSource)])
 def test_what_is_named_needs_what_its_protocol_has(registry: Registry, protocol: type) -> None:
     members = {*vars(protocol), *protocol.__annotations__}
     assert set(registry.needs) == {name for name in members if not name.startswith("_")}

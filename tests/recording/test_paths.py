@@ -305,8 +305,3 @@ def test_links_of_a_mount_table_are_followed():
     assert found == ["hdfs://one:1/x", "hdfs://one:1/x/c", "hdfs://two:2/c", "s3a://rest/ab"]
     with pytest.raises(EnvironmentProblem, match="no link of the mount table 'other' leads to viewfs://other/a"):
         resolved("viewfs://other/a", reached)
-
-
-def test_a_scheme_that_no_library_knows_is_named():
-    with pytest.raises(EnvironmentProblem, match="folders on nowhere:// are unknown here"):
-        RemotePath("nowhere://bucket/runs").exists()
