@@ -93,11 +93,6 @@ def aggregated_in_rocksdb(spark):
     return records(spark).groupBy("k").agg(F.count("*").alias("n")), {"aggregate0"}
 
 
-def deduplicated_then_counted(spark):
-    rows = records(spark).withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
-    return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
-
-
 def twice_in_one_task(spark):
     """A key passes once until the watermark has left it behind, and is counted each time: both by the key, in one stage."""
     rows = records(spark).withWatermark("timestamp", "2 seconds").dropDuplicatesWithinWatermark(["k"])
@@ -162,7 +157,6 @@ def started(spark, tmp_path):
         pytest.param(with_transform_with_state, marks=pytest.mark.slow),
         pytest.param(with_state_in_pandas, marks=pytest.mark.slow),
         pytest.param(aggregated_in_rocksdb, marks=pytest.mark.slow),
-        pytest.param(deduplicated_then_counted, marks=pytest.mark.slow),
         pytest.param(joined_in_rocksdb, marks=pytest.mark.slow),
         twice_in_one_task,
     ],

@@ -89,28 +89,14 @@ def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tu
     ("cloud", "named"),
     [
         ("Local(HostType('cheap', cores=1, memory=2000, price=-1))", ("'cheap'", "negative price")),
-        ("Local(HostType('void', cores=0, memory=2000))", ("'void'", "no core")),
         ("Local(host_type='enormous')", ("'enormous'", "small")),
         ("Local(), ports=range(7077, 7078)", ("ports", "two")),
         ("Pool('http://127.0.0.1:9', 'words')", ("no pool answers at http://127.0.0.1:9",)),
         ("Pool('nowhere', 'words')", ("nowhere",)),
-        ("Pool('http://127.0.0.1:9', 'words', priority=0)", ("'words'", "priority 0")),
     ],
 )
 def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> None:
     refused(run(program(cloud=cloud)), *named)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (("str.split, returns", "nowhere, returns"), ("nowhere", "job.py:10")),
-        (('name="split"', 'name="lines"'), ("two operators", "'lines'")),
-        (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:10",)),
-    ],
-)
-def test_a_program_with_a_mistake_is_reported_with_its_place(change: tuple[str, str], named: tuple[str, ...]) -> None:
-    refused(run(program().replace(*change)), *named)
 
 
 def test_no_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -146,7 +132,6 @@ def _written(text: str) -> Path:
         (["nothing"], ("nothing", "visp")),
         (["visp", "--moves", "1,4"], ("visp", "moves")),
         (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),
-        (["nstorm", "--moves", "few"], ("1 to 16", "few")),
     ],
 )
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
@@ -208,9 +193,7 @@ def with_document(*command: str, **changed: str) -> Result:
     [
         ({"cores": "64"}, ("flow.yaml:6: operators.parse.cores:", "no host type")),
         ({"target": "50ms", "cost": "200ms"}, ("flow.yaml:3: target_latency:", "no number of hosts can keep that")),
-        ({"target": "0s"}, ("flow.yaml:3: target_latency:", "above 0")),
         ({"load": "{ramp: {from: 5/s}}"}, ("flow.yaml:5: operators.payments.load:", "'to'")),
-        ({"cost": "2 parsecs"}, ("flow.yaml:6: operators.parse.cost:", "2 parsecs")),
     ],
 )
 def test_a_document_that_cannot_work_is_refused_by_every_command_with_its_field(
@@ -232,30 +215,6 @@ def test_a_gap_in_a_recorded_load_names_what_the_command_line_takes() -> None:
     refused(with_document("simulate", "--load", "gap.csv"), "gap.csv, line 4", "{trace: {path: gap.csv, gaps: hold}}")
     result = with_document("simulate", "--load", "{trace: {path: gap.csv, gaps: hold}}")
     assert "440 records in 4.0 min" in result.output
-
-
-PLANNED = """
-dataflow: planned
-target_latency: 20s
-operators:
-  s: {{source: simulated, load: {{constant: {{rate: 20/s, lasts: 2min}}}}}}
-  {work}
-  out: {{from: {last}, sink: simulated}}
-host_types:
-  small: {{cores: 1, memory: 2 GB, price: 0.04, btu: 1h}}
-policy: {policy}
-"""
-
-
-@pytest.mark.parametrize("command", ["check", "simulate"])
-@pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
-def test_what_a_simulation_can_scale_is_the_same_for_every_command(command: str, policy: str) -> None:
-    def said(work: str, last: str) -> Result:
-        Path("planned.yaml").write_text(PLANNED.format(work=work, last=last, policy=policy))
-        return CliRunner().invoke(app, [command, "planned.yaml"])
-
-    assert said("work: {from: s, cost: 1ms, cores: 0.5}", "work").exit_code == 0
-    refused(said("", "s"), "no operator of the dataflow can have more instances")
 
 
 def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:

@@ -64,12 +64,3 @@ def test_it_says_beforehand_where_copies_and_state_partitions_will_do_less_than_
     said = " ".join(found.stdout.split())
     assert "1 fault zone (local) for state and 1 copy: where a whole zone fails, state is read from the checkpoint" in said
     assert "2 state partitions for up to 4 hosts (max_hosts): beyond 2 hosts others hold no state" in said
-
-
-def test_copies_that_no_hosts_could_hold_are_one_sentence_and_no_warning_besides() -> None:
-    Path("grid.yaml").write_text(KEPT.replace("replicas: 1", "replicas: 4"))
-    for command in ("check", "simulate"):
-        found = CliRunner().invoke(app, [command, "grid.yaml"])
-        assert found.exit_code == 2
-        (said,) = [line for line in found.stderr.splitlines() if line.strip()]
-        assert "replicas is 4: each copy is on a host of its own beside that of the state, which needs 5 hosts" in said

@@ -176,7 +176,7 @@ for observer in options.observers:
 
 @pytest.mark.parametrize(
     ("why", "limit", "status"),
-    [("on request", "1min", 130), ("its limit of 60 s was reached", "1min", 0), ("on request", None, 130)],
+    [("on request", None, 130), ("its limit of 60 s was reached", "1min", 0)],
 )
 def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, limit: str | None, status: int) -> None:
     extra = ["--limit", limit] if limit else []
@@ -184,14 +184,11 @@ def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, l
     assert result.exit_code == status
 
 
-def test_a_program_s_own_exit_status_is_kept() -> None:
-    assert call("run", program("sys.exit(7)")).exit_code == 7
-
-
-def test_a_program_sees_itself_as_the_main_module_with_its_neighbours() -> None:
+def test_a_program_is_the_main_module_with_its_neighbours_and_its_own_exit_status() -> None:
     write("neighbour.py", "answer = 42\n")
-    after = "import neighbour; print(__name__, neighbour.answer, sys.argv)"
-    assert "__main__ 42 ['job.py']" in call("run", program(after)).stdout
+    result = call("run", program("import neighbour; print(__name__, neighbour.answer, sys.argv); sys.exit(7)"))
+    assert "__main__ 42 ['job.py']" in result.stdout
+    assert result.exit_code == 7
 
 
 @pytest.mark.parametrize(
@@ -216,12 +213,6 @@ def test_a_program_that_fails_is_one_sentence_with_file_and_line(text: str, said
     result = call("run", write("broken.py", text))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"elastream: broken.py{said}")
-
-
-def test_an_error_in_a_module_of_the_user_s_names_that_module() -> None:
-    write("helper.py", "\n\nraise ValueError('no such thing')\n")
-    result = call("run", write("broken.py", "import helper\n"))
-    assert (result.exit_code, result.stderr) == (2, "elastream: helper.py:3: ValueError: no such thing\n")
 
 
 def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
@@ -260,9 +251,6 @@ def test_a_report_is_written_beside_the_recording(recorded: Path) -> None:
     result = call("report", recorded)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"report  {recorded}/report.html")
     assert (recorded / "report.html").exists()
-
-
-def test_a_report_of_a_recording_s_file_goes_where_it_is_wanted(recorded: Path) -> None:
     assert call("report", recorded / "recording.jsonl", "-o", "out.html").exit_code == 0
     assert Path("out.html").exists()
 
@@ -310,23 +298,10 @@ def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -
     assert listed.count("infrastructure manager: west has room; every host is full") == 1, "told again"
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        (None, "manager.yaml cannot be read: No such file"),
-        ("region: {name: east}", "manager.yaml:1: region.arbiter: is missing"),
-        (
-            "arbiter: {name: a, token_file: t, machines: {small: 1}}",
-            "t cannot be read: No such file",
-        ),
-    ],
-)
-def test_a_manager_that_cannot_be_is_one_sentence(document: str | None, said: str) -> None:
-    if document is not None:
-        Path("manager.yaml").write_text(document)
+def test_a_manager_that_cannot_be_is_one_sentence() -> None:
     result = call("manager", "manager.yaml")
-    assert result.exit_code == 2
-    assert said in result.stderr
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "manager.yaml cannot be read: No such file" in result.stderr
 
 
 def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:

@@ -73,7 +73,7 @@ class TestWhereGroupsCanBeMade:
 class TestWhatIsWritten:
     """The kernel's files, stood in for by plain ones in a folder."""
 
-    def test_version_1_sets_and_lifts_a_quota(self, tmp_path):
+    def test_version_1_sets_a_quota_reads_nanoseconds_and_joins_both_trees(self, tmp_path):
         group = CgroupV1(tmp_path / "cpu", tmp_path / "cpuacct")
         for tree in ("cpu", "cpuacct"):
             (tmp_path / tree).mkdir()
@@ -83,28 +83,18 @@ class TestWhatIsWritten:
         assert (tmp_path / "cpu/h1/cpu.cfs_quota_us").read_text() == "50000"
         group.limit("h1", None)
         assert (tmp_path / "cpu/h1/cpu.cfs_quota_us").read_text() == "-1"
-
-    def test_version_1_reads_nanoseconds_and_joins_both_trees(self, tmp_path):
-        group = CgroupV1(tmp_path / "cpu", tmp_path / "cpuacct")
-        for tree in ("cpu", "cpuacct"):
-            (tmp_path / tree).mkdir()
-        group.create("h1")
         (tmp_path / "cpuacct/h1/cpuacct.usage").write_text("2500000000\n")
         assert group.cpu_seconds("h1") == 2.5
         group.join("h1")
         assert [(tmp_path / tree / "h1/cgroup.procs").read_text() for tree in ("cpu", "cpuacct")] == ["0", "0"]
 
-    def test_version_2_sets_and_lifts_a_quota_in_one_file(self, tmp_path):
+    def test_version_2_sets_a_quota_in_one_file_and_reads_microseconds_and_members(self, tmp_path):
         group = CgroupV2(tmp_path)
         group.create("h1")
         group.limit("h1", 1.5)
         assert (tmp_path / "h1/cpu.max").read_text() == "150000 100000"
         group.limit("h1", None)
         assert (tmp_path / "h1/cpu.max").read_text() == "max 100000"
-
-    def test_version_2_reads_microseconds_and_its_members(self, tmp_path):
-        group = CgroupV2(tmp_path)
-        group.create("h1")
         (tmp_path / "h1/cpu.stat").write_text("usage_usec 1250000\nuser_usec 1000000\nsystem_usec 250000\nnr_periods 0\n")
         (tmp_path / "h1/cgroup.procs").write_text("17\n23\n")
         assert group.cpu_seconds("h1") == 1.25

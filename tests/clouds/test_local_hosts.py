@@ -157,11 +157,6 @@ def test_a_settled_host_is_held_to_its_cores_once(hosts, cluster):
     assert cluster.confined == {}
 
 
-def test_only_hosts_that_were_leased_are_measured(hosts):
-    hosts.lease({"h1": SMALL})
-    assert dict(hosts.measure()) == {"h1": HostUsage(1.0, 100.0)}
-
-
 def test_a_type_of_another_region_is_refused(hosts):
     with pytest.raises(CloudError, match="no host of this machine is in the region 'moon'; regions: local"):
         hosts.lease({"h1": HostType("far", cores=1, region="moon")})

@@ -66,14 +66,6 @@ def test_a_fault_in_a_dataflow_is_named_in_one_sentence(build, sentence):
     assert "\n" not in str(refused.value)
 
 
-def test_a_cycle_is_named_operator_by_operator():
-    with pytest.raises(DataflowError) as refused:
-        graph(source("s"), step("a"), step("b"), step("c"), sink("t"), edges="s>a a>b b>c c>a c>t")
-    named = str(refused.value).split(", ")[1].split(" -> ")
-    assert named[0] == named[-1]
-    assert set(named) == {"a", "b", "c"}
-
-
 def test_an_operator_that_is_not_there_is_named():
     with pytest.raises(DataflowError, match="no operator 'x'"):
         graph(source("s"), sink("t"), edges="s>t").operator("x")
@@ -129,18 +121,6 @@ def test_only_a_layout_requested_unchained_is_unchained():
     assert len(lay_out(built).stages) == 2
     assert not lay_out(built).unchained
     assert lay_out(built, chained=False).unchained
-
-
-def test_choices_alternates_and_dealing_reach_the_graph():
-    flow = Dataflow("all")
-    lines = flow.source(ROWS)
-    fast = lines.choice("way").map({"exact": len, "rough": hash}, returns="n long", name="fast")
-    slow = lines.choice("way").map(len, returns="n long", name="slow")
-    fast.merge(slow).deal().sink(collect("out"))
-    built = flow.graph
-    assert built.choices == {"way": ("fast", "slow")}
-    assert [alternate.name for alternate in built.operator("fast").alternates] == ["exact", "rough"]
-    assert {edge.delivery for edge in built.inputs["sink"]} == {Delivery.ROUND_ROBIN}
 
 
 @st.composite

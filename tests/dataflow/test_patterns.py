@@ -392,13 +392,6 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(write: Callable[[St
     assert "\n" not in str(refused.value)
 
 
-def test_loops_are_refused_with_their_bounded_form() -> None:
-    step = Alternate("a", float, Form.MAP)
-    operators = (Operator("s", Kind.SOURCE), Operator("a", alternates=(step,)), Operator("t", Kind.SINK))
-    with pytest.raises(DataflowError, match=r"it has a cycle, a -> a, and loops .* as unrolled\(step, k\) does"):
-        Graph("grid", operators, (Edge("s", "a"), Edge("a", "a"), Edge("a", "t")))
-
-
 LENGTHS = st.one_of(st.none(), st.floats(), st.integers(-5, 5000))
 
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control.loop import Loop
-from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType, PriceList
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.errors import CloudError
 from elastream.policies.threshold import Threshold
-from elastream.recording.costs import CostSplit, queries_of, records_from_sources, split
+from elastream.recording.costs import CostSplit, records_from_sources, split
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector
 from elastream.report.page import costs_text
@@ -39,15 +38,6 @@ def test_what_queries_cost_adds_up_to_what_was_paid(data, queries, periods):
     found = split(costs, busy)
     assert (found >= 0).all()
     assert math.fsum(found) == pytest.approx(math.fsum(costs))
-
-
-def test_the_queries_of_a_header_are_its_segments():
-    stages = [
-        {"segment": "a", "operators": ["x", "y"]},
-        {"segment": "b", "operators": ["z"]},
-        {"segment": "a", "operators": ["w"]},
-    ]
-    assert queries_of(stages) == {"a": ["x", "y", "w"], "b": ["z"]}
 
 
 def test_the_split_of_a_run_as_it_goes_is_that_of_its_recording():
@@ -79,13 +69,6 @@ def test_several_queries_are_named_with_what_they_cost():
     Loop(FakePlant(), Threshold(host_type="small"), limit=5.0, observers=[collector]).run()
     summary = replace(summarise(collector.recording), cost=4.0, costs={"first": 3.0, "second": 1.0}, records=2e6)
     assert costs_text(summary) == "4.00, 2.00 a million records (first 3.00, second 1.00)"
-
-
-def test_unknown_cost_is_no_cost():
-    seen = FakePlant().observe()
-    split_ = CostSplit()
-    split_.observed(replace(seen, application=Frame(seen.application.ids, {Metric.COST: [math.nan]})))
-    assert split_.by_query == {}
 
 
 def test_a_price_list_prices_cores_and_memory():

@@ -286,10 +286,3 @@ def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_l
     recorder.observed(replace(watched(*queries), time=2.0, leases={"h1": found}))
     recorder.ended(Ending("finished", 3.0, ledger=(found,)))
     assert [lease.type.name for lease in Recording.read(tmp_path).hosts] == ["executor-1"]
-
-
-def test_a_run_in_which_nothing_ever_ran_has_a_recording_all_the_same(tmp_path):
-    recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
-    recorder.ended(Ending("finished", 3.0))
-    assert Recording.read(tmp_path).operators == ()
