@@ -98,7 +98,7 @@ def test_only_the_queries_that_are_named_are_watched(spark, queries):
         assert [query.name for query in pilot.plant.queries.all] == ["joined"]
 
 
-def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_were(spark, queries, caplog):
+def test_partitions_land_where_the_policy_wants_and_settings_stay(spark, queries, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     before, runs, policy = settings_of(spark), [query.runId for query in queries], Swap({})
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
@@ -132,7 +132,7 @@ def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, 
         plant.close()
 
 
-def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_harm(spark, queries, tmp_path):
+def test_restarted_query_is_followed_and_a_failing_one_does_no_harm(spark, queries, tmp_path):
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
@@ -149,7 +149,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         again.stop()
 
 
-def test_an_executor_is_given_back_without_its_partitions_and_requested_again(spark, queries):
+def test_executor_without_partitions_is_given_back_and_requested_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
     plant = attach(spark, can, AutopilotSettings(max_hosts=2), Leasing(asks=can.asks, kinds=[ONE_SLOT]))
 
@@ -170,7 +170,7 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         plant.close()
 
 
-def test_it_ends_by_itself_with_its_query_and_says_where_its_recording_lies(spark, queries, tmp_path, caplog, capsys):
+def test_pilot_ends_with_its_query_and_says_where_its_recording_is(spark, queries, tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)

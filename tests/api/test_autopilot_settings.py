@@ -71,7 +71,7 @@ class ConnectSession:
         raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name}")
 
 
-def test_a_session_of_spark_connect_is_left_alone_and_the_log_says_what_to_do(caplog, tmp_path):
+def test_session_of_spark_connect_is_left_alone_and_logged(caplog, tmp_path):
     pilot = Autopilot(ConnectSession(), folder=tmp_path / "run").watch()
     assert pilot.join(60)
     (record,) = caplog.records

@@ -26,11 +26,11 @@ def predicted(simulated, spread=0.0, measured=10.0):
         (math.nan, 0.0, False),
     ],
 )
-def test_a_prediction_agrees_within_the_bound_or_within_the_spread_of_twins(simulated, spread, agrees):
+def test_prediction_agrees_within_the_bound_or_the_spread_of_twins(simulated, spread, agrees):
     assert predicted(simulated, spread).agrees is agrees
 
 
-def test_twelve_runs_of_dataflows_that_have_several_differ_in_load_hosts_and_policy():
+def test_scenarios_of_a_dataflow_differ_in_load_hosts_and_policy():
     assert len(SCENARIOS) >= 12
     assert set(QUICK) <= set(SCENARIOS)
     for dataflow in {each.dataflow for each in SCENARIOS.values()}:

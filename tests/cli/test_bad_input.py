@@ -144,7 +144,7 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
         assert name in result.output
 
 
-def test_without_the_package_of_experiments_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastream.evaluation.experiments.installed", dict)
     result = CliRunner().invoke(app, ["experiment", "visp"])
     assert result.exit_code == 2
@@ -196,7 +196,7 @@ def with_document(*command: str, **changed: str) -> Result:
         ({"load": "{ramp: {from: 5/s}}"}, ("flow.yaml:5: operators.payments.load:", "'to'")),
     ],
 )
-def test_a_document_that_cannot_work_is_refused_by_every_command_with_its_field(
+def test_every_command_names_the_field_of_a_document_that_cannot_work(
     command: str, changed: dict[str, str], named: tuple[str, ...]
 ) -> None:
     refused(with_document(command, **changed), *named)

@@ -58,7 +58,7 @@ cloud: {local: {max_hosts: 4}}
 """
 
 
-def test_it_says_beforehand_where_copies_and_state_partitions_will_do_less_than_they_seem_to() -> None:
+def test_check_warns_of_copies_and_partitions_that_help_little() -> None:
     found = checked(KEPT)
     assert found.exit_code == 0, found.output
     said = " ".join(found.stdout.split())

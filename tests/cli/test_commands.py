@@ -184,7 +184,7 @@ def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, l
     assert result.exit_code == status
 
 
-def test_a_program_is_the_main_module_with_its_neighbours_and_its_own_exit_status() -> None:
+def test_program_is_the_main_module_and_has_its_own_exit_status() -> None:
     write("neighbour.py", "answer = 42\n")
     result = call("run", program("import neighbour; print(__name__, neighbour.answer, sys.argv); sys.exit(7)"))
     assert "__main__ 42 ['job.py']" in result.stdout
@@ -281,7 +281,7 @@ def test_explain_tells_why_a_proposal_was_refused_and_why_nothing_was_done(recor
     assert "nothing: within its thresholds" in call("explain", recorded, "--round", "1").stdout
 
 
-def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -> None:
+def test_explain_tells_refusals_and_remarks_of_managers() -> None:
     recorder = Recorder(Path("runs/managers-1"))
     play(recorder, end=False)
     refused = (
@@ -370,7 +370,7 @@ VALID = "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 quer
 
 
 @pytest.mark.usefixtures("books")
-def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simulation_need() -> None:
+def test_check_shows_what_a_run_and_a_simulation_need() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
     simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
@@ -392,7 +392,7 @@ run(flow, cloud=None)
 """
 
 
-def test_a_program_that_names_no_cloud_can_be_checked_and_is_refused_where_it_is_to_run() -> None:
+def test_program_without_a_cloud_can_be_checked_and_not_run() -> None:
     file = write("cloudless.py", CLOUDLESS)
     assert call("check", file).exit_code == 0
     refused = call("run", file)

@@ -65,7 +65,7 @@ def test_java_starts_with_an_archive_that_was_made(archive, tmp_path):
 
 
 @pytest.mark.parametrize("harm", [truncate, garble_the_middle, lose_the_manifest, change_java])
-def test_a_damaged_archive_or_one_of_another_java_is_ignored_with_one_warning(harm, archive, tmp_path, caplog):
+def test_damaged_or_foreign_archive_is_ignored_with_one_warning(harm, archive, tmp_path, caplog):
     harm(archive)
     with caplog.at_level(logging.WARNING):
         assert not archive.link(tmp_path / "link")
@@ -90,7 +90,7 @@ def test_only_one_process_makes_an_archive_at_a_time(made, tmp_path):
     assert not (tmp_path / "key").exists()
 
 
-def test_making_an_archive_clears_what_killed_makers_and_removed_environments_left(archive, tmp_path):
+def test_making_an_archive_clears_leftovers(archive, tmp_path):
     classes, homes = archive.folder.parent, tmp_path / module.HOMES
     unfinished = classes / "making-1234"
     archive.folder.rename(unfinished)
@@ -161,9 +161,7 @@ def no_room(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", [no_folder, no_room])
-def test_a_cache_that_cannot_be_written_or_is_full_is_said_once_and_nothing_is_recorded(
-    harm, tmp_path, monkeypatch, caplog
-):
+def test_full_or_read_only_cache_warns_once_and_records_nothing(harm, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     harm(tmp_path / "cache", monkeypatch)
     classes = Classes(find_java(), tmp_path)

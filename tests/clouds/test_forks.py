@@ -67,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.server.wait()
 
 
-def test_hosts_go_on_in_forks_with_what_is_theirs_of_a_process_that_loaded_once(cluster, tmp_path):
+def test_hosts_fork_from_a_process_that_loaded_once(cluster, tmp_path):
     word = subprocess.run(
         [sys.executable, "-c", "print(hash('word'))"], env=cluster.environment, stdout=subprocess.PIPE, text=True
     ).stdout.strip()

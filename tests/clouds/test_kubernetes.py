@@ -72,7 +72,7 @@ class TestKubernetes(provider_suite(ProviderCase("kubernetes", conforming(cloud_
 @pytest.mark.slow
 class TestReal:
     @pytest.mark.parametrize("ends", [kill_pod, preempt_pod])
-    def test_a_users_query_grows_loses_a_pod_which_is_replaced_and_shrinks_without_a_restart(self, ends, tmp_path):
+    def test_query_grows_loses_a_pod_and_shrinks_without_a_restart(self, ends, tmp_path):
         with kubernetes(tmp_path / "cluster") as cluster:
             one = {
                 **cluster.settings,
@@ -90,7 +90,7 @@ class TestReal:
                     executors=cluster.node.executors,
                 )
 
-    def test_a_pending_pod_says_why_and_is_withdrawn_when_it_is_no_longer_wanted(self, tmp_path):
+    def test_pending_pod_says_why_and_is_withdrawn_when_released(self, tmp_path):
         with (
             kubernetes(tmp_path / "cluster", room=1) as cluster,
             session_on(cloud_of(cluster), tmp_path / "session") as (_, provider, client),
@@ -103,7 +103,7 @@ class TestReal:
             client.executors.look()
             assert {name: each.phase for name, each in provider.hosts().items()} == {"h1": Phase.UP}
 
-    def test_the_rights_of_the_example_suffice_and_what_happens_are_events_of_its_namespace(self, tmp_path):
+    def test_rights_of_the_example_suffice_and_events_reach_its_namespace(self, tmp_path):
         with kubernetes(tmp_path / "cluster", namespace="streaming") as cluster:
             cluster.give_rights()
             cloud = cloud_of(cluster, namespace="streaming", settings=cluster.driver)
@@ -126,9 +126,7 @@ class TestReal:
                 provider.release(["h1"])
                 wait_until(lambda: cluster.node.executors() == 0)
 
-    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind_once_the_run_goes_on(
-        self, tmp_path
-    ):
+    def test_resumed_run_clears_ten_requests_of_a_killed_driver(self, tmp_path):
         with kubernetes(tmp_path / "cluster", room=2) as cluster:
             cloud = {"is": "Kubernetes", "image": "tests", "master": cluster.master, "python": PYTHON, "max_hosts": 11}
             cloud |= {"cores": 1, "memory": "700 MB", "settings": cluster.settings}

@@ -79,7 +79,7 @@ class TestStandalone(
 @pytest.mark.spark
 @pytest.mark.slow
 class TestReal:
-    def test_a_users_query_grows_loses_an_executor_and_shrinks_without_a_restart(self, tmp_path):
+    def test_query_grows_loses_an_executor_and_shrinks_without_a_restart(self, tmp_path):
         with standalone(tmp_path / "cluster", workers=3) as cluster:
 
             def executors() -> int:
@@ -95,7 +95,7 @@ class TestReal:
             run_program(tmp_path, f"standalone:master={cluster.master},cores=1,memory=700 MB,max_hosts=2")
             assert cluster.state()["activeapps"] == []
 
-    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
+    def test_killed_driver_with_ten_pending_requests_leaves_nothing(self, tmp_path):
         with standalone(tmp_path / "cluster") as cluster:
             cloud = {"is": "Standalone", "master": cluster.master, "cores": 1, "memory": "700 MB", "max_hosts": 11}
             granted = lambda: sum(app["cores"] for app in cluster.state()["activeapps"])  # noqa: E731

@@ -108,7 +108,7 @@ class TestYarn(provider_suite(ProviderCase("yarn", conforming(cloud_of, yarn, ro
 @pytest.mark.spark
 @pytest.mark.slow
 class TestReal:
-    def test_a_users_query_grows_loses_a_container_and_shrinks_without_a_restart(self, tmp_path):
+    def test_query_grows_loses_a_container_and_shrinks_without_a_restart(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
             one = {**cloud_of(cluster).settings, **memory_settings(LEAST), "spark.executor.instances": "1"}
             with users_session("yarn", tmp_path / "session", LEAST, one, packaged=True) as spark:
@@ -127,7 +127,7 @@ class TestReal:
             said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", cloud)
         assert "unknown queue: nowhere" in said
 
-    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
+    def test_killed_driver_with_ten_pending_requests_leaves_nothing(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
             settings = cloud_of(cluster).settings
             cloud = {"is": "Yarn", "cores": 1, "memory": "700 MB", "max_hosts": 11, "settings": dict(settings)}
@@ -139,7 +139,7 @@ class TestReal:
                 owed=lambda: cluster.containers()[1],
             )
 
-    def test_a_full_cluster_is_in_the_ledger_and_a_request_that_is_withdrawn_there_never_comes(self, tmp_path):
+    def test_full_cluster_is_in_the_ledger_and_a_withdrawn_request_never_comes(self, tmp_path):
         large = HostType("large", cores=2, slots=2, memory=1900.0)
         with (
             yarn(tmp_path / "cluster") as cluster,

@@ -293,7 +293,7 @@ def test_a_price_pays_a_billing_time_unit_or_says_for_how_long(folder: Path) -> 
         assert document.host_types["small"].price == pytest.approx(price)
 
 
-def test_host_types_and_the_latency_between_their_regions_are_written_as_in_python(folder: Path) -> None:
+def test_host_types_and_latency_between_regions_are_as_in_python(folder: Path) -> None:
     head = GOOD.partition("policy:")[0]
     text = """\
 policy: threshold
@@ -335,7 +335,7 @@ def test_every_registered_setting_exists(target: str) -> None:
     assert hasattr(import_module(module), name)
 
 
-def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(folder: Path) -> None:
+def test_load_is_the_pattern_of_python_and_its_mistakes_have_a_line(folder: Path) -> None:
     loaded = "      text_files: books/\n    load:\n      {}: {{from: 5/s, to: 550/s, over: 60s}}\n      then_back: true"
     written = "      text_files: books/"
     Path("flow.yaml").write_text(GOOD.replace(written, loaded.format("ramp")))

@@ -160,7 +160,7 @@ def test_signals_of_the_dataflow_need_no_declaration(tmp_path: Path, signals: st
         ("{kafka: peaks}", Feed("kafka", "peaks", 1.0, "", "127.0.0.1:9092"), math.inf),
     ],
 )
-def test_an_external_signal_says_where_it_is_polled_and_ages_with_its_polls(
+def test_external_signal_says_where_it_is_polled_and_ages_with_polls(
     tmp_path: Path, written: str, feed: Feed, stale: float
 ) -> None:
     file = tmp_path / "guards.yaml"
@@ -187,7 +187,7 @@ def test_what_is_wrong_with_a_feed_is_named(tmp_path: Path, written: str, said: 
     assert checked(tmp_path, "guards: {split: {out: {when: '!peak', value: 1}}}", signals).startswith(said)
 
 
-def test_the_value_of_an_alternate_is_its_declared_one_unless_its_guard_has_another(tmp_path: Path) -> None:
+def test_value_of_a_guard_replaces_that_of_its_alternate(tmp_path: Path) -> None:
     forecast = Operator("forecast", alternates=(Alternate("arima", value=0.4), Alternate("tree", value=0.8)))
     operators = tuple(forecast if each.name == "forecast" else each for each in GRAPH.operators)
     file = tmp_path / "guards.yaml"
@@ -196,7 +196,7 @@ def test_the_value_of_an_alternate_is_its_declared_one_unless_its_guard_has_anot
     assert [guard.value for guard in element.guards] == [1.0, 0.8]
 
 
-def test_a_file_that_writes_more_guards_than_it_may_by_aliases_is_refused_before_they_are_read(tmp_path: Path) -> None:
+def test_too_many_guards_by_aliases_are_refused_unread(tmp_path: Path) -> None:
     one = "a0: &a {" + ", ".join(f"x{n}: {{}}" for n in range(1_000)) + "}"
     aliases = ", ".join(f"a{n}: *a" for n in range(1, 200))
     said = checked(tmp_path, f"guards: {{{one}, {aliases}}}")
@@ -216,7 +216,7 @@ def sound_or_one_sentence(text: str) -> None:
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(200))
-def test_a_sound_file_with_something_cut_out_or_put_in_is_guards_or_one_sentence(data: st.DataObject) -> None:
+def test_damaged_file_is_guards_or_one_sentence(data: st.DataObject) -> None:
     text = (
         "signals: {error: {kind: number, stale: 5 min, from: {file: e.txt, every: 1s}}, peak: truth}\nguards:\n"
         "  forecast:\n    arima: {when: \"avg(error, '5m') < 0.3\", for: 2m, value: 1.0}\n"

@@ -142,7 +142,7 @@ def load(text: str) -> Graph:
     return load_document("flow.yaml").graph
 
 
-def test_every_dynamic_element_and_pattern_gives_the_graph_that_python_gives(folder: Path) -> None:
+def test_every_pattern_gives_the_graph_that_python_gives(folder: Path) -> None:
     written, built = load(EVERYTHING), everything()
     renamed = {"signal(forecast_error)": "forecast_error", "signal(peak_alert)": "peak"}
     for operator in built.operators:

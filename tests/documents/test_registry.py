@@ -135,7 +135,7 @@ def document(folder: Path, **written: str) -> Path:
     return path
 
 
-def test_a_policy_in_a_file_beside_the_document_is_made_with_its_parameters(folder: Path) -> None:
+def test_policy_in_a_file_beside_the_document_gets_its_parameters(folder: Path) -> None:
     setting = load_document(document(folder, policy="{mine.py:Mine: {threshold: 0.7, every: 1min}}")).policy
     assert setting is not None
     policy = setting.build()
@@ -166,7 +166,7 @@ def test_a_cloud_of_the_users_own_leases_the_documents_host_types(folder: Path) 
     assert [(kind.name, kind.cores) for kind in setting.build().types] == [("tiny", 0.5)]
 
 
-def test_a_source_and_a_sink_of_the_users_own_are_what_the_operators_read_and_write(folder: Path) -> None:
+def test_operators_read_and_write_sources_and_sinks_of_the_user(folder: Path) -> None:
     graph = load_document(document(folder, source="{mine.py:Reader: {place: there}}", sink="mine.py:Writer")).graph
     lines, out = graph.operator("lines"), graph.operator("out")
     assert isinstance(lines.reads, StreamReader)
@@ -198,7 +198,7 @@ def test_a_source_and_a_sink_of_the_users_own_are_what_the_operators_read_and_wr
         ({"source": "mine.py:Reader", "policy": "statik"}, "6: policy: there is no policy 'statik', did you mean"),
     ],
 )
-def test_what_is_missing_is_none_or_fails_is_said_in_one_sentence_with_its_place(
+def test_reference_that_is_missing_or_fails_is_named_with_its_place(
     folder: Path, written: dict[str, str], sentence: str
 ) -> None:
     path = document(folder, **written).relative_to(folder.parent)
@@ -260,7 +260,7 @@ def test_the_working_directory_comes_before_the_documents_folder(folder: Path) -
     assert made(POLICY, "mine.py:Mine", {}, References(Path(), folder)).name == "nearer"
 
 
-def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(folder: Path) -> None:
+def test_policy_and_cloud_of_the_command_replace_those_of_the_program(folder: Path) -> None:
     found = load_document(document(folder, source="mine.py:Reader"))
     theirs = made(POLICY, "mine.py:Mine", {}, References(folder))
     other = made(CLOUD, "mine.py:Cloudy", {"host_type": "small", "max_hosts": 2}, References(folder))

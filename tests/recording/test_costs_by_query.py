@@ -86,7 +86,7 @@ def test_a_price_that_is_none_is_refused(prices):
         PriceList(**prices)
 
 
-def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_there_are_any():
+def test_records_are_counted_by_batches_of_queries_with_sources():
     plant, going = FakePlant(), CostSplit()
     first = plant.observe().context.layout.segments[0].name
     plant.clock.advance(4.0)
@@ -97,7 +97,7 @@ def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_ther
     assert going.records == 70.0
 
 
-def test_records_of_a_query_that_reads_a_source_and_an_edge_are_not_counted():
+def test_query_that_reads_a_source_and_an_edge_counts_no_records():
     batches = [MicroBatch("first", 0.0, 1.0, 10.0), MicroBatch("second", 0.0, 1.0, 7.0)]
     queries = {"first": ("source", "map"), "second": ("join", "sink")}
     assert records_from_sources(batches, queries, ["source"], ["join"]) == 10.0

@@ -118,7 +118,7 @@ def test_arrow_reads_what_it_wrote(root):
     assert pq.ParquetFile(readable(root / "part.parquet")).read().to_pylist() == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_records_of_an_edge_have_the_same_numbers_in_every_process_and_old_ones_are_retired(root):
+def test_records_of_an_edge_have_equal_numbers_in_every_process(root):
     rows = itertools.count()
     for batch in range(120):
         folder, written = _batch_folder(root, batch)
@@ -160,7 +160,7 @@ def test_compositions_and_what_is_wanted_are_read_back(root):
     assert latest_batch(root / "checkpoint") == 12
 
 
-def test_the_newest_rows_of_a_change_log_are_the_same_before_and_after_it_is_tidied(root):
+def test_tidying_a_change_log_keeps_its_newest_rows(root):
     begin_results(root, ["word"], run="one")
     for batch in range(230):
         out = pa.BufferOutputStream()

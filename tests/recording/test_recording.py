@@ -201,7 +201,7 @@ def test_micro_batches_are_recorded_with_what_is_unknown_of_them(tmp_path):
     assert (read[1], read[1].end) == (batches[1], 2.25)
 
 
-def test_alarms_are_recorded_from_when_they_stood_to_when_they_were_cleared(tmp_path):
+def test_alarms_are_recorded_until_they_are_cleared(tmp_path):
     early, late = Alarm("mover", "thread died", 0.5, "Traceback ..."), Alarm("policy", "failed 3 times", 2.0)
     recorder = Recorder(tmp_path)
     recorder.started(example_header())
@@ -226,7 +226,7 @@ def test_rings_are_recorded_whenever_one_has_changed(tmp_path):
 FAULTY = Decision(1, 2.0, "mine", faults=(Fault("policy mine", "failed", "Traceback ..."),))
 
 
-def test_decisions_are_read_back_with_faults_and_the_metrics_that_they_lacked(tmp_path):
+def test_decisions_are_read_back_with_faults_and_lacking_metrics(tmp_path):
     recorder, collector = Recorder(tmp_path), Collector()
     decisions = (FAULTY, *(replace(each, round=each.round + 1) for each in lacking_decisions()))
     for each in (recorder, collector):
@@ -263,7 +263,7 @@ def watched(*queries):
     return Observation(1.0, Context(lay_out(graph)), Frame(tuple(graph.by_name)))
 
 
-def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_more_is(tmp_path):
+def test_header_is_written_again_when_there_is_more_to_describe(tmp_path):
     recorder = Recorder(tmp_path)
     recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.observed(watched())
@@ -278,7 +278,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
 
 
 @pytest.mark.parametrize("queries", [(), ("first",)])
-def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_leased(tmp_path, queries):
+def test_executors_that_cannot_be_leased_are_read_back(tmp_path, queries):
     found = Lease("h1", HostType("executor-1", cores=1), 0.0)
     recorder = Recorder(tmp_path)
     recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))

@@ -91,7 +91,7 @@ def test_every_acting_decision_has_a_row_that_says_what_and_why(recording: Recor
             assert name.replace("_", " ") in row
 
 
-def test_rounds_with_nothing_to_do_are_reported_together_and_none_is_left_out(recording: Recording, text: Text) -> None:
+def test_idle_rounds_are_reported_together_and_none_is_left_out(recording: Recording, text: Text) -> None:
     told: set[int] = set()
     for row in text.rows:
         times_and_rounds = re.match(r"\s*[\d:]+(?: – [\d:]+)?\s+(\d+)(?: – (\d+))?\s", row)
@@ -218,7 +218,7 @@ def many_rounds(count: int) -> Recording:
     return recorder.recording
 
 
-def test_a_report_of_very_many_rounds_shows_the_first_and_the_last_and_how_many_it_leaves_out() -> None:
+def test_report_of_many_rounds_shows_the_first_and_the_last() -> None:
     rows = [row.split() for row in Text(render(many_rounds(1000))).rows]
     rounds = [int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit() and "by" in row]
     assert rounds == [*range(1, MAX_ROWS + 1), *range(1000 - MAX_ROWS + 1, 1001)]
