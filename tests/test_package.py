@@ -185,8 +185,8 @@ def test_every_module_imports_without_extras_or_names_its_extra(core):
 EXAMPLE = ROOT / "examples" / "word_count.yaml"
 
 
-@pytest.mark.parametrize("cloud", ["local", "pool:url=http://127.0.0.1:9,application=wc"])
-def test_check_works_beside_a_pyspark_without_metadata(environment, cloud):
+def test_check_works_beside_a_pyspark_without_metadata(environment):
+    cloud = "pool:url=http://127.0.0.1:9,application=wc"
     result = environment(beside=("pyspark", "py4j"))(COMMAND, "check", EXAMPLE, "--cloud", cloud)
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
 
@@ -237,33 +237,39 @@ def test_report_and_explain_work_without_extras(core, tmp_path):
 
 
 NEEDS = {
-    "spark": ("from elastream import Autopilot", "Autopilot needs pyspark: pip install 'elastream[spark]'"),
-    "simulate": ("from elastream import simulate", "simulate needs numba: pip install 'elastream[simulate]'"),
-    "pool": (
-        "from elastream.clouds import Pool; Pool('http://127.0.0.1:9', application='wc').types",
-        "the connection to the pool needs httpx: pip install 'elastream[pool]'",
+    "from elastream import Autopilot": "Autopilot needs pyspark: pip install 'elastream[spark]'",
+    "from elastream import simulate": "simulate needs numba: pip install 'elastream[simulate]'",
+    "from elastream.clouds import Pool; Pool('http://127.0.0.1:9', application='wc').types": (
+        "the connection to the pool needs httpx: pip install 'elastream[pool]'"
     ),
-    "metrics": (
-        "from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",
-        "serving Prometheus metrics needs prometheus_client: pip install 'elastream[metrics]'",
+    "from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()": (
+        "serving Prometheus metrics needs prometheus_client: pip install 'elastream[metrics]'"
     ),
-    "tracing": (
-        "from elastream.observability.tracing import SpanObserver; SpanObserver()",
-        "tracing needs opentelemetry: pip install 'elastream[tracing]'",
+    "from elastream.observability.tracing import SpanObserver; SpanObserver()": (
+        "tracing needs opentelemetry: pip install 'elastream[tracing]'"
     ),
 }
+USE_EACH = """
+import json, sys
+said = []
+for code in json.loads(sys.argv[1]):
+    try:
+        exec(code)
+    except Exception as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
 
 
-@pytest.mark.parametrize(("code", "sentence"), NEEDS.values(), ids=NEEDS)
-def test_a_missing_extra_is_one_sentence(core, code, sentence):
-    result = core(code)
-    assert result.stderr.strip().splitlines()[-1].partition(": ")[2] == sentence
+def test_a_missing_extra_is_one_sentence(core):
+    result = core(USE_EACH, json.dumps([*NEEDS]))
+    assert json.loads(result.stdout) == [*NEEDS.values()], result.stderr
 
 
 ARBITER = "arbiter: {name: demo, listen: 127.0.0.1:8471, machines: {small: 1}}"
 
 
-@pytest.mark.parametrize("words", [["simulate", "x"], ["experiment", "visp"], ["manager", "arbiter.yaml"]])
+@pytest.mark.parametrize("words", [["experiment", "visp"], ["manager", "arbiter.yaml"]])
 def test_a_command_without_its_extra_is_one_sentence(core, words, tmp_path):
     (tmp_path / "arbiter.yaml").write_text(ARBITER)
     result = core(COMMAND, *(tmp_path / word if word.endswith(".yaml") else word for word in words))

@@ -26,7 +26,7 @@ def words(folder, **load):
     return flow.graph
 
 
-def test_a_policy_that_only_adds_instances_is_refused_where_no_query_can_have_more(tmp_path):
+def test_policy_that_only_adds_instances_needs_a_scalable_query(tmp_path):
     (tmp_path / "some.json").write_text('{"word": "a"}\n')
     with pytest.raises(ElastreamError, match="no operator of the dataflow can have more instances"):
         admit(words(tmp_path), settings(policy=QueueThreshold()))
@@ -88,7 +88,7 @@ def test_copies_of_no_state_are_refused(tmp_path):
         Autopilot(None, replicas=-1)  # type: ignore[arg-type]
 
 
-def test_fewer_fault_zones_than_copies_and_state_need_are_said_in_one_sentence():
+def test_too_few_fault_zones_are_said_in_one_sentence():
     racks = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
     assert doubts(1, racks, None, 8) == doubts(0, racks[:1], 8, 8) == ()
     (said,) = doubts(2, racks, None, 8)

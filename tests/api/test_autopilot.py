@@ -15,7 +15,6 @@ from elastream.policies.by_load import ByLoad
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import Leasing, attach
 from elastream.spark.jvm.capabilities import Capabilities, probe
-from elastream.spark.queries import watched
 from support.foreign_sessions import two_executors
 from support.waiting import wait_until
 
@@ -93,23 +92,13 @@ def test_a_number_of_hosts_that_makes_no_sense_is_said_at_once():
         Autopilot(None, period="often")
 
 
-def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, queries):
-    with Autopilot(spark, period=0.5, observe_only=True).watch() as pilot:
-        names = [f"{stage}#{n}" for stage in ("counts/aggregate0", "joined/join0") for n in range(PARTITIONS)]
-        wait_until(lambda: sorted(tasks(pilot)) == sorted(names))
-        assert set(tasks(pilot).values()) <= {"0", "1"}
-        observation = pilot.plant.observe()
-        assert observation.usable == ("h1", "h2")
-        assert len(observation.tasks) == 2 * PARTITIONS
-
-
 def test_only_the_queries_that_are_named_are_watched(spark, queries):
     with Autopilot(spark, period=0.5, observe_only=True).watch(queries[1]) as pilot:
         wait_until(lambda: tasks(pilot))
         assert [query.name for query in pilot.plant.queries.all] == ["joined"]
 
 
-def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_were(spark, queries, caplog):
+def test_partitions_land_where_the_policy_wants_and_settings_stay(spark, queries, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     before, runs, policy = settings_of(spark), [query.runId for query in queries], Swap({})
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
@@ -143,7 +132,7 @@ def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, 
         plant.close()
 
 
-def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_harm(spark, queries, tmp_path):
+def test_restarted_query_is_followed_and_a_failing_one_does_no_harm(spark, queries, tmp_path):
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
@@ -160,7 +149,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         again.stop()
 
 
-def test_an_executor_is_given_back_without_its_partitions_and_requested_again(spark, queries):
+def test_executor_without_partitions_is_given_back_and_requested_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
     plant = attach(spark, can, AutopilotSettings(max_hosts=2), Leasing(asks=can.asks, kinds=[ONE_SLOT]))
 
@@ -181,11 +170,8 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         plant.close()
 
 
-def test_it_ends_by_itself_with_its_query_and_says_where_its_recording_lies(
-    spark, queries, tmp_path, monkeypatch, caplog, capsys
-):
+def test_pilot_ends_with_its_query_and_says_where_its_recording_is(spark, queries, tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO, "elastream.autopilot")
-    monkeypatch.setattr(watched, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
     wait_until(lambda: tasks(pilot))

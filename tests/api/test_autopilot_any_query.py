@@ -93,11 +93,6 @@ def aggregated_in_rocksdb(spark):
     return records(spark).groupBy("k").agg(F.count("*").alias("n")), {"aggregate0"}
 
 
-def deduplicated_then_counted(spark):
-    rows = records(spark).withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
-    return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
-
-
 def twice_in_one_task(spark):
     """A key passes once until the watermark has left it behind, and is counted each time: both by the key, in one stage."""
     rows = records(spark).withWatermark("timestamp", "2 seconds").dropDuplicatesWithinWatermark(["k"])
@@ -162,12 +157,11 @@ def started(spark, tmp_path):
         pytest.param(with_transform_with_state, marks=pytest.mark.slow),
         pytest.param(with_state_in_pandas, marks=pytest.mark.slow),
         pytest.param(aggregated_in_rocksdb, marks=pytest.mark.slow),
-        pytest.param(deduplicated_then_counted, marks=pytest.mark.slow),
         pytest.param(joined_in_rocksdb, marks=pytest.mark.slow),
         twice_in_one_task,
     ],
 )
-def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_right(spark, started, build, caplog):
+def test_every_partition_lands_where_planned_and_counts_stay_right(spark, started, build, caplog):
     out, policy = [], Away()
     # One of them in a session beside, as a notebook's or a Connect client's is: all of the application are watched.
     beside = build is twice_in_one_task
@@ -263,7 +257,7 @@ def in_real_time(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_query_in_real_time_mode_is_left_alone_and_no_executor_is_taken_from_it(spark, started, in_real_time, caplog):
+def test_query_in_real_time_mode_keeps_its_executors(spark, started, in_real_time, caplog):
     out = []
     query, _ = started(aggregated_in_rocksdb, out)
     with Autopilot(spark, period=0.5, max_hosts=2, policy=Away()).watch() as pilot:
@@ -280,7 +274,7 @@ def test_a_query_in_real_time_mode_is_left_alone_and_no_executor_is_taken_from_i
 
 
 @pytest.mark.slow
-def test_a_query_that_has_found_nothing_to_do_for_long_is_known_all_the_same(spark, tmp_path):
+def test_query_that_was_idle_for_long_is_known(spark, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("\n".join(f"{n % 10}" for n in range(100)))
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")

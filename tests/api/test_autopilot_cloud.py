@@ -44,7 +44,7 @@ class OneMore(Policy):
         return Plan(tuple(MoveTask(task, observation.usable[-1], why="a test") for task in tasks))
 
 
-def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_on(spark, query, caplog):
+def test_host_joins_takes_a_partition_and_goes_while_the_query_runs(spark, query, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     with Autopilot(spark, period=0.5, policy=OneMore(), cloud=Local(TINY, max_hosts=2), max_hosts=2).watch(query) as pilot:
         wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
@@ -61,7 +61,7 @@ def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_o
     assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-def test_a_cloud_that_cannot_be_is_one_line_and_partitions_are_watched_all_the_same(spark, query, caplog):
+def test_cloud_that_cannot_be_is_one_line_and_partitions_are_watched(spark, query, caplog):
     small = HostType("small", cores=0.8, slots=1, memory=700.0)
     with Autopilot(spark, period=0.5, cloud=Local(small), max_hosts=2).watch(query) as pilot:
         wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == 2)
@@ -71,7 +71,7 @@ def test_a_cloud_that_cannot_be_is_one_line_and_partitions_are_watched_all_the_s
     assert warnings[0].startswith("hosts cannot be leased: an executor of this session takes")
 
 
-def test_the_next_autopilot_adopts_what_the_last_one_leased_of_a_provider_that_runs_on(spark, query, tmp_path):
+def test_next_autopilot_adopts_hosts_of_a_provider_that_runs_on(spark, query, tmp_path):
     (tmp_path / "hosts").mkdir()
     provider = join(Local(TINY, max_hosts=2), spark, tmp_path / "hosts")
     try:
@@ -89,7 +89,7 @@ def test_the_next_autopilot_adopts_what_the_last_one_leased_of_a_provider_that_r
         provider.close()
 
 
-def test_the_original_number_of_executors_is_brought_back_where_that_is_wanted(tmp_path):
+def test_original_number_of_executors_is_restored_on_request(tmp_path):
     with one_executor(tmp_path / "cluster", max_hosts=2) as (spark, cluster):
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
         counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")

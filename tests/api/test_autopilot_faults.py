@@ -59,7 +59,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
     return pilot
 
 
-def test_a_malformed_action_is_a_failed_plan_and_hosts_that_do_all_the_work_stay():
+def test_malformed_action_is_a_failed_plan_and_ends_no_host():
     pilot = piloted(Planned(SetParallelism("source", "3")))
     pilot._run()
     assert pilot.made.applied == []
@@ -102,7 +102,7 @@ def test_only_the_same_application_s_undone_actions_are_done(tmp_path, applicati
     assert [entry.state for entry in Journal(tmp_path / "journal.jsonl").entries] == states
 
 
-def test_a_folder_that_another_autopilot_writes_to_is_left_alone_and_the_queries_are_looked_after(tmp_path, caplog):
+def test_autopilot_works_without_a_folder_that_another_one_holds(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     with run_lock(RunDirectory(tmp_path)):
         pilot = piloted(Planned(LeaseHost("h3", "small")), folder=tmp_path)

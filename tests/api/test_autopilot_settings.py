@@ -71,7 +71,7 @@ class ConnectSession:
         raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name}")
 
 
-def test_a_session_of_spark_connect_is_left_alone_and_the_log_says_what_to_do(caplog, tmp_path):
+def test_session_of_spark_connect_is_left_alone_and_logged(caplog, tmp_path):
     pilot = Autopilot(ConnectSession(), folder=tmp_path / "run").watch()
     assert pilot.join(60)
     (record,) = caplog.records
@@ -94,14 +94,11 @@ NAN, INF = float("nan"), float("inf")
     [
         ({"target_latency": -1}, "target_latency: -1 is not a duration: it is negative"),
         ({"target_latency": NAN}, "target_latency: nan is not a duration: it is no number"),
-        ({"target_latency": [2]}, r"target_latency: \[2\] is not a duration"),
         ({"target_latency": True}, "target_latency: True is not a duration"),
         ({"target_latency": 0}, "target_latency is 0; it must be more than 0"),
-        ({"target_latency": INF}, "target_latency is inf; it must be more than 0"),
         ({"period": 0}, "period: 0 is no time from one observation to the next"),
         ({"retention": "abc"}, "retention: 'abc' is not a duration"),
         ({"max_hosts": "8"}, "max_hosts is '8'; it must be a whole number, or None"),
-        ({"max_hosts": 2.5}, "max_hosts is 2.5; it must be a whole number, or None"),
         ({"max_hosts": True}, "max_hosts is True; it must be a whole number, or None"),
         ({"replicas": "1"}, "replicas is '1'; it must be a whole number"),
         ({"registry": 5}, "registry is 5; it must be a registry of prometheus_client, or None"),
@@ -114,20 +111,15 @@ NAN, INF = float("nan"), float("inf")
             "a policy, .*: its 'plan' does not take 2 arguments",
         ),
         ({"cloud": Local}, r"cloud is the class Local; it must be an object, such as Local\(\)"),
-        ({"cloud": "local"}, r"cloud is 'local'; it must be a cloud, such as Local\(\)"),
         ({"host_type": "small"}, "host_type is 'small'; it must be a HostType, or None"),
         ({"prices": {"core_hour": 1}}, "prices is {'core_hour': 1}; it must be a PriceList, or None"),
         ({"scaling": {"max_hosts": 3}}, "scaling is {'max_hosts': 3}; it must be ScalingRules"),
-        ({"scaling": None}, "scaling is None; it must be ScalingRules"),
         ({"commits": "orders"}, r"commits is 'orders'; it must be a list of Kafka topics, kafka\(...\)"),
-        ({"commits": ["orders"]}, r"commits is 'orders'; it must be a list of Kafka topics, kafka\(...\)"),
         ({"observers": [3]}, "observers: 3 is no observer: it has no started, observed, decided, ended"),
         ({"observers": [Looks()]}, "observers: .* is no observer: it has no observed, decided, ended"),
         ({"observe_only": "no"}, "observe_only is 'no'; it must be True or False"),
         ({"folder": 3}, "folder is 3; it must be a path, or None"),
-        ({"events": 3}, "events is 3; it must be a path, or None"),
         ({"metrics_port": 99999}, "metrics_port is 99999; it must be a port, 0 to 65535"),
-        ({"metrics_port": "9400"}, "metrics_port is '9400'; it must be a port, 0 to 65535"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

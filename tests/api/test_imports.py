@@ -7,7 +7,7 @@ import sys
 import pytest
 
 MAX_MODULES = 150
-ABSENT = [
+ABSENT = {
     "cel_expr_python",
     "jinja2",
     "pandas",
@@ -28,7 +28,7 @@ ABSENT = [
     "elastream.spark.dataflow.sources",
     "elastream.spark.queries.compiled",
     "elastream.spark.queries.compiler",
-]
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,5 @@ def test_autopilot_loads_a_bounded_part_of_the_package(modules):
     assert len(own) <= MAX_MODULES
 
 
-@pytest.mark.parametrize("name", ABSENT)
-def test_autopilot_does_not_load(name, modules):
-    assert name not in modules
+def test_autopilot_loads_nothing_that_it_does_not_need(modules):
+    assert not modules & ABSENT

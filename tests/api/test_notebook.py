@@ -42,7 +42,7 @@ with shown(example_context().graph, directory, CommandSettings(cloud=None, show=
 """
 
 
-def test_a_notebook_shows_a_run_in_one_output_and_its_result_with_figures_curves_and_report(tmp_path):
+def test_notebook_shows_a_run_in_one_output_and_its_result(tmp_path):
     shown, result, frames = carried_out(
         tmp_path,
         SHOWN.format(show=True),
@@ -66,7 +66,7 @@ def test_a_notebook_shows_a_run_in_one_output_and_its_result_with_figures_curves
 
 
 @pytest.mark.slow
-def test_show_false_shows_nothing_in_a_notebook_and_writes_the_report_all_the_same(tmp_path):
+def test_show_false_shows_nothing_and_writes_the_report(tmp_path):
     (outputs,) = carried_out(tmp_path, SHOWN.format(show=False))
     assert outputs == []
     assert (tmp_path / "runs/word_count-1/report.html").exists()

@@ -41,7 +41,7 @@ print("COUNTS", json.dumps({"equal": counted == expected, "words": expected.tota
 """
 
 
-def test_a_keyed_dataflow_runs_across_regions_counts_exactly_and_grows_in_the_preferred_one(tmp_path):
+def test_keyed_dataflow_across_regions_counts_exactly_and_grows(tmp_path):
     program = tmp_path / "far.py"
     program.write_text(PROGRAM.replace("OUT", repr(str(tmp_path / "out"))))
     process = subprocess.Popen(

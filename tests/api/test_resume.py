@@ -116,7 +116,7 @@ def assert_exact(run: Path) -> None:
     assert ending.facts["left out"] == LEFT_OUT
 
 
-def test_a_run_killed_by_sigkill_goes_on_with_its_state_offsets_results_and_leases(tmp_path):
+def test_run_killed_by_sigkill_goes_on_with_all_that_it_had(tmp_path):
     process = start(tmp_path, str(program(tmp_path)))
     kill_after(process, tmp_path, batches=2)
     (run,) = (tmp_path / "runs").iterdir()
@@ -171,7 +171,7 @@ def test_a_document_goes_on_alike_and_a_changed_one_is_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_driver_killed_again_and_again_at_random_times_loses_and_doubles_nothing(tmp_path, seed):
+def test_driver_killed_again_and_again_loses_and_doubles_nothing(tmp_path, seed):
     chance = random.Random(seed)
     process = start(tmp_path, str(program(tmp_path)))
     for _ in range(3):

@@ -6,7 +6,7 @@ from elastream.api.run import _interrupts_unlogged, _logged
 from elastream.recording.directory import RunDirectory
 
 
-def test_faults_of_a_run_are_in_its_log_with_their_tracebacks_and_not_on_the_terminal(tmp_path, capfd):
+def test_faults_of_a_run_are_in_its_log_and_not_on_the_terminal(tmp_path, capfd):
     path = RunDirectory(tmp_path).log
     log = logging.getLogger("elastream.control.loop")
     with _logged(path):
@@ -29,7 +29,7 @@ def test_a_run_without_faults_has_no_log(tmp_path):
     assert not (tmp_path / "run.log").exists()
 
 
-def test_a_signal_while_spark_answers_leaves_no_traceback_of_py4j_and_other_faults_are_told(caplog):
+def test_signal_while_spark_answers_leaves_no_traceback_of_py4j(caplog):
     with _interrupts_unlogged():
         for error in (KeyboardInterrupt(), OSError("gone")):
             try:

@@ -2,7 +2,7 @@
 
 from _soak import LEASE_EVERY, soak
 
-BATCHES = 300
+BATCHES = 150
 
 
 def test_thirty_days_leave_results_figures_and_few_files(tmp_path):

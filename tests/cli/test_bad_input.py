@@ -79,7 +79,6 @@ def emptied() -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [(unreadable, ("two.txt", "UTF-8")), (emptied, ("books",))],
-    ids=["a text that is not UTF-8", "an empty input directory"],
 )
 def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tuple[str, ...]) -> None:
     spoil()
@@ -90,29 +89,14 @@ def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tu
     ("cloud", "named"),
     [
         ("Local(HostType('cheap', cores=1, memory=2000, price=-1))", ("'cheap'", "negative price")),
-        ("Local(HostType('void', cores=0, memory=2000))", ("'void'", "no core")),
         ("Local(host_type='enormous')", ("'enormous'", "small")),
         ("Local(), ports=range(7077, 7078)", ("ports", "two")),
         ("Pool('http://127.0.0.1:9', 'words')", ("no pool answers at http://127.0.0.1:9",)),
         ("Pool('nowhere', 'words')", ("nowhere",)),
-        ("Pool('http://127.0.0.1:9', 'words', priority=0)", ("'words'", "priority 0")),
     ],
 )
 def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> None:
     refused(run(program(cloud=cloud)), *named)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (("str.split, returns", "nowhere, returns"), ("nowhere", "job.py:10")),
-        (('name="split"', 'name="lines"'), ("two operators", "'lines'")),
-        (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:10",)),
-    ],
-    ids=["a missing function", "two operators of one name", "no such method"],
-)
-def test_a_program_with_a_mistake_is_reported_with_its_place(change: tuple[str, str], named: tuple[str, ...]) -> None:
-    refused(run(program().replace(*change)), *named)
 
 
 def test_no_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -148,14 +132,6 @@ def _written(text: str) -> Path:
         (["nothing"], ("nothing", "visp")),
         (["visp", "--moves", "1,4"], ("visp", "moves")),
         (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),
-        (["nstorm", "--moves", "few"], ("1 to 16", "few")),
-    ],
-    ids=[
-        "a plant that the experiment has no form for",
-        "an experiment that there is not",
-        "a part that the experiment has not",
-        "more tasks than there are",
-        "no number",
     ],
 )
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
@@ -168,7 +144,7 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
         assert name in result.output
 
 
-def test_without_the_package_of_experiments_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastream.evaluation.experiments.installed", dict)
     result = CliRunner().invoke(app, ["experiment", "visp"])
     assert result.exit_code == 2
@@ -217,19 +193,10 @@ def with_document(*command: str, **changed: str) -> Result:
     [
         ({"cores": "64"}, ("flow.yaml:6: operators.parse.cores:", "no host type")),
         ({"target": "50ms", "cost": "200ms"}, ("flow.yaml:3: target_latency:", "no number of hosts can keep that")),
-        ({"target": "0s"}, ("flow.yaml:3: target_latency:", "above 0")),
         ({"load": "{ramp: {from: 5/s}}"}, ("flow.yaml:5: operators.payments.load:", "'to'")),
-        ({"cost": "2 parsecs"}, ("flow.yaml:6: operators.parse.cost:", "2 parsecs")),
-    ],
-    ids=[
-        "hosts that fit no operator",
-        "a target that no number of hosts keeps",
-        "no target",
-        "half a load",
-        "a wrong unit",
     ],
 )
-def test_a_document_that_cannot_work_is_refused_by_every_command_with_its_field(
+def test_every_command_names_the_field_of_a_document_that_cannot_work(
     command: str, changed: dict[str, str], named: tuple[str, ...]
 ) -> None:
     refused(with_document(command, **changed), *named)
@@ -250,30 +217,6 @@ def test_a_gap_in_a_recorded_load_names_what_the_command_line_takes() -> None:
     assert "440 records in 4.0 min" in result.output
 
 
-PLANNED = """
-dataflow: planned
-target_latency: 20s
-operators:
-  s: {{source: simulated, load: {{constant: {{rate: 20/s, lasts: 2min}}}}}}
-  {work}
-  out: {{from: {last}, sink: simulated}}
-host_types:
-  small: {{cores: 1, memory: 2 GB, price: 0.04, btu: 1h}}
-policy: {policy}
-"""
-
-
-@pytest.mark.parametrize("command", ["check", "simulate"])
-@pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
-def test_what_a_simulation_can_scale_is_the_same_for_every_command(command: str, policy: str) -> None:
-    def said(work: str, last: str) -> Result:
-        Path("planned.yaml").write_text(PLANNED.format(work=work, last=last, policy=policy))
-        return CliRunner().invoke(app, [command, "planned.yaml"])
-
-    assert said("work: {from: s, cost: 1ms, cores: 0.5}", "work").exit_code == 0
-    refused(said("", "s"), "no operator of the dataflow can have more instances")
-
-
 def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:
     result = with_document("check", cost="5ms")
     assert result.exit_code == 0
@@ -292,7 +235,6 @@ def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:
         ("instance_type,usd_per_hour,vcpu,memory_gib\nm1,0.1,1,2 GB\n", ("line 2: memory_gib of 'm1' is '2 GB'",)),
         ("instance_type,usd_per_hour,vcpu,memory_gib\nm2,0.1,1,2\n", ("no host type 'm1'",)),
     ],
-    ids=["empty", "no price", "negative", "not a number", "a unit", "without the host"],
 )
 def test_a_price_list_that_cannot_be_used_names_line_and_column(lines: str, named: tuple[str, ...]) -> None:
     Path("prices.csv").write_text(lines)

@@ -123,7 +123,7 @@ def one_sentence(path: Path, result: Result) -> None:
 IN_ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 
 
-@settings(IN_ONE_FOLDER, max_examples=examples(300))
+@settings(IN_ONE_FOLDER, max_examples=examples(100))
 @given(documents())
 def test_check_agrees_with_compiling_and_simulating(tmp_path: Path, document: dict[str, Any]) -> None:
     path = tmp_path / "any.yaml"
@@ -136,7 +136,7 @@ def test_check_agrees_with_compiling_and_simulating(tmp_path: Path, document: di
         assert "no number of hosts can keep that" in result.stderr, (path.read_text(), result.stderr)
 
 
-@settings(IN_ONE_FOLDER, max_examples=examples(600))
+@settings(IN_ONE_FOLDER, max_examples=examples(150))
 @given(documents(), st.data())
 def test_a_document_with_a_mistake_is_one_sentence(tmp_path: Path, document: dict[str, Any], data: st.DataObject) -> None:
     path = tmp_path / "any.yaml"

@@ -176,7 +176,7 @@ for observer in options.observers:
 
 @pytest.mark.parametrize(
     ("why", "limit", "status"),
-    [("on request", "1min", 130), ("its limit of 60 s was reached", "1min", 0), ("on request", None, 130)],
+    [("on request", None, 130), ("its limit of 60 s was reached", "1min", 0)],
 )
 def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, limit: str | None, status: int) -> None:
     extra = ["--limit", limit] if limit else []
@@ -184,67 +184,35 @@ def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, l
     assert result.exit_code == status
 
 
-def test_a_program_s_own_exit_status_is_kept() -> None:
-    assert call("run", program("sys.exit(7)")).exit_code == 7
-
-
-def test_a_program_sees_itself_as_the_main_module_with_its_neighbours() -> None:
+def test_program_is_the_main_module_and_has_its_own_exit_status() -> None:
     write("neighbour.py", "answer = 42\n")
-    after = "import neighbour; print(__name__, neighbour.answer, sys.argv)"
-    assert "__main__ 42 ['job.py']" in call("run", program(after)).stdout
+    result = call("run", program("import neighbour; print(__name__, neighbour.answer, sys.argv); sys.exit(7)"))
+    assert "__main__ 42 ['job.py']" in result.stdout
+    assert result.exit_code == 7
 
 
-BROKEN = {
-    "a syntax error": ("x = (\n", "elastream: broken.py:1: SyntaxError: '(' was never closed\n"),
-    "a missing package": (
-        "\nimport nowhere_to_be_found\n",
-        "elastream: broken.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'\n",
-    ),
-    "an error of its own": (
-        "def f():\n    return 1 / 0\n\nf()\n",
-        "elastream: broken.py:2: ZeroDivisionError: division by zero\n",
-    ),
-    "an error in the standard library": (
-        "import json\njson.loads('')\n",
-        "elastream: broken.py:2: JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n",
-    ),
-    "a wrong argument": (
-        "from elastream import Dataflow, io\nDataflow('f').source(io.text_files('x')).map(str)\n",
-        "elastream: broken.py:2: TypeError: Stream.map() missing 1 required keyword-only argument: 'returns'\n",
-    ),
-    "a mistake in the dataflow": (
-        "from elastream.loads import ramp\n\nramp('5 parsecs', '7/s', over='1s')\n",
-        "elastream: broken.py:3: '5 parsecs' is not a rate: write it per s, min or h, such as '550/s'\n",
-    ),
-    "no dataflow": (
-        "x = 1\n",
-        "elastream: broken.py runs no dataflow: call run(flow, cloud=...) in it\n",
-    ),
-    "a dataflow that is not run": (
-        "from elastream import Dataflow\nmine = Dataflow('words')\n",
-        ("elastream: broken.py declares the dataflow 'words' but does not run it: "
-        "end it with run(mine, cloud=Local())\n"),
-    ),
-    "two dataflows that are not run": (
-        "from elastream import Dataflow\na, b = Dataflow('a'), Dataflow('b')\n",
-        "elastream: broken.py declares 2 dataflows (a, b) but runs none: call run(flow, cloud=...) in it\n",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "sentence"), BROKEN.values(), ids=BROKEN)
-def test_a_program_that_fails_is_one_sentence_with_file_and_line(text: str, sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = (\n", ":1: SyntaxError: '(' was never closed"),
+        ("def f():\n    return 1 / 0\n\nf()\n", ":2: ZeroDivisionError: division by zero"),
+        ("import json\njson.loads('')\n", ":2: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ("from elastream.loads import ramp\n\nramp('5 parsecs', '7/s', over='1s')\n", ":3: '5 parsecs' is not a rate: "),
+        ("x = 1\n", " runs no dataflow: call run(flow, cloud=...) in it"),
+        (
+            "from elastream import Dataflow\nmine = Dataflow('words')\n",
+            " declares the dataflow 'words' but",
+        ),
+        (
+            "from elastream import Dataflow\na, b = Dataflow('a'), Dataflow('b')\n",
+            " declares 2 dataflows (a, b) but",
+        ),
+    ],
+)
+def test_a_program_that_fails_is_one_sentence_with_file_and_line(text: str, said: str) -> None:
     result = call("run", write("broken.py", text))
-    assert (result.exit_code, re.sub(r"rate: .*", "rate: write it per s, min or h, such as '550/s'", result.stderr)) == (
-        2,
-        sentence,
-    )
-
-
-def test_an_error_in_a_module_of_the_user_s_names_that_module() -> None:
-    write("helper.py", "\n\nraise ValueError('no such thing')\n")
-    result = call("run", write("broken.py", "import helper\n"))
-    assert (result.exit_code, result.stderr) == (2, "elastream: helper.py:3: ValueError: no such thing\n")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"elastream: broken.py{said}")
 
 
 def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
@@ -283,9 +251,6 @@ def test_a_report_is_written_beside_the_recording(recorded: Path) -> None:
     result = call("report", recorded)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"report  {recorded}/report.html")
     assert (recorded / "report.html").exists()
-
-
-def test_a_report_of_a_recording_s_file_goes_where_it_is_wanted(recorded: Path) -> None:
     assert call("report", recorded / "recording.jsonl", "-o", "out.html").exit_code == 0
     assert Path("out.html").exists()
 
@@ -316,7 +281,7 @@ def test_explain_tells_why_a_proposal_was_refused_and_why_nothing_was_done(recor
     assert "nothing: within its thresholds" in call("explain", recorded, "--round", "1").stdout
 
 
-def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -> None:
+def test_explain_tells_refusals_and_remarks_of_managers() -> None:
     recorder = Recorder(Path("runs/managers-1"))
     play(recorder, end=False)
     refused = (
@@ -333,23 +298,10 @@ def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -
     assert listed.count("infrastructure manager: west has room; every host is full") == 1, "told again"
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
-        (None, "manager.yaml cannot be read: No such file"),
-        ("region: {name: east}", "manager.yaml:1: region.arbiter: is missing"),
-        (
-            "arbiter: {name: a, token_file: t, machines: {small: 1}}",
-            "t cannot be read: No such file",
-        ),
-    ],
-)
-def test_a_manager_that_cannot_be_is_one_sentence(document: str | None, said: str) -> None:
-    if document is not None:
-        Path("manager.yaml").write_text(document)
+def test_a_manager_that_cannot_be_is_one_sentence() -> None:
     result = call("manager", "manager.yaml")
-    assert result.exit_code == 2
-    assert said in result.stderr
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "manager.yaml cannot be read: No such file" in result.stderr
 
 
 def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
@@ -366,16 +318,6 @@ def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
     assert all("alarms" not in call("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
 
 
-def test_explain_shows_the_traceback_of_what_raised_in_a_round() -> None:
-    recorder = Recorder(Path("runs/faults-1"))
-    recorder.started(example_header())
-    fault = Fault("policy mine", "policy mine failed: KeyError: 'x'", "Traceback:\n  in plan")
-    recorder.decided(Decision(1, 2.0, "mine", note=fault.said, faults=(fault,)))
-    told = call("explain", "runs/faults-1", "--round", "1").stdout
-    assert "nothing: policy mine failed: KeyError: 'x'" in told
-    assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
-
-
 def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
     recorder = Recorder(Path("runs/lacking-1"))
     recorder.started(example_header())
@@ -388,13 +330,16 @@ def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
     assert "\n  cannot size: processed rate of 'lines' unknown for 15 s\n" in told
 
 
-def test_explain_lists_rounds_that_failed_and_the_newest_metrics() -> None:
+def test_explain_lists_and_shows_rounds_that_failed_and_the_newest_metrics() -> None:
     recorder = Recorder(Path("runs/faults-2"))
     recorder.started(example_header())
     seen = next(event for event in example_events() if isinstance(event, Observation))
     recorder.observed(replace(seen, latency_basis={"lines": Basis.BOUND}))
-    recorder.decided(Decision(1, 2.0, "mine", faults=(Fault("policy mine", "policy mine failed: KeyError: 'x'", "T"),)))
+    fault = Fault("policy mine", "policy mine failed: KeyError: 'x'", "Traceback:\n  in plan")
+    recorder.decided(Decision(1, 2.0, "mine", faults=(fault,)))
     recorder.decided(Decision(2, 4.0, "mine"))
+    told = call("explain", "runs/faults-2", "--round", "1").stdout
+    assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
     told = " ".join(call("explain", "runs/faults-2").stdout.split())
     assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
     assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
@@ -425,7 +370,7 @@ VALID = "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 quer
 
 
 @pytest.mark.usefixtures("books")
-def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simulation_need() -> None:
+def test_check_shows_what_a_run_and_a_simulation_need() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
     simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
@@ -447,7 +392,7 @@ run(flow, cloud=None)
 """
 
 
-def test_a_program_that_names_no_cloud_can_be_checked_and_is_refused_where_it_is_to_run() -> None:
+def test_program_without_a_cloud_can_be_checked_and_not_run() -> None:
     file = write("cloudless.py", CLOUDLESS)
     assert call("check", file).exit_code == 0
     refused = call("run", file)
@@ -460,43 +405,6 @@ def test_check_refuses_what_a_run_would_refuse() -> None:
         2,
         "elastream: flow.yaml:3: operators.lines.source: there is no file or folder books\n",
     )
-
-
-def test_check_names_file_line_and_field_of_a_mistake() -> None:
-    result = call("check", write("flow.yaml", DOCUMENT.replace("from: lines", "from: line")))
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "elastream: flow.yaml:4: operators.words.from: there is no operator 'line', did you mean 'lines'?\n",
-    )
-
-
-def test_check_builds_the_policy_of_a_document() -> None:
-    result = call("check", write("flow.yaml", DOCUMENT + "policy: {threshold: {scale_uot: 1}}\n"))
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "elastream: flow.yaml:6: policy.threshold.scale_uot: there is no such parameter, did you mean 'scale_out'?\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("source", "policy", "said"),
-    [
-        ("{kafka: lines}", "e2df", []),
-        ("{kafka: lines}", "threshold", []),
-        ("{records: [{value: a}], schema: value string}, load: {constant: 1/s}", "e2df", []),
-    ],
-)
-def test_check_names_the_metrics_that_a_policy_needs_and_will_not_have(source: str, policy: str, said: list[str]) -> None:
-    text = f"""
-dataflow: latency
-operators:
-  lines: {{source: {source}}}
-  out: {{from: lines, sink: simulated}}
-policy: {policy}
-"""
-    result = call("check", write("flow.yaml", text))
-    assert result.exit_code == 0, result.output
-    assert [line for line in result.stdout.splitlines() if line.startswith("policy ")] == said
 
 
 def test_a_document_without_a_cloud_cannot_be_run() -> None:

@@ -108,9 +108,7 @@ def test_guards_that_are_set_are_in_force_from_the_next_round_on(tmp_path: Path)
         (None, "FILE cannot be read: No such file or directory"),
     ],
 )
-def test_guards_that_do_not_fit_the_run_are_refused_in_one_sentence_and_it_is_unharmed(
-    tmp_path: Path, guards: str | None, said: str
-) -> None:
+def test_guards_that_do_not_fit_are_refused_and_the_run_is_unharmed(tmp_path: Path, guards: str | None, said: str) -> None:
     file, results = tmp_path / "guards.yaml", []
     if guards is not None:
         file.write_text(guards)
@@ -148,7 +146,7 @@ def test_a_run_that_has_ended_or_died_takes_no_guards(tmp_path: Path) -> None:
     assert len(GuardLog(folder / "guards.jsonl").versions) == 1
 
 
-def test_what_guards_came_to_is_shown_with_versions_values_and_ages_of_signals(tmp_path: Path) -> None:
+def test_guards_are_shown_with_versions_values_and_ages_of_signals(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     def later(now: float) -> None:

@@ -42,7 +42,7 @@ def test_a_run_is_paused_and_goes_on(tmp_path):
     assert "was not paused" in invoke("unpause", tmp_path).output
 
 
-def test_of_a_run_that_has_ended_it_is_said_that_there_is_nothing_left_to_pause(tmp_path):
+def test_pausing_a_run_that_has_ended_says_so(tmp_path):
     directory = folder(tmp_path)
     Loop(FakePlant(), Grows(), limit=8.0, observers=[Recorder(directory.recording)]).run()
     assert f"{tmp_path} is paused" in (said := invoke("pause", tmp_path).output)

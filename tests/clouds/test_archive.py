@@ -28,7 +28,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def archive(made, tmp_path):
     """A copy of it, to do harm to."""
-    return ClassArchive(made.java, shutil.copytree(made.folder, tmp_path / "key"))
+    return ClassArchive(made.java, shutil.copytree(made.folder, tmp_path / "java-classes" / "key"))
 
 
 def starts(java, link):
@@ -39,10 +39,6 @@ def starts(java, link):
 def truncate(archive):
     with archive.file.open("r+b") as file:
         file.truncate(archive.file.stat().st_size // 2)
-
-
-def garble(archive):
-    archive.file.write_bytes(b"\xaa" * archive.file.stat().st_size)
 
 
 def garble_the_middle(archive):
@@ -68,20 +64,15 @@ def test_java_starts_with_an_archive_that_was_made(archive, tmp_path):
     assert starts(archive.java, tmp_path / "link")
 
 
-@pytest.mark.parametrize("harm", [truncate, garble, garble_the_middle, lose_the_manifest, change_java])
-def test_a_damaged_archive_or_one_of_another_java_is_ignored_with_one_warning_and_made_anew(
-    harm, archive, tmp_path, caplog
-):
+@pytest.mark.parametrize("harm", [truncate, garble_the_middle, lose_the_manifest, change_java])
+def test_damaged_or_foreign_archive_is_ignored_with_one_warning(harm, archive, tmp_path, caplog):
     harm(archive)
     with caplog.at_level(logging.WARNING):
         assert not archive.link(tmp_path / "link")
         assert not archive.link(tmp_path / "link")
     assert len(caplog.messages) == 1
     assert str(archive.file) in caplog.text
-    assert starts(archive.java, tmp_path / "link")
-    (tmp_path / "some.lst").write_text("java/lang/Object\n")
-    assert archive.make([tmp_path / "some.lst"]) == ""
-    assert archive.link(tmp_path / "link")
+    assert not archive.folder.exists(), "the next one is made there"
 
 
 def test_without_an_archive_the_one_that_comes_with_java_is_used(tmp_path, caplog):
@@ -99,28 +90,21 @@ def test_only_one_process_makes_an_archive_at_a_time(made, tmp_path):
     assert not (tmp_path / "key").exists()
 
 
-def test_what_a_maker_that_was_ended_leaves_is_no_archive_and_is_cleared_by_the_next(archive):
-    left = archive.folder.parent / "making-1234"
-    shutil.copytree(archive.folder, left)
-    shutil.rmtree(archive.folder)
+def test_making_an_archive_clears_leftovers(archive, tmp_path):
+    classes, homes = archive.folder.parent, tmp_path / module.HOMES
+    unfinished = classes / "making-1234"
+    archive.folder.rename(unfinished)
     assert not archive.usable()
-    (left / "again.lst").write_text("java/lang/Object\n")
-    some = shutil.copy(left / "again.lst", archive.folder.parent / "some.lst")
-    assert archive.make([some]) == ""
-    assert archive.usable()
-    assert not left.exists()
-
-
-def test_archives_of_environments_that_are_gone_go_when_one_is_made(archive, tmp_path):
     for name, home in (("gone", tmp_path / "nowhere"), ("there", tmp_path)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manifest.json").write_text(json.dumps({"spark_home": str(home)}))
-    shutil.rmtree(archive.folder)
+        (classes / name).mkdir()
+        (classes / name / "manifest.json").write_text(json.dumps({"spark_home": str(home)}))
+        (homes / name).mkdir(parents=True)
+        (homes / name / "jars").symlink_to(home)
     (tmp_path / "some.lst").write_text("java/lang/Object\n")
     assert archive.make([tmp_path / "some.lst"]) == ""
     assert archive.usable()
-    assert not (tmp_path / "gone").exists()
-    assert (tmp_path / "there").exists()
+    assert [each.exists() for each in (unfinished, classes / "gone", homes / "gone")] == [False] * 3
+    assert [each.exists() for each in (classes / "there", homes / "there")] == [True] * 2
 
 
 def test_a_java_that_cannot_make_one_is_quoted_and_leaves_nothing(tmp_path):
@@ -134,14 +118,11 @@ def test_a_java_that_cannot_make_one_is_quoted_and_leaves_nothing(tmp_path):
     assert archive_for(java) is None
 
 
-def test_the_name_of_an_archive_changes_with_java_jars_and_options(monkeypatch):
-    java = find_java()
-    before = archive_for(java).folder
-    assert archive_for(java).folder == before
-    for name, value in {"SMALL_JVM": ("-Xmx1g",), "FORMAT": 0, "class_path": lambda: "elsewhere/*"}.items():
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, value)
-            assert archive_for(java).folder != before
+def test_the_name_of_an_archive_changes_with_the_class_path(monkeypatch, tmp_path):
+    before = archive_for(find_java()).folder.name
+    assert archive_for(find_java()).folder.name == before
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where the link to the jars is
+    assert archive_for(find_java()).folder.name != before
 
 
 def test_recorded_lists_are_joined_without_what_was_being_written(tmp_path):
@@ -151,14 +132,11 @@ def test_recorded_lists_are_joined_without_what_was_being_written(tmp_path):
     assert merge_lists([first, second, tmp_path / "gone"]) == ["java/lang/Object", "@lambda-proxy a b", "other/One"]
 
 
-def test_a_folder_that_java_could_not_be_told_of_is_done_without_an_archive(tmp_path):
-    assert Classes(find_java(), tmp_path / "10:30").options(Path(RECORDED)) == ()
-
-
-def test_a_file_system_without_links_is_done_without_an_archive(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_have_the_link_does_without_an_archive(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError("no links here")
 
+    assert Classes(find_java(), tmp_path / "10:30").options(Path(RECORDED)) == (), "a path that Java's options cannot have"
     monkeypatch.setattr(Path, "symlink_to", refuse)
     assert Classes(find_java(), tmp_path).options(Path(RECORDED)) == ()
 
@@ -183,9 +161,7 @@ def no_room(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", [no_folder, no_room])
-def test_a_cache_that_cannot_be_written_or_is_full_is_said_once_and_nothing_is_recorded(
-    harm, tmp_path, monkeypatch, caplog
-):
+def test_full_or_read_only_cache_warns_once_and_records_nothing(harm, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     harm(tmp_path / "cache", monkeypatch)
     classes = Classes(find_java(), tmp_path)
@@ -217,14 +193,3 @@ def test_where_no_links_can_be_spark_s_own_home_is_used(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert linked_home() == spark_home()
-
-
-def test_links_to_an_environment_that_is_gone_go_when_an_archive_is_made(made, tmp_path):
-    (gone := tmp_path / module.HOMES / "gone").mkdir(parents=True)
-    (gone / "jars").symlink_to(tmp_path / "removed")
-    (there := tmp_path / module.HOMES / "there").mkdir()
-    (there / "jars").symlink_to(tmp_path)
-    (tmp_path / "some.lst").write_text("java/lang/Object\n")
-    assert ClassArchive(made.java, tmp_path / "java-classes" / "key").make([tmp_path / "some.lst"]) == ""
-    assert not gone.exists()
-    assert there.exists()

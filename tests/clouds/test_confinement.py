@@ -27,7 +27,7 @@ V2_MOUNTS = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw
 
 
 class TestWhereGroupsCanBeMade:
-    def test_two_trees_of_version_1_are_found_and_preferred_to_an_empty_version_2(self):
+    def test_two_trees_of_version_1_are_preferred_to_an_empty_version_2(self):
         found = list(mounted_cgroups(V1_MOUNTS, "2:cpuacct:/\n1:cpu:/\n0::/\n"))
         assert found == [CgroupV1(Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpuacct"))]
 
@@ -43,7 +43,7 @@ class TestWhereGroupsCanBeMade:
         found = list(mounted_cgroups(mounts, "2:cpuacct:/docker/abc/job\n1:cpu:/docker/abc/job\n"))
         assert found == [CgroupV1(Path("/sys/fs/cgroup/cpu/job"), Path("/sys/fs/cgroup/cpuacct/job"))]
 
-    def test_in_version_2_every_group_above_the_own_one_is_a_candidate_nearest_first(self):
+    def test_in_version_2_groups_above_are_candidates_nearest_first(self):
         found = list(mounted_cgroups(V2_MOUNTS, "0::/user.slice/session-1.scope\n"))
         assert found == [CgroupV2(Path("/sys/fs/cgroup/user.slice")), CgroupV2(Path("/sys/fs/cgroup"))]
 
@@ -64,7 +64,7 @@ class TestWhereGroupsCanBeMade:
         find_cgroups("x", iter([CgroupV2(tmp_path)]))
         assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
 
-    def test_version_2_leaves_a_group_alone_that_hands_the_cpu_controller_on_already(self, tmp_path):
+    def test_version_2_leaves_a_group_alone_that_hands_the_cpu_on_already(self, tmp_path):
         (tmp_path / "cgroup.subtree_control").write_text("cpuset cpu memory")
         find_cgroups("x", iter([CgroupV2(tmp_path)]))
         assert (tmp_path / "cgroup.subtree_control").read_text() == "cpuset cpu memory"
@@ -73,7 +73,7 @@ class TestWhereGroupsCanBeMade:
 class TestWhatIsWritten:
     """The kernel's files, stood in for by plain ones in a folder."""
 
-    def test_version_1_sets_and_lifts_a_quota(self, tmp_path):
+    def test_version_1_sets_a_quota_reads_nanoseconds_and_joins_both_trees(self, tmp_path):
         group = CgroupV1(tmp_path / "cpu", tmp_path / "cpuacct")
         for tree in ("cpu", "cpuacct"):
             (tmp_path / tree).mkdir()
@@ -83,28 +83,18 @@ class TestWhatIsWritten:
         assert (tmp_path / "cpu/h1/cpu.cfs_quota_us").read_text() == "50000"
         group.limit("h1", None)
         assert (tmp_path / "cpu/h1/cpu.cfs_quota_us").read_text() == "-1"
-
-    def test_version_1_reads_nanoseconds_and_joins_both_trees(self, tmp_path):
-        group = CgroupV1(tmp_path / "cpu", tmp_path / "cpuacct")
-        for tree in ("cpu", "cpuacct"):
-            (tmp_path / tree).mkdir()
-        group.create("h1")
         (tmp_path / "cpuacct/h1/cpuacct.usage").write_text("2500000000\n")
         assert group.cpu_seconds("h1") == 2.5
         group.join("h1")
         assert [(tmp_path / tree / "h1/cgroup.procs").read_text() for tree in ("cpu", "cpuacct")] == ["0", "0"]
 
-    def test_version_2_sets_and_lifts_a_quota_in_one_file(self, tmp_path):
+    def test_version_2_sets_a_quota_and_reads_microseconds_and_members(self, tmp_path):
         group = CgroupV2(tmp_path)
         group.create("h1")
         group.limit("h1", 1.5)
         assert (tmp_path / "h1/cpu.max").read_text() == "150000 100000"
         group.limit("h1", None)
         assert (tmp_path / "h1/cpu.max").read_text() == "max 100000"
-
-    def test_version_2_reads_microseconds_and_its_members(self, tmp_path):
-        group = CgroupV2(tmp_path)
-        group.create("h1")
         (tmp_path / "h1/cpu.stat").write_text("usage_usec 1250000\nuser_usec 1000000\nsystem_usec 250000\nnr_periods 0\n")
         (tmp_path / "h1/cgroup.procs").write_text("17\n23\n")
         assert group.cpu_seconds("h1") == 1.25
@@ -121,14 +111,14 @@ class TestWhatIsWritten:
         assert not CgroupV2(tmp_path).remove("h1")
 
     @given(st.floats(0.001, 512))
-    def test_a_quota_is_never_below_what_the_kernel_takes_and_within_rounding_of_what_was_asked(self, cores):
+    def test_quota_is_the_requested_one_and_never_below_the_kernels_least(self, cores):
         assert quota(cores) >= 1000
         if cores >= 0.01:
             assert quota(cores) / PERIOD == pytest.approx(cores, abs=1 / PERIOD)
 
 
 class TestWhatAProcessMayUse:
-    def test_the_least_quota_of_the_groups_that_hold_it_counts_in_either_version(self, tmp_path):
+    def test_the_least_quota_of_its_groups_counts_in_either_version(self, tmp_path):
         for name, text in (("inner", "max 100000"), ("outer", "150000 100000")):
             (tmp_path / name).mkdir()
             (tmp_path / name / "cpu.max").write_text(text)

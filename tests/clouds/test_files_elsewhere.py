@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from elastream.cli.app import app
 from elastream.recording.paths import RemotePath, names_in
 from support.clusters import PROGRAMS, hdfs
 from support.waiting import wait_until
@@ -77,11 +79,12 @@ def begun(runs):
 
 
 @pytest.mark.parametrize("words", [[PROGRAM], ["--resume", "hdfs://127.0.0.1:1/runs/one"]])
-def test_a_file_system_that_does_not_answer_is_one_sentence_and_status_2(words, tmp_path):
-    settings = {"spark.hadoop.dfs.namenode.http-address": "127.0.0.1:1"}
-    process = started(tmp_path / "here", *words, RUNS="hdfs://127.0.0.1:1/runs", SETTINGS=json.dumps(settings))
-    said, _ = process.communicate()
-    assert process.returncode == 2, said
-    assert "no name node of hdfs://127.0.0.1:1 answers on WebHDFS" in said
-    assert len(said.strip().splitlines()) == 1
-    assert not any((tmp_path / "here").iterdir())
+def test_a_file_system_that_does_not_answer_is_one_sentence_and_status_2(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNS", "hdfs://127.0.0.1:1/runs")
+    monkeypatch.setenv("SETTINGS", json.dumps({"spark.hadoop.dfs.namenode.http-address": "127.0.0.1:1"}))
+    result = CliRunner().invoke(app, ["run", *map(str, words), "--no-live"])
+    assert result.exit_code == 2, result.output
+    assert "no name node of hdfs://127.0.0.1:1 answers on WebHDFS" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert not any(tmp_path.iterdir())

@@ -24,7 +24,7 @@ def phases(provider):
 
 
 class TestWaiting:
-    def test_a_pending_request_says_what_the_cluster_says_and_that_it_is_refused_for_now(self):
+    def test_pending_request_says_what_the_cluster_says(self):
         session = FakeSession(says=PendingReason("queue 'etl' is full", refused=True))
         provider = granted(session)
         provider.lease({"h1": TYPE})
@@ -33,15 +33,7 @@ class TestWaiting:
         assert status.reason == "no executor has registered for it yet: queue 'etl' is full"
         assert status.refused
 
-    def test_a_request_that_is_withdrawn_is_no_longer_asked_for(self):
-        session = FakeSession()
-        provider = granted(session)
-        provider.lease({"h1": TYPE, "h2": TYPE})
-        provider.release(["h1"])
-        assert session.totals == [2, 1]
-        assert set(provider.hosts()) == {"h2"}
-
-    def test_what_is_never_granted_is_gone_with_the_reason_and_no_longer_asked_for(self):
+    def test_request_that_is_never_granted_is_gone_with_the_reason(self):
         session = FakeSession(says=PendingReason("namespace 'etl' does not exist", refused=True, never=True))
         provider = granted(session)
         provider.lease({"h1": TYPE})
@@ -49,7 +41,7 @@ class TestWaiting:
         assert (status.phase, status.reason) == (Phase.GONE, "namespace 'etl' does not exist")
         assert session.totals == [1, 0]
 
-    def test_what_is_granted_and_has_not_registered_starts_and_never_waits_again(self):
+    def test_granted_executor_starts_and_never_waits_again(self):
         session = FakeSession(says=PendingReason(starting=1))
         provider = granted(session)
         provider.lease({"h1": TYPE, "h2": TYPE})
@@ -57,7 +49,7 @@ class TestWaiting:
         session.says = PendingReason("no room")
         assert phases(provider)["h1"] is Phase.STARTING
 
-    def test_hosts_that_are_leased_before_there_is_a_session_are_requested_once_it_is_open(self):
+    def test_hosts_leased_before_a_session_are_requested_once_it_opens(self):
         session = FakeSession(obliging=5)
         provider = granted(None, allowed=1, alone=True)
         provider.lease({"h1": TYPE, "h2": TYPE})
@@ -75,7 +67,7 @@ class TestWaiting:
 
 
 class TestLost:
-    def test_a_lost_executor_has_the_reason_that_spark_was_told_and_is_not_replaced_unasked(self):
+    def test_lost_executor_has_sparks_reason_and_is_not_replaced(self):
         session = FakeSession(obliging=5, ended={"101": "Container preempted"})
         provider = granted(session)
         provider.lease({"h1": TYPE, "h2": TYPE})
@@ -84,7 +76,7 @@ class TestLost:
         assert provider.hosts()["h1"].reason == "executor 101 is gone: Container preempted"
         assert session.totals[-1] == 1
 
-    def test_an_executor_that_nobody_requested_is_given_back_in_a_session_of_our_own(self):
+    def test_executor_that_nobody_requested_is_given_back(self):
         session = FakeSession(obliging=1)
         provider = granted(session, alone=True)
         provider.lease({"h1": TYPE})
@@ -96,7 +88,7 @@ class TestLost:
         provider.hosts()
         assert session.killed == ["7"]
 
-    def test_while_a_loss_is_known_to_the_cluster_alone_what_replaces_it_is_not_given_back_over_and_over(self):
+    def test_replacements_before_a_loss_is_reported_are_given_back_once(self):
         """A pod was preempted; Spark told of it 30 to 60 s later, and for as long gave a new one for each given back."""
         now = [0.0]
         session = FakeSession(obliging=1)
@@ -119,7 +111,7 @@ class TestLost:
         assert provider.hosts()["h2"].executor not in ("", "3", "4"), "those get no task any more"
         assert session.killed == ["2", "3", "4"]
 
-    def test_what_comes_for_requests_that_were_withdrawn_goes_at_once_each_time(self):
+    def test_executors_of_withdrawn_requests_go_at_once(self):
         session = FakeSession()
         provider = granted(session, alone=True)
         provider.lease({f"h{number}": TYPE for number in range(3)})
@@ -129,7 +121,7 @@ class TestLost:
             provider.hosts()
         assert session.killed == ["1", "2", "3"]
 
-    def test_one_that_nobody_requested_goes_after_two_minutes_whatever_came_of_the_others(self):
+    def test_executor_that_nobody_requested_goes_after_two_minutes(self):
         now = [0.0]
         session = FakeSession(obliging=1)
         provider = granted(session, alone=True, clock=lambda: now[0])
@@ -142,7 +134,7 @@ class TestLost:
         provider.hosts()
         assert session.killed == ["2", "3", "4"]
 
-    def test_one_that_came_to_a_worker_given_back_leaves_that_of_a_host_leased_elsewhere_to_be_launched(self):
+    def test_executor_on_a_returned_worker_takes_no_request_of_others(self):
         session = FakeSession({"0": ("10.0.0.1", 2, 0, False)})
         provider = granted(session, allowed=UNLIMITED)
         provider.adopt("h1", "0", TYPE)
@@ -194,25 +186,11 @@ class TestClosing:
 
 
 class TestRestart:
-    def test_hosts_and_ten_pending_requests_are_adopted_by_the_next_provider_of_the_application(self, tmp_path):
-        session = FakeSession(obliging=2)
-        before = granted(session, tmp_path)
-        names = [f"h{number}" for number in range(1, 13)]
-        before.lease(dict.fromkeys(names, TYPE))
-        before.hosts()
-        after = granted(session, tmp_path)  # the controller was killed: nothing was closed
-        assert set(after.hosts()) == set(names)
-        assert {name: each.executor for name, each in after.hosts().items() if each.executor} == {"h1": "101", "h2": "102"}
-        assert session.totals == [12, 12]
-        after.release(names[2:])
-        assert session.totals[-1] == 2
-        assert session.killed == []
-
     def test_another_application_adopts_nothing(self, tmp_path):
         granted(FakeSession(obliging=2), tmp_path).lease({"h1": TYPE})
         assert granted(FakeSession(application="app-2"), tmp_path).hosts() == {}
 
-    def test_what_an_application_has_left_whose_driver_was_killed_is_ended_by_the_next_of_the_same_run(self, tmp_path):
+    def test_next_driver_of_a_run_ends_the_application_of_a_killed_one(self, tmp_path):
         first, second = FakeSession(), FakeSession(application="app-2")
         for session in (first, second, second):
             provider = granted(None, tmp_path, alone=True)
@@ -225,14 +203,6 @@ class TestRestart:
         session = FakeSession(application="app-2")
         granted(session, tmp_path)
         assert session.buried == []
-
-    def test_one_that_died_meanwhile_is_gone(self, tmp_path):
-        session = FakeSession(obliging=1)
-        before = granted(session, tmp_path)
-        before.lease({"h1": TYPE})
-        before.hosts()
-        session.there.clear()
-        assert phases(granted(session, tmp_path)) == {"h1": Phase.GONE}
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", '{"application": "app-1"}', json.dumps({"application": "app-1", "hosts": 3})]

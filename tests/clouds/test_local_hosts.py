@@ -96,7 +96,7 @@ def phases(hosts):
     return {name: status.phase.value for name, status in hosts.hosts().items()}
 
 
-def test_two_hosts_start_at_a_time_for_each_core_in_the_order_of_their_requests(hosts, cluster, monkeypatch):
+def test_two_hosts_start_at_a_time_for_each_core_in_request_order(hosts, cluster, monkeypatch):
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: {0})
     hosts.lease({"h1": SMALL, "h2": SMALL, "h3": SMALL})
     assert phases(hosts) == {"h1": "up", "h2": "up", "h3": "requested"}
@@ -114,7 +114,7 @@ def test_a_host_that_never_reports_holds_the_next_one_up_for_a_while_only(hosts,
     assert phases(hosts)["h3"] == "up"
 
 
-def test_hosts_that_start_weigh_less_than_those_at_work_and_the_first_of_them_most(hosts, cluster, clock):
+def test_starting_hosts_weigh_less_than_working_ones(hosts, cluster, clock):
     hosts.lease({"h1": SMALL, "h2": SMALL, "h3": SMALL})
     assert 1.0 > cluster.weights["h1"] > cluster.weights["h2"] == cluster.weights["h3"]
     first = cluster.weights["h1"]
@@ -134,7 +134,7 @@ def test_a_host_that_ends_takes_room_until_nothing_is_left_of_it(hosts, cluster,
     assert phases(hosts) == {"h2": "up", "h3": "up", "h4": "up"}
 
 
-def test_what_could_not_be_started_is_gone_with_the_reason_and_its_name_free_once_released(hosts, cluster):
+def test_host_that_could_not_start_is_gone_with_the_reason(hosts, cluster):
     cluster.unable = "the disk is full"
     hosts.lease({"h1": SMALL})
     assert hosts.hosts()["h1"].phase is Phase.GONE
@@ -157,11 +157,6 @@ def test_a_settled_host_is_held_to_its_cores_once(hosts, cluster):
     assert cluster.confined == {}
 
 
-def test_only_hosts_that_were_leased_are_measured(hosts):
-    hosts.lease({"h1": SMALL})
-    assert dict(hosts.measure()) == {"h1": HostUsage(1.0, 100.0)}
-
-
 def test_a_type_of_another_region_is_refused(hosts):
     with pytest.raises(CloudError, match="no host of this machine is in the region 'moon'; regions: local"):
         hosts.lease({"h1": HostType("far", cores=1, region="moon")})
@@ -172,7 +167,7 @@ EVENTS = st.tuples(st.sampled_from(["lease", "release", "ready", "die", "end"]),
 
 
 @given(st.lists(EVENTS, max_size=60))
-def test_never_more_than_max_hosts_run_and_never_more_start_than_the_cores_allow(story):
+def test_hosts_stay_within_max_hosts_and_starts_within_the_cores(story):
     cluster, clock = FakeCluster(), FakeClock()
     hosts = LocalHosts(cluster, 1, 3, clock.now)
     ready: set[str] = set()

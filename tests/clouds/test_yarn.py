@@ -39,7 +39,6 @@ class TestSaid:
             ({"max_hosts": 1, "min_hosts": 2}, "max_hosts is 1, fewer than min_hosts, which is 2"),
             ({"memory": "0.2 GB"}, "has 200 MB: an executor needs"),
         ],
-        ids=["no queue", "no hosts", "too small"],
     )
     def test_what_cannot_be_is_refused_in_a_sentence(self, given, said):
         with pytest.raises(CloudError, match=r".+") as wrong:
@@ -69,7 +68,6 @@ class TestSaid:
             ({"address": "10.0.0.3:8050"}, [("10.0.0.3", 8050)]),
             ({"ha.enabled": "true", "hostname": "rm"}, []),
         ],
-        ids=["by name", "by name with a port", "by address", "several"],
     )
     def test_the_resource_manager_is_where_the_configuration_says(self, properties, found, tmp_path):
         said = "".join(
@@ -79,19 +77,19 @@ class TestSaid:
         (tmp_path / "yarn-site.xml").write_text(f"<configuration>{said}</configuration>")
         assert list(resource_managers({"HADOOP_CONF_DIR": str(tmp_path)})) == found
 
+    def test_a_resource_manager_that_does_not_answer_is_a_sentence(self, monkeypatch, tmp_path):
+        where = f"<property><name>yarn.resourcemanager.address</name><value>127.0.0.1:{free_port()}</value></property>"
+        (tmp_path / "yarn-site.xml").write_text(f"<configuration>{where}</configuration>")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+        with pytest.raises(EnvironmentProblem, match=r"YARN's resource manager does not answer \(127.0.0.1:"):
+            Yarn().open(tmp_path)
+
     def test_a_session_on_another_cluster_manager_is_refused(self, tmp_path):
         with pytest.raises(CloudError, match=r"leases executors of a session on yarn, and this one is on spark://h:7077"):
             Yarn().open(tmp_path, session=ExistingSession("spark://h:7077", 600, 1))
 
     def test_a_container_is_as_large_as_its_type_says(self):
         assert memory_settings(HostType("x", cores=1, memory=1048.576)) == {"spark.executor.memoryOverhead": "300m"}
-
-
-def test_a_run_on_a_resource_manager_that_does_not_answer_ends_with_a_sentence(tmp_path):
-    where = f"<property><name>yarn.resourcemanager.address</name><value>127.0.0.1:{free_port()}</value></property>"
-    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{where}</configuration>")
-    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", "yarn", HADOOP_CONF_DIR=str(tmp_path))
-    assert said.startswith("YARN's resource manager does not answer (127.0.0.1:")
 
 
 def cloud_of(cluster, **given) -> Yarn:
@@ -110,7 +108,7 @@ class TestYarn(provider_suite(ProviderCase("yarn", conforming(cloud_of, yarn, ro
 @pytest.mark.spark
 @pytest.mark.slow
 class TestReal:
-    def test_a_users_query_grows_loses_a_container_and_shrinks_without_a_restart(self, tmp_path):
+    def test_query_grows_loses_a_container_and_shrinks_without_a_restart(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
             one = {**cloud_of(cluster).settings, **memory_settings(LEAST), "spark.executor.instances": "1"}
             with users_session("yarn", tmp_path / "session", LEAST, one, packaged=True) as spark:
@@ -123,21 +121,13 @@ class TestReal:
             )
             assert cluster.configuration.exists()
 
-    def test_a_queue_that_there_is_not_is_a_sentence(self, tmp_path):
-        with (
-            yarn(tmp_path / "cluster") as cluster,
-            pytest.raises(EnvironmentProblem, match="unknown queue: nowhere"),
-            session_on(cloud_of(cluster, queue="nowhere"), tmp_path / "session"),
-        ):
-            pass
-
     def test_a_run_in_a_queue_that_there_is_not_ends_with_a_sentence(self, tmp_path):
         with yarn(tmp_path / "cluster"):
             cloud = f"yarn:queue=nowhere,cores=1,memory=700 MB,jars={YARN_HERE['spark.yarn.jars']}"
             said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", cloud)
         assert "unknown queue: nowhere" in said
 
-    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
+    def test_killed_driver_with_ten_pending_requests_leaves_nothing(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
             settings = cloud_of(cluster).settings
             cloud = {"is": "Yarn", "cores": 1, "memory": "700 MB", "max_hosts": 11, "settings": dict(settings)}
@@ -149,7 +139,7 @@ class TestReal:
                 owed=lambda: cluster.containers()[1],
             )
 
-    def test_a_full_cluster_is_in_the_ledger_and_a_request_that_is_withdrawn_there_never_comes(self, tmp_path):
+    def test_full_cluster_is_in_the_ledger_and_a_withdrawn_request_never_comes(self, tmp_path):
         large = HostType("large", cores=2, slots=2, memory=1900.0)
         with (
             yarn(tmp_path / "cluster") as cluster,

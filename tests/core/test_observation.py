@@ -28,12 +28,6 @@ def test_what_was_never_given_is_unknown_and_not_zero():
     assert np.isnan(frame.column(Metric.CPU)).all()
 
 
-def test_a_policy_that_compares_an_unknown_does_nothing():
-    frame = Frame(["a"], {})
-    assert not frame.value("a", Metric.CPU) > 0.5
-    assert not frame.value("a", Metric.CPU) < 0.5
-
-
 def test_columns_cannot_be_written_to():
     frame = Frame(["a"], {Metric.CPU: [0.5]})
     with pytest.raises(ValueError):
@@ -92,12 +86,9 @@ def test_an_exchange_tells_traffic_within_a_host_from_traffic_between_two():
     assert exchange.split(np.array([0, -1, 1])) == (0.0, 7.0)
 
 
-def test_an_exchange_that_was_not_measured_is_unknown_and_not_zero():
+def test_an_exchange_without_entries_is_zero_and_an_unmeasured_one_unknown():
     assert not Observation(0.0, None, Frame()).exchange.known
     assert all(math.isnan(part) for part in UNMEASURED.split(np.array([0, 1])))
-
-
-def test_a_measured_exchange_without_entries_is_zero():
     assert Exchange().split(np.array([0, 1])) == (0.0, 0.0)
 
 

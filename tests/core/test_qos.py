@@ -47,13 +47,10 @@ def test_of_a_choice_only_the_selected_edge_carries():
     assert (rates["a"], rates["b"]) == (0.0, 4.0)
 
 
-def test_one_server_waits_as_the_textbook_says():
+def test_servers_wait_as_the_textbook_says():
+    assert erlang_c(2, 1.0) == pytest.approx(1 / 3)
     assert waiting_time(0.5, 1.0, 1) == pytest.approx(1.0)
     assert waiting_time(0.5, 1.0, 1, variation=0.0) == pytest.approx(0.5)
-
-
-def test_two_servers_wait_as_the_textbook_says():
-    assert erlang_c(2, 1.0) == pytest.approx(1 / 3)
 
 
 def test_an_overloaded_queue_has_no_bound():
@@ -88,7 +85,7 @@ def drawn(seed: int) -> tuple[FlowNetwork, dict[str, Any]]:
     }
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(LOOP)
 def test_flows_are_those_of_a_plain_loop_over_instants_and_operators(seed):
     network, given_ = drawn(seed)
@@ -105,7 +102,7 @@ def test_flows_are_those_of_a_plain_loop_over_instants_and_operators(seed):
     assert found.fresh == pytest.approx(np.array(plain.fresh), abs=1e-4)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(LOOP)
 def test_throughput_is_a_fraction_and_records_are_neither_lost_nor_made(seed):
     network, given_ = drawn(seed)
@@ -115,16 +112,6 @@ def test_throughput_is_a_fraction_and_records_are_neither_lost_nor_made(seed):
     came = found.arriving.sum(axis=0) * given_["seconds"] + given_["queues"]
     gone = found.processed.sum(axis=0) * given_["seconds"] + found.waiting[-1]
     assert gone == pytest.approx(came, rel=1e-9, abs=1e-6)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(LOOP)
-def test_more_cores_never_lower_a_throughput_where_nothing_waits(seed):
-    network, given_ = drawn(seed)
-    given_["queues"] = np.zeros_like(given_["queues"])
-    given_ |= {"rates": given_["rates"][:1], "capacity": given_["capacity"][:1]}
-    more = given_ | {"capacity": given_["capacity"] * 1.5 + 0.1}
-    assert flows(network, **more).application >= flows(network, **given_).application - 1e-9
 
 
 def line_of(*costs: float) -> tuple[FlowNetwork, Floats]:

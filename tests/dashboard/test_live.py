@@ -4,8 +4,9 @@ import io
 import math
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import numpy as np
 import pytest
@@ -49,17 +50,20 @@ def shown(view: Screen, width: int = 100, height: int = 30) -> str:
     return console.export_text()
 
 
-def watched(until: float = 130.0) -> Screen:
-    view = Screen(terminal())
+def follow(view: Screen, events: Iterable[Decision | Observation], until: float = math.inf) -> Screen:
+    """Show a run up to a time."""
     view.started(example_header())
-    for event in example_events():
-        if event.time > until:
-            break
-        if isinstance(event, Observation):
-            view.observed(event)
-        else:
-            view.decided(event)
+    for event in takewhile(lambda each: each.time <= until, events):
+        view.observed(event) if isinstance(event, Observation) else view.decided(event)
     return view
+
+
+def watched(until: float = 130.0) -> Screen:
+    return follow(Screen(terminal()), example_events(), until)
+
+
+def first_observation() -> Observation:
+    return next(event for event in example_events() if isinstance(event, Observation))
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +124,7 @@ def test_the_screen_fits_the_terminal(view: LiveView, width: int, height: int) -
 def test_the_terminal_is_taken_once_and_given_back_at_the_end(width: int, height: int) -> None:
     written = io.StringIO()
     view = LiveView(Console(width=width, height=height, file=written, force_terminal=True, legacy_windows=False))
-    view.started(example_header())
-    for event in islice(example_events(), 20):
-        if isinstance(event, Observation):
-            view.observed(event)
-        else:
-            view.decided(event)
+    follow(view, islice(example_events(), 20))
     assert written.getvalue().count(TAKE) == 1
     assert GIVE_BACK not in written.getvalue()
     view.ended(example_ending())
@@ -144,13 +143,9 @@ def test_a_view_closed_early_paints_no_more() -> None:
     view.started(example_header())
     view.close()
     before = console.file.getvalue()  # type: ignore[attr-defined]
-    view.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    view.observed(first_observation())
     view.ended(example_ending())
     assert console.file.getvalue() == before  # type: ignore[attr-defined]
-
-
-def test_before_the_first_observation_the_screen_says_so() -> None:
-    assert "waiting for the first observation" in shown(LiveView(terminal()))
 
 
 def lines_of_a_run(**changes: bool) -> list[str]:
@@ -195,15 +190,11 @@ def test_many_moves_of_a_round_are_reported_together() -> None:
     assert summary_of(Decision(1, 1.0, "p", outcomes=moves)) == "move 9 tasks to h0, h1 (even load)"
     lease = Outcome(LeaseHost("h3", "small", why="load"), Status.ACCEPTED)
     both = Decision(1, 1.0, "p", outcomes=(*moves, lease), proposals=refused)
+    noted = Decision(1, 1.0, "p", outcomes=(lease,), note="all full")
+    assert summary_of(noted) == "lease h3 (small) (load); all full"
     assert summary_of(both) == (
         "move 9 tasks to h0, h1 (even load); lease h3 (small) (load); lease h9 (small): refused, too many"
     )
-
-
-def test_what_a_round_noted_is_reported_beside_what_it_did() -> None:
-    assert summary_of(
-        Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),), note="all full")
-    ) == ("lease h2 (small); all full")
 
 
 def test_rounds_with_only_a_note_take_one_line_and_keep_decisions() -> None:
@@ -214,35 +205,32 @@ def test_rounds_with_only_a_note_take_one_line_and_keep_decisions() -> None:
     assert [decision.round for decision in kept] == [1, 19]
 
 
-def test_a_note_that_says_the_same_of_other_figures_is_one_line() -> None:
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        (
+            {1: "22.3k/s are too many for h1", 2: "980/s are too many for h1", 3: "5/s are too many for h2"},
+            ["0:01 22.3k/s are too many for h1", "0:03 5/s are too many for h2"],
+        ),
+        (
+            {
+                1: "5 are too many",
+                3: "4 are too few",
+                5: "7 are too many",
+                7: "7 are too many; 4 are too few",
+                80: "4 are too few",
+            },
+            ["0:01 5 are too many", "0:03 4 are too few", "1:20 4 are too few"],
+        ),
+    ],
+    ids=["of other figures", "again within a minute"],
+)
+def test_a_note_that_says_the_same_is_one_line(notes: dict[int, str], said: list[str]) -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
-    notes = "22.3k/s are too many for h1", "980/s are too many for h1", "5/s are too many for h2"
-    for number, note in enumerate(notes, 1):
-        lines.decided(Decision(number, float(number), "p", note=note))
-    assert [line.split(maxsplit=1)[1] for line in plain.getvalue().splitlines()] == [
-        "22.3k/s are too many for h1",
-        "5/s are too many for h2",
-    ]
-
-
-def test_alternating_remarks_are_shown_once_a_minute() -> None:
-    plain = io.StringIO()
-    lines = PlainView(Console(file=plain, width=100))
-    notes = {
-        1: "5 are too many",
-        3: "4 are too few",
-        5: "7 are too many",
-        7: "7 are too many; 4 are too few",
-        80: "4 are too few",
-    }
     for time, note in notes.items():
         lines.decided(Decision(time, float(time), "p", note=note))
-    assert [line.split() for line in plain.getvalue().splitlines()] == [
-        ["0:01", "5", "are", "too", "many"],
-        ["0:03", "4", "are", "too", "few"],
-        ["1:20", "4", "are", "too", "few"],
-    ]
+    assert [" ".join(line.split()) for line in plain.getvalue().splitlines()] == said
 
 
 def test_a_lacking_metric_is_shown_from_the_third_round_on(view: Screen) -> None:
@@ -287,6 +275,7 @@ def test_a_sparkline_leaves_unknown_values_blank() -> None:
 
 def test_a_run_with_no_name_or_observation_yet_has_a_screen() -> None:
     view = LiveView(terminal())
+    assert "waiting for the first observation" in shown(view)
     view.started(Header("f", "p", plant="spark"))
     view.close()
     assert "simulated" not in shown(view)
@@ -310,7 +299,7 @@ def test_standing_alarms_are_shown_first_and_the_screen_still_fits(width: int, h
 def test_without_a_terminal_an_alarm_is_one_line_and_its_end_another() -> None:
     console = terminal()
     view = PlainView(console)
-    first = next(event for event in example_events() if isinstance(event, Observation))
+    first = first_observation()
     for time, alarms in enumerate([(), STANDING[:1], STANDING[:1], ()]):
         view.observed(replace(first, time=float(time), alarms=alarms))
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
@@ -320,7 +309,7 @@ def test_without_a_terminal_an_alarm_is_one_line_and_its_end_another() -> None:
 def test_a_runs_length_counts_from_its_first_observation():
     screen = Screen(terminal(), length=50.0)
     screen.started(replace(example_header(), plant="spark"))
-    screen.observed(replace(next(each for each in example_events() if isinstance(each, Observation)), time=30.0))
+    screen.observed(replace(first_observation(), time=30.0))
     assert "0:30 of 1:20" in shown(screen)
 
 
@@ -335,12 +324,8 @@ def test_figures_and_what_stands_beside_them_are_whole_on_usual_terminals(width:
 
 
 def test_rings_are_lines_of_who_owns_how_much_and_who_keeps_copies() -> None:
-    view = Screen(terminal())
-    view.started(example_header())
-    for event in ringed_events():
-        if isinstance(event, Observation) and event.time <= 90.0:
-            view.observed(event)
-            last = event
+    seen = [event for event in ringed_events() if isinstance(event, Observation) and event.time <= 90.0]
+    view, last = follow(Screen(terminal()), seen), seen[-1]
     screen = shown(view)
     first, second = last.rings["count"].nodes[:2]
     share = len(last.rings["count"].partitions(first, 8)) / 8

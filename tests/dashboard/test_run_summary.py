@@ -35,10 +35,6 @@ def test_the_path_of_the_report_is_whole_and_last(width: int) -> None:
     assert printed(example_recording(), path, width)[-1] == f"report  {path}"
 
 
-def test_a_run_on_spark_does_not_say_simulated() -> None:
-    assert not any("simulated" in line for line in printed(example_recording(plant="spark")))
-
-
 def test_a_failed_run_says_why_and_shows_unknown_figures_as_dashes() -> None:
     collector = Collector()
     collector.started(example_header(plant="spark"))

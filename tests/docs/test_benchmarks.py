@@ -50,7 +50,7 @@ def test_a_benchmark_can_be_imported(file, monkeypatch):
     importlib.import_module(file.stem)
 
 
-def test_a_reaction_ends_when_latency_stays_within_its_level_and_the_last_move_has_landed(monkeypatch):
+def test_reaction_ends_with_steady_latency_and_the_last_move(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from reaction import last_landed, recovered
 

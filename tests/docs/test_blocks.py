@@ -4,7 +4,9 @@ import importlib
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -146,9 +148,15 @@ def check(line: str, whole: bool) -> None:
         assert [word for word in words if word.startswith("--") and f'"{word}"' not in code] == [], line
 
 
+@cache
+def command_line() -> Any:
+    """Return our command line as click has it, which takes a while to build."""
+    return typer.main.get_command(app)
+
+
 def check_ours(words: list[str], whole: bool) -> None:
     """Have the command line parse `words` as it would, and do nothing."""
-    parser = typer.main.get_command(app)
+    parser = command_line()
     context = parser.make_context("elastream", [], resilient_parsing=True)
     command = parser.get_command(context, words[0])
     if words[0].startswith("-"):

@@ -82,7 +82,7 @@ def test_a_document_names_the_key_tables_that_a_run_begins_with(tmp_path):
     assert (table.operator, dict(table.rows)) == ("forecast", {("1",): "arima"})
 
 
-def test_a_table_of_a_document_that_fits_nothing_is_one_sentence_with_its_place(tmp_path):
+def test_table_of_a_document_that_fits_nothing_is_named_with_its_place(tmp_path):
     with pytest.raises(DataflowError, match=r"grid.yaml:9: tables.out: operator 'out' does not choose"):
         load_document(written(tmp_path, "out"))
     with pytest.raises(DataflowError, match=r"grid.yaml:9: tables.forecast: .*line 2: .* no alternate 'naive'"):

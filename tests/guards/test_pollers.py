@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -178,10 +177,5 @@ def test_whatever_is_read_is_a_value_of_the_kind_or_unknown_with_a_reason(said, 
 
 @pytest.mark.parametrize("said", [b"1" + b"0" * 400, b"NaN", b"1e999", b"[1]", b"null", b"", b"\xff\xfe"])
 def test_what_is_no_finite_number_is_unknown(said):
-    assert value_of(said, SignalKind.NUMBER)[0] is None
-
-
-def test_numbers_are_decimal_whatever_was_written():
     assert value_of(b"3", SignalKind.NUMBER) == (3.0, "")
-    assert isinstance(value_of(b"3", SignalKind.NUMBER)[0], float)
-    assert not math.isnan(3.0)
+    assert value_of(said, SignalKind.NUMBER)[0] is None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,7 +21,7 @@ from elastream.clouds.provider import HostStatus, HostUsage, Phase
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError, InputError
 from elastream.policies.e2df.applications import Application, ApplicationRules, answer
-from elastream.policies.e2df.regions import Region, RegionRules
+from elastream.policies.e2df.regions import RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
 from elastream.pool.region import RegionNode, RegionState
 from elastream.pool.state_log import StateLog, steady_clock
@@ -398,29 +398,6 @@ DurableManagers.TestCase.settings = settings(max_examples=examples(60), stateful
 TestDurableManagers = DurableManagers.TestCase
 
 
-names = st.sampled_from(["h1", "h2", "h3", "h4"])
-some, counts, times = st.lists(names, unique=True).map(tuple), st.integers(0, 99), st.floats(0, 1e9)
-region_states = st.builds(
-    RegionState,
-    st.builds(Region, st.just("east"), counts, counts, st.dictionaries(names, times)),
-    st.dictionaries(names, st.just("small")), some, names | st.just(""), some, some.map(frozenset),
-)  # fmt: skip
-
-
-@given(region_states)
-def test_all_that_a_region_remembers_is_found_again(state: RegionState) -> None:
-    folder = Path(tempfile.mkdtemp())
-    for start in (True, False):
-        log = StateLog(folder / "j", "m")
-        node = RegionNode("east", REGION, [SMALL], Cloud(), log)
-        if start:
-            node._commit(state)
-        else:
-            assert remembered(node.state) == remembered(state)
-        log.close()
-    shutil.rmtree(folder)
-
-
 # -- single nodes ----------------------------------------------------------------------------------------------------------
 
 
@@ -430,29 +407,6 @@ def region(cloud, log=None, rules=REGION) -> RegionNode:
 
 def order(term: int, *hosts: str, kind: str = "small", **about) -> RegionOrder:
     return RegionOrder("east", term, tuple((host, kind) for host in hosts), **about)
-
-
-def test_a_region_requests_the_smallest_hosts_that_restore_its_spare():
-    assert region(Cloud()).report(0.0).add == ("small", "small")
-
-
-def test_ordered_hosts_count_as_spare_and_leaving_hosts_do_not():
-    node = region(Cloud())
-    node.hear(order(1, "h1", "h2"), 0.0)
-    assert node.report(1.0).add == ()
-    node.hear(order(1, "h1", "h2", leaving=("h2",)), 2.0)
-    assert node.report(3.0).add == ("small",)
-
-
-def test_a_region_would_release_empty_hosts_and_drain_hardly_used_ones():
-    cloud = Cloud()
-    node = region(cloud, rules=RegionRules(spare=0, low=0.1))
-    node.hear(order(1, "h1", "h2", "h3"), 0.0)
-    node.act()
-    cloud.leased = dict.fromkeys(cloud.leased, True)
-    cloud.replicas, cloud.cpu = {"h1": 1, "h2": 1}, {"h1": 0.5, "h2": 0.05, "h3": 0.0}
-    said = node.report(1.0)
-    assert (said.up, said.release, said.drain, said.idlest) == (("h1", "h2", "h3"), ("h3",), (), "h2")
 
 
 def test_a_restarted_region_takes_no_host_for_empty_without_reports(tmp_path):
@@ -507,20 +461,6 @@ def test_an_unknown_type_is_reported():
     node = region(Cloud())
     node.hear(order(1, "h1", kind="huge"), 0.0)
     assert node.act() == ["h1 cannot be leased: there is no host type 'huge' here"]
-
-
-def test_an_interrupted_lease_is_not_repeated_and_counts_as_lost_later(tmp_path):
-    cloud = Cloud()
-    cloud.fate = "before"
-    node = region(cloud, StateLog(tmp_path / "j", "east"))
-    node.hear(order(1, "h1"), 0.0)
-    with pytest.raises(Killed):
-        node.act()
-    node._log.close()
-    node = region(cloud, StateLog(tmp_path / "j", "east"))
-    assert (node.act(), cloud.leased) == ([], {})
-    assert node.report(1.0).coming == ("h1",)
-    assert node.report(20.0).coming == ()
 
 
 def test_a_region_without_its_journal_rejoins_and_leases_nothing_twice():
@@ -647,16 +587,6 @@ class Full:
 
     def __getattr__(self, name: str):
         return getattr(self.file, name)
-
-
-def test_nothing_is_placed_on_a_leaving_host():
-    mine = holder.hear(Application("a", granted={"h1": 0.0}), View("a", 1, (("h1", "small", 1), ("h2", "small", 1))))
-    two = (("h1", "small", 2), ("h2", "small", 2))
-    mine = holder.hear(mine, View("a", 2, two, (("h1", "hardly used"), ("h2", "hardly used"))))
-    assert mine.open == ()
-    mine, said = answer(APPLICATION, mine, 2.0, frozenset(), False)
-    assert said.hosts == ("h1",), "what was granted lately counts as in use"
-    assert answer(APPLICATION, mine, 30.0, frozenset(), False)[1].hosts == ()
 
 
 def test_refusals_reach_the_region_with_their_reason():

@@ -54,7 +54,7 @@ def test_one_that_is_renewed_is_refused(files):
     assert not holder.lost
 
 
-def test_one_whose_driver_was_killed_is_taken_after_a_while_and_that_driver_finds_out(files):
+def test_claim_of_a_killed_driver_is_taken_after_a_while(files):
     killed, waits = DriverClaim(files, Waits()), Waits()
     killed.take()
     heir = DriverClaim(files, waits)

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control.loop import Loop
-from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType, PriceList
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.errors import CloudError
 from elastream.policies.threshold import Threshold
-from elastream.recording.costs import CostSplit, queries_of, records_from_sources, split
+from elastream.recording.costs import CostSplit, records_from_sources, split
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector
 from elastream.report.page import costs_text
@@ -39,15 +38,6 @@ def test_what_queries_cost_adds_up_to_what_was_paid(data, queries, periods):
     found = split(costs, busy)
     assert (found >= 0).all()
     assert math.fsum(found) == pytest.approx(math.fsum(costs))
-
-
-def test_the_queries_of_a_header_are_its_segments():
-    stages = [
-        {"segment": "a", "operators": ["x", "y"]},
-        {"segment": "b", "operators": ["z"]},
-        {"segment": "a", "operators": ["w"]},
-    ]
-    assert queries_of(stages) == {"a": ["x", "y", "w"], "b": ["z"]}
 
 
 def test_the_split_of_a_run_as_it_goes_is_that_of_its_recording():
@@ -81,13 +71,6 @@ def test_several_queries_are_named_with_what_they_cost():
     assert costs_text(summary) == "4.00, 2.00 a million records (first 3.00, second 1.00)"
 
 
-def test_unknown_cost_is_no_cost():
-    seen = FakePlant().observe()
-    split_ = CostSplit()
-    split_.observed(replace(seen, application=Frame(seen.application.ids, {Metric.COST: [math.nan]})))
-    assert split_.by_query == {}
-
-
 def test_a_price_list_prices_cores_and_memory():
     kind = HostType("executor", cores=4.0, memory=16000.0)
     priced = PriceList(core_hour=0.05, gb_hour=0.01, currency="EUR").of(kind)
@@ -103,7 +86,7 @@ def test_a_price_that_is_none_is_refused(prices):
         PriceList(**prices)
 
 
-def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_there_are_any():
+def test_records_are_counted_by_batches_of_queries_with_sources():
     plant, going = FakePlant(), CostSplit()
     first = plant.observe().context.layout.segments[0].name
     plant.clock.advance(4.0)
@@ -114,7 +97,7 @@ def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_ther
     assert going.records == 70.0
 
 
-def test_records_of_a_query_that_reads_a_source_and_an_edge_are_not_counted():
+def test_query_that_reads_a_source_and_an_edge_counts_no_records():
     batches = [MicroBatch("first", 0.0, 1.0, 10.0), MicroBatch("second", 0.0, 1.0, 7.0)]
     queries = {"first": ("source", "map"), "second": ("join", "sink")}
     assert records_from_sources(batches, queries, ["source"], ["join"]) == 10.0

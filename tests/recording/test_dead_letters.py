@@ -15,7 +15,7 @@ def batch(number: int, query: str = "source", count: int = 2) -> LeftOutBatch:
 
 @given(cut=st.integers(0, 400), numbers=st.lists(st.integers(0, 30), max_size=6, unique=True).map(sorted))
 @settings(max_examples=examples(100))
-def test_wherever_its_writer_is_killed_a_batch_that_is_taken_in_again_is_there_once(tmp_path_factory, cut, numbers):
+def test_batch_is_there_once_wherever_its_writer_was_killed(tmp_path_factory, cut, numbers):
     path = tmp_path_factory.mktemp("run") / "dead-letters.jsonl"
     written = DeadLetters(path)
     for number in numbers:
@@ -33,7 +33,7 @@ def test_wherever_its_writer_is_killed_a_batch_that_is_taken_in_again_is_there_o
     again.close()
 
 
-def test_queries_are_counted_apart_and_their_letters_say_where_they_are_from(tmp_path):
+def test_queries_are_counted_apart_and_letters_name_them(tmp_path):
     log = DeadLetters(tmp_path / "dead-letters.jsonl")
     log.take(batch(3))
     log.take(LeftOutBatch("other", 1, {"g": 5}))
@@ -65,7 +65,7 @@ def test_the_newest_are_kept_and_all_are_counted(tmp_path):
     assert DeadLetters(path).counts == {"f": 400}
 
 
-def test_nothing_is_there_while_nothing_is_left_out_and_damage_is_one_sentence(tmp_path):
+def test_no_letters_make_no_file_and_damage_is_one_sentence(tmp_path):
     path = tmp_path / "dead-letters.jsonl"
     assert (DeadLetters(path).counts, [*letters(path)]) == ({}, [])
     assert not path.exists()

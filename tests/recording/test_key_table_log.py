@@ -35,7 +35,7 @@ def test_versions_are_there_for_who_opens_the_folder_later(tmp_path):
     assert [(each.version, each.keys, each.who) for each in first.versions()] == [(1, 1, "a test"), (2, 2, "")]
 
 
-def test_the_name_of_a_file_has_the_hash_of_its_content_and_a_changed_file_is_no_table(tmp_path):
+def test_file_is_named_by_its_hash_and_a_changed_one_is_no_table(tmp_path):
     log = log_in(tmp_path)
     log.append(table({(1,): "mean"}))
     entry, file = log.entry("predict", 1), log.file("predict", 1)
@@ -100,7 +100,7 @@ KEYS = st.one_of(
 
 @settings(max_examples=examples(100))
 @given(rows=KEYS)
-def test_what_is_written_is_read_again_and_the_same_rows_are_the_same_bytes(rows):
+def test_rows_are_read_back_and_equal_rows_are_equal_bytes(rows):
     columns = tuple(f"c{n}" for n in range(len(next(iter(rows), (1,)))))
     content = written_rows(KeyTable("f", "o", columns, rows))
     assert read_rows(content) == (columns, rows)

@@ -45,7 +45,7 @@ def test_a_damaged_manifest_is_named(tmp_path, content):
         read_manifest(RunDirectory(tmp_path))
 
 
-def test_every_file_of_a_newer_format_is_refused_and_one_without_a_format_is_read(tmp_path):
+def test_newer_formats_are_refused_and_files_without_one_are_read(tmp_path):
     newer, refused = FORMAT + 1, rf"has format {FORMAT + 1}: a newer Elastream wrote it"
     directory = RunDirectory(tmp_path)
     (tmp_path / "control").mkdir()
@@ -80,7 +80,7 @@ def test_the_first_line_of_a_log_carries_the_format(tmp_path):
     assert Lines(tmp_path / "log", "the log").read() == [{"number": 1}, {"number": 2}]
 
 
-def test_the_last_time_of_a_recording_is_found_from_behind_however_long_its_lines_are(tmp_path):
+def test_last_time_of_a_recording_is_read_however_long_its_lines(tmp_path):
     path = tmp_path / "recording.jsonl"
     assert last_time(path) == 0.0
     path.write_text('{"kind":"start"}\n')
@@ -118,7 +118,7 @@ def test_records_of_a_resumed_run_are_those_of_all_its_drivers(tmp_path):
     assert summarise(Recording.read(tmp_path)).records == 2 * first.records
 
 
-def test_a_recording_that_goes_on_keeps_what_was_there_and_counts_its_rounds_on(tmp_path):
+def test_resumed_recording_keeps_its_content_and_counts_rounds_on(tmp_path):
     play(Recorder(tmp_path / "recording.jsonl"))
     first = Recording.read(tmp_path)
     with (tmp_path / "recording.jsonl").open("a") as file:

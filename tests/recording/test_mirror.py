@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import InputError
-from elastream.recording import mirror
 from elastream.recording.directory import RunDirectory
 from elastream.recording.mirror import SELDOM, Mirror, check_not_overtaken, copy_now, fetch_run, mirrored
 from elastream.recording.paths import RemotePath, names_in
+from support.waiting import wait_until
 
 NUMBER = itertools.count()
 
@@ -144,14 +144,9 @@ def test_a_file_is_copied_before_anything_depends_on_it(tmp_path):
     copy_now(RunDirectory(tmp_path), tmp_path / "none")
 
 
-def test_a_driver_whose_run_another_took_is_told_and_writes_no_more(tmp_path, monkeypatch):
-    from support.waiting import wait_until
-
-    monkeypatch.setattr(mirror, "EVERY", 0.01)
-    monkeypatch.setattr(mirror, "RENEWED", 0.01)
-    monkeypatch.setattr("elastream.recording.mirror.SETTLES", 0.01)
+def test_a_driver_whose_run_another_took_is_told_and_writes_no_more(tmp_path):
     directory, told = fresh(tmp_path), []
-    with mirrored(directory) as if_lost:
+    with mirrored(directory, period=0.01, renewal=0.01) as if_lost:
         if_lost(lambda: told.append("lost"))
         (directory.files / "driver.json").write_text(json.dumps({"claim": "another's", "number": 1}))
         wait_until(lambda: told)

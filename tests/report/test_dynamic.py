@@ -52,7 +52,7 @@ def watched(*observers: Any) -> None:
     Loop(plant, Idle(), limit=10.0, observers=observers, extensions=[GuardExtension(versions, Rising(plant))]).run()
 
 
-def test_the_report_says_how_long_each_alternate_ran_and_for_how_long_nothing_was_allowed() -> None:
+def test_report_says_how_long_each_alternate_ran_or_none_was_allowed() -> None:
     collector = Collector()
     watched(collector)
     words, where = selections_of(collector.recording)
@@ -64,7 +64,7 @@ def test_the_report_says_how_long_each_alternate_ran_and_for_how_long_nothing_wa
     assert "<td>split 70%, split_fast 30%</td>" in page
 
 
-def test_a_view_of_lines_says_when_nothing_is_allowed_and_a_screen_what_runs() -> None:
+def test_lines_say_when_nothing_is_allowed_and_a_screen_what_runs() -> None:
     lines, screen = io.StringIO(), Console(file=io.StringIO(), width=100, height=40)
     view, shown = PlainView(Console(file=lines, width=200)), Screen(screen)
     texts = []

@@ -64,7 +64,7 @@ def test_a_part_spans_no_more_time_than_is_kept_however_little_it_has(tmp_path):
     alike(summarise(found), summarise(Recording.read(recorded(tmp_path / "whole", part=10**9))))
 
 
-def test_details_are_there_for_as_long_as_they_are_kept_and_reports_say_from_when_on(tmp_path):
+def test_details_stay_for_their_retention_and_reports_say_so(tmp_path):
     everything = recorded(tmp_path / "all", part=30_000)
     folder = recorded(tmp_path / "some", part=30_000, seconds=40.0)
     found, whole = Recording.read(folder), Recording.read(everything)
@@ -91,7 +91,7 @@ def test_earlier_parts_are_compressed_and_a_header_begins_each(tmp_path):
     assert last_time(last) == Recording.read(tmp_path).end
 
 
-def test_a_resumed_run_goes_on_where_its_parts_end_and_a_new_one_begins_without_them(tmp_path):
+def test_resumed_run_goes_on_after_its_parts_and_a_new_one_without(tmp_path):
     recorded(tmp_path, part=30_000, end=False)
     before = Recording.outline(tmp_path).header.before
     again = Recorder(tmp_path, resumed=True, keep=Keep(1e9, retention_of(1e9).summed, 10**9))

@@ -56,7 +56,7 @@ def test_copies_are_recorded_when_they_change_and_their_lag_always(tmp_path) -> 
     assert [why for _, why in series.lacking][:2] == ["no other host is there", ""]
 
 
-def test_the_page_has_a_panel_of_the_ring_one_of_the_lag_and_who_has_what_at_the_end(recording: Recording) -> None:
+def test_page_shows_the_ring_the_lag_and_who_has_what_at_the_end(recording: Recording) -> None:
     titles = [each["text"] for each in timeline(recording)["layout"]["annotations"]]
     assert any("Ring of count" in title for title in titles)
     assert any("Copies of state behind" in title for title in titles)

@@ -26,13 +26,13 @@ def test_records_of_a_batch_lie_evenly_between_its_oldest_and_its_newest(oldest,
     assert counted.records == pytest.approx(share)
 
 
-def test_batches_weigh_by_their_records_and_those_without_latency_do_not_count():
+def test_batches_weigh_by_records_and_unknown_latency_does_not_count():
     counted = InTime(2.0)
     counted.batches([batch(30, 1.0, 0.5), batch(10, 9.0, 8.0), batch(1000, NAN, NAN), batch(0, NAN, NAN)])
     assert counted.records == 0.75
 
 
-def test_without_batches_the_measured_compliance_weighs_by_records_and_unknown_counts_nothing():
+def test_without_batches_measured_compliance_weighs_by_records():
     counted = InTime(2.0)
     counted.period(np.ones(3), np.array([1.0, NAN, 3.0]), np.array([1.0, NAN, 0.5]), np.array([30.0, 99.0, 10.0]))
     assert counted.records == pytest.approx(35 / 40)

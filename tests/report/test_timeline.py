@@ -68,11 +68,6 @@ def test_what_was_never_measured_is_null_and_not_zero(figure: dict[str, Any]) ->
     assert 0 not in p99["y"]
 
 
-def test_an_unknown_metric_has_no_panel() -> None:
-    bare = Recording(Header("bare", "none"))
-    assert timeline(bare)["data"] == []
-
-
 def test_the_target_latency_is_drawn_where_there_is_one() -> None:
     dashed = [s["y0"] for s in timeline(example_recording())["layout"]["shapes"] if s["line"]["dash"] == "dash"]
     assert dashed == [2.0]
@@ -121,12 +116,6 @@ def test_a_run_that_died_at_any_moment_can_be_drawn(kept: int) -> None:
     drawn = [trace for trace in timeline(collector.recording)["data"] if trace["mode"] == "lines"]
     assert all(len(trace["y"]) == seen for trace in drawn)
     assert bool(drawn) == (seen > 0)
-
-
-def test_an_empty_recording_can_be_drawn() -> None:
-    collector = Collector()
-    collector.started(Header("empty", "none"))
-    assert timeline(collector.recording)["data"] == []
 
 
 def test_a_lost_host_is_marked_when_it_was_lost() -> None:

@@ -6,6 +6,7 @@ It is a toy queue, not a plant: its only purpose is that every kind of entry, un
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, Outcome, ReleaseHost, Status
 from elastream.core.decision import Decision, Proposal, Unknown
@@ -65,6 +66,15 @@ def load_at(time: float) -> float:
 
 def example_events(target_latency: float | None = 2.0) -> Iterator[Observation | Decision]:
     """What happens, in order: an observation a second, a decision every two, again with its `actual` two seconds later."""
+    return iter(_all_events(target_latency))
+
+
+@cache
+def _all_events(target_latency: float | None) -> tuple[Observation | Decision, ...]:
+    return tuple(_generated(target_latency))
+
+
+def _generated(target_latency: float | None) -> Iterator[Observation | Decision]:
     context = example_context(target_latency)
     first = Lease("h1", SMALL, 0.0).to(HostState.STARTING, 0.2).to(HostState.RUNNING, 4.0)
     toy, open_decision = _Toy({"h1": first}, []), None

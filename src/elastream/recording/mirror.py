@@ -163,12 +163,23 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 
 
 @contextmanager
-def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]], None]]:
+def mirrored(
+    directory: RunDirectory, period: float = EVERY, renewal: float = RENEWED
+) -> Iterator[Callable[[Callable[[], object]], None]]:
     """Claim the run's files and copy the driver's files there, until the end of the context.
 
-    Yields a function that registers actions for the loss of the claim. Raises EnvironmentProblem if another driver
-    has the claim.
     Later failures of the copy are warnings.
+
+    Args:
+        directory: Folders of the run.
+        period: Time from one copy to the next [s].
+        renewal: Time from one renewal of the claim to the next [s].
+
+    Yields:
+        A function that registers actions for the loss of the claim.
+
+    Raises:
+        EnvironmentProblem: Another driver has the claim.
     """
     if directory.files is None:
         yield lambda action: None
@@ -180,7 +191,8 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
         mirror.sync()
     except OSError as error:
         raise EnvironmentProblem(f"the run's files cannot be written: {error.strerror or error}") from error
-    keeping = threading.Thread(target=_keep, args=(claim, mirror, over, actions, directory.files), daemon=True)
+    pauses = (period, renewal)
+    keeping = threading.Thread(target=_keep, args=(claim, mirror, over, actions, directory.files, pauses), daemon=True)
     keeping.start()
 
     def if_lost(action: Callable[[], object]) -> None:
@@ -202,12 +214,18 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
 
 
 def _keep(
-    claim: DriverClaim, mirror: Mirror, over: threading.Event, actions: list[Callable[[], object]], files: RemotePath
+    claim: DriverClaim,
+    mirror: Mirror,
+    over: threading.Event,
+    actions: list[Callable[[], object]],
+    files: RemotePath,
+    pauses: tuple[float, float],
 ) -> None:
+    period, renewal = pauses
     renewed, failed = time.monotonic(), ""
-    while not over.wait(EVERY):
+    while not over.wait(period):
         try:
-            if time.monotonic() - renewed >= RENEWED:
+            if time.monotonic() - renewed >= renewal:
                 claim.renew()
                 renewed = time.monotonic()
             if claim.lost:

@@ -152,13 +152,17 @@ def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str
     ]  # fmt: skip
 
 
-def temporary_folder(name: str) -> Path:
+def temporary_folder(name: str, usual: Sequence[Path] = USUAL_TEMPORARY) -> Path:
     """Return a path for a host's temporary files, short enough for sockets of Spark's Python workers.
+
+    Args:
+        name: Name of the folder.
+        usual: Folders to try if the environment's own has too long a path.
 
     Raises:
         EnvironmentProblem: No folder is writable and short enough.
     """
-    roots = [Path(tempfile.gettempdir()), *USUAL_TEMPORARY]
+    roots = [Path(tempfile.gettempdir()), *usual]
     for root in roots:
         if len(os.fsencode(root / name)) <= MAX_TEMPORARY_PATH and os.access(root, os.W_OK | os.X_OK):
             return root / name
