@@ -82,18 +82,14 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Action in the journal.
-
-    Attributes:
-        history: Pairs of time and state, oldest first.
-    """
+    """Action in the journal."""
 
     number: int
     action: Action
     by: str
     state: ActionState = ActionState.PLANNED
     reason: str = ""
-    history: tuple[tuple[float, ActionState], ...] = ()
+    history: tuple[tuple[float, ActionState], ...] = ()  # pairs of time and state, oldest first
 
     def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
         """Return the entry after a step to `state`, or raise LifecycleError."""

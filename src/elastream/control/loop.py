@@ -42,20 +42,13 @@ ACTION_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Late records without a reaction.
-
-    Attributes:
-        fewest: Least backlog in the window.
-        longest: Longest micro-batch (seconds).
-        before: Least backlog in the previous window.
-        grows: True if the last window had more than its predecessor.
-    """
+    """Late records without a reaction."""
 
     since: float
-    fewest: float
-    longest: float = 0.0
-    before: float = math.inf
-    grows: bool = False
+    fewest: float  # least backlog in the window
+    longest: float = 0.0  # longest micro-batch (seconds)
+    before: float = math.inf  # least backlog in the previous window
+    grows: bool = False  # True if the last window had more than its predecessor
 
 
 class Loop:

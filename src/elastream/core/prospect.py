@@ -17,21 +17,14 @@ Variation = Callable[[str, Floats], Floats]
 
 @dataclass(frozen=True)
 class Prospect:
-    """Simulated run before its start.
-
-    Attributes:
-        seconds: Length; None: that of the loads.
-        window: Averaging window of a peak (seconds).
-        costs: Measured core-seconds per record and selectivity by operator, or None.
-        speeds: Variation of host speeds, or None.
-        bandwidths: Variation of link bandwidths, or None.
-    """
+    """Simulated run before its start."""
 
     layout: Layout
     host_types: Sequence[HostType]
     loads: Mapping[str, ArrivalPattern]
-    seconds: float | None = None
-    window: float | None = None
+    seconds: float | None = None  # length; None: that of the loads
+    window: float | None = None  # averaging window of a peak (seconds)
+    # measured core-seconds per record and selectivity by operator, or None
     costs: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    speeds: Variation | None = None
-    bandwidths: Variation | None = None
+    speeds: Variation | None = None  # variation of host speeds, or None
+    bandwidths: Variation | None = None  # variation of link bandwidths, or None

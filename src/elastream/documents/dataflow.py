@@ -421,20 +421,14 @@ class ObjectSpec:
 
 @dataclass(frozen=True)
 class Document:
-    """A checked document: the dataflow and its run settings.
-
-    Attributes:
-        policy: The default one if the document names none.
-        host_types: Declared host types by name.
-        settings: Further settings of `RunSettings`.
-    """
+    """A checked document: the dataflow and its run settings."""
 
     path: Path
     flow: Dataflow
-    policy: ObjectSpec
+    policy: ObjectSpec  # the default one if the document names none
     cloud: ObjectSpec | None = None
-    host_types: Mapping[str, HostType] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    host_types: Mapping[str, HostType] = field(default_factory=dict)  # declared host types by name
+    settings: Mapping[str, Any] = field(default_factory=dict)  # further settings of `RunSettings`
     file: Located | None = field(default=None, repr=False)
 
     @contextmanager

@@ -25,21 +25,13 @@ Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 
 @dataclass(frozen=True)
 class Registry:
-    """A kind of object that can be named.
+    """A kind of object that can be named."""
 
-    Attributes:
-        what: Noun for errors.
-        needs: Members that an object of a user's class must have.
-        own: Classes of this package by short name.
-        group: Entry points by which other distributions add names.
-        adapter: Function that adds members with defaults to a user's object.
-    """
-
-    what: str
-    needs: Members
-    own: Mapping[str, str] = field(default_factory=dict)
-    group: str = ""
-    adapter: str = ""
+    what: str  # noun for errors
+    needs: Members  # members that an object of a user's class must have
+    own: Mapping[str, str] = field(default_factory=dict)  # classes of this package by short name
+    group: str = ""  # entry points by which other distributions add names
+    adapter: str = ""  # function that adds members with defaults to a user's object
 
     @cached_property
     def known(self) -> Mapping[str, str]:

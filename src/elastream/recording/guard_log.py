@@ -19,19 +19,12 @@ from elastream.recording.lines import Lines
 
 @dataclass(frozen=True, slots=True)
 class GuardVersion:
-    """One version of the guards.
+    """One version of the guards."""
 
-    Attributes:
-        number: From 1.
-        time: Of its append, in epoch seconds.
-        by: Who appended it.
-        file: Source of `text`.
-    """
-
-    number: int
-    time: float
-    by: str
-    file: str
+    number: int  # from 1
+    time: float  # of its append, in epoch seconds
+    by: str  # who appended it
+    file: str  # source of `text`
     text: str
 
 

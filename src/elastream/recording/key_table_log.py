@@ -1,8 +1,7 @@
 """Log of a run's key tables: `tables.jsonl` names the versions, `tables/` holds them.
 
-A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines
-and requests
-new versions. Other processes may append meanwhile: programs, `elastream tables set`.
+A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines and
+requests new versions. Other processes may append meanwhile: programs, `elastream tables set`.
 """
 
 import contextlib
@@ -35,21 +34,15 @@ HASHED = 16
 
 @dataclass(frozen=True, slots=True)
 class KeyTableVersion:
-    """One line of the log.
-
-    Attributes:
-        file: Path below the run's folder.
-        written: Epoch seconds.
-        who: Appended it, for people.
-    """
+    """One line of the log."""
 
     operator: str
     version: int
-    file: str
+    file: str  # path below the run's folder
     sha256: str
     keys: int
-    written: float
-    who: str = ""
+    written: float  # epoch seconds
+    who: str = ""  # appended it, for people
 
 
 class KeyTableLog:

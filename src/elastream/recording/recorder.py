@@ -53,8 +53,7 @@ class Entries:
     """Converts an observer's events to entries for `_write`.
 
     The header is written when the run has operators, and again, merged, when more come to run. A plant that watches
-    queries may
-    begin with none; nothing is recorded until then.
+    queries may begin with none; nothing is recorded until then.
     """
 
     def __init__(self) -> None:
@@ -215,18 +214,12 @@ class Recording:
     """A recorded run. Arrays over time are float64 of shape (observations,), NaN if unknown.
 
     Observations older than the retention are missing; `header.before` has their totals.
-
-    Attributes:
-        header: Description of the run.
-        series: Its observations.
-        decisions: The last version of each round, in order.
-        ending: None if the run was killed before its end.
     """
 
-    header: Header
-    series: Series = field(default_factory=Series, compare=False)
-    decisions: tuple[Decision, ...] = ()
-    ending: Ending | None = None
+    header: Header  # description of the run
+    series: Series = field(default_factory=Series, compare=False)  # its observations
+    decisions: tuple[Decision, ...] = ()  # the last version of each round, in order
+    ending: Ending | None = None  # None if the run was killed before its end
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":

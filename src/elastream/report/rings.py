@@ -24,20 +24,13 @@ Replicas = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Part of a ring that a host owned.
-
-    Attributes:
-        parts: [begin, end) of the keys, two parts if they cross 0.
-        since: Seconds.
-        until: Seconds.
-        keepers: Hosts with standby replicas of it, most replicas first.
-    """
+    """Part of a ring that a host owned."""
 
     host: str
-    parts: tuple[tuple[float, float], ...]
-    since: float
-    until: float
-    keepers: tuple[str, ...] = ()
+    parts: tuple[tuple[float, float], ...]  # [begin, end) of the keys, two parts if they cross 0
+    since: float  # seconds
+    until: float  # seconds
+    keepers: tuple[str, ...] = ()  # hosts with standby replicas of it, most replicas first
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +48,15 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
-    """State of an operator on one host.
-
-    Attributes:
-        owned: Partitions that the host owns.
-        of: All partitions.
-        token: On the ring; None without a ring.
-        keepers: Hosts with standby replicas of what it owns.
-        keeps: Partitions of which it has standby replicas.
-    """
+    """State of an operator on one host."""
 
     operator: str
     host: str
-    owned: int
-    of: int
-    token: float | None
-    keepers: tuple[str, ...]
-    keeps: int
+    owned: int  # partitions that the host owns
+    of: int  # all partitions
+    token: float | None  # on the ring; None without a ring
+    keepers: tuple[str, ...]  # hosts with standby replicas of what it owns
+    keeps: int  # partitions of which it has standby replicas
 
 
 def rings_over_time(recording: Recording) -> tuple[Bands, ...]:

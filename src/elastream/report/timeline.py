@@ -1,8 +1,7 @@
 """Timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
 
-The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's
-style sheet
-sets text colours; line colours work on light and dark backgrounds.
+The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's style
+sheet sets text colours; line colours work on light and dark backgrounds.
 """
 
 import html
@@ -185,21 +184,14 @@ def _add_panel(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of a decision or a lost host.
+    """A mark of a decision or a lost host."""
 
-    Attributes:
-        time: Seconds.
-        round: Of planning; 0 for none.
-        lane: Of the strip.
-        text: Shown on hover.
-    """
-
-    time: float
-    round: int
-    lane: str
+    time: float  # seconds
+    round: int  # of planning; 0 for none
+    lane: str  # of the strip
     symbol: str
     colour: str
-    text: str
+    text: str  # shown on hover
 
 
 def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:

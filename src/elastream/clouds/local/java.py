@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from elastream.clouds.local.authentication import for_others
 from elastream.errors import EnvironmentProblem
 
@@ -102,6 +100,8 @@ def spark_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the folder of files shared by runs: `elastream` in the user's cache folder."""
+    from platformdirs import user_cache_path
+
     return user_cache_path("elastream")
 
 
