@@ -64,8 +64,10 @@ class Metric(StrEnum):
     BACKLOG = (
         "backlog",
         Quantity.RECORDS,
-        "Records queued at an operator (VISP's o_queue). A chained operator has no queue of its own; its query's source"
-        " has.",
+        (
+            "Records queued at an operator (VISP's o_queue). "
+            "A chained operator has no queue of its own; its query's source has."
+        ),
     )
     DURATION = (
         "duration",
@@ -122,8 +124,10 @@ class Metric(StrEnum):
     UPDATE_LATENCY = (
         "update_latency",
         Quantity.SECONDS,
-        "Time from the request of a change of alternates, branches or key tables until the last batch under an older "
-        "composition was committed (thesis, p. 50), for the newest change in force.",
+        (
+            "Time from the request of a change of alternates, branches or key tables until the last batch under an older "
+            "composition was committed (thesis, p. 50), for the newest change in force."
+        ),
     )
     MIXED_RECORDS = (
         "mixed_records",
