@@ -189,7 +189,6 @@ class RegisteredExecutor(Protocol):
     @property
     def host(self) -> str:
         """Its address."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,36 +211,28 @@ class ExecutorAllocator(Protocol):
     @property
     def application(self) -> str:
         """Id of the session's application at its cluster manager."""
-        ...
 
     @property
     def registered(self) -> Mapping[str, RegisteredExecutor]:
         """Registered executors by id, as of the session's last poll."""
-        ...
 
     def request(self, total: int) -> None:
         """Set the total number of executors that the session may have."""
-        ...
 
     def kill(self, executor: str) -> None:
         """Release an executor with all its tasks; lower the total first."""
-        ...
 
     def fence(self, executor: str) -> None:
         """Exclude an executor from scheduling for good; it stays, and nothing replaces it."""
-        ...
 
     def pending_reason(self) -> PendingReason:
         """Return why requested executors have not come."""
-        ...
 
     def ending(self, executor: str) -> str:
         """Return why a registered executor ended; empty if unknown."""
-        ...
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +303,10 @@ class SupportsOpen(Protocol):
     @property
     def types(self) -> tuple[HostType, ...]:
         """Host types."""
-        ...
 
     @property
     def max_hosts(self) -> int:
         """Highest number of hosts at a time."""
-        ...
 
     def open(
         self,
@@ -328,7 +317,6 @@ class SupportsOpen(Protocol):
         alarms: Alarms | None = None,
     ) -> Provider:
         """Return the provider."""
-        ...
 
 
 class PlainCloud(Cloud):
@@ -339,24 +327,14 @@ class PlainCloud(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types of the object."""
         return self.own.types
 
     @property
     def max_hosts(self) -> int:
-        """Limit of the object."""
         return self.own.max_hosts
 
-    def open(
-        self,
-        folder: Path,
-        *,
-        ports: range | None = None,
-        session: ExistingSession | None = None,
-        alarms: Alarms | None = None,
-    ) -> Provider:
-        """Return the object's provider."""
-        return self.own.open(folder, ports=ports, session=session, alarms=alarms)
+    def open(self, folder: Path, **about: Any) -> Provider:
+        return self.own.open(folder, **about)
 
 
 def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
@@ -379,7 +357,6 @@ class SessionHosts(Protocol):
 
     def bind(self, allocator: ExecutorAllocator) -> None:
         """Lease through `allocator` from now on; earlier requests wait for this call."""
-        ...
 
 
 def lacks_as_provider(candidate: Any) -> str:

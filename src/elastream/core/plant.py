@@ -28,11 +28,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the seconds since the run began."""
-        ...
 
     def sleep_until(self, time: float) -> None:
         """Return at `time`, or at once if it has passed. A simulated clock advances here."""
-        ...
 
 
 class Plant(Protocol):
@@ -49,45 +47,36 @@ class Plant(Protocol):
 
         Queries that come and go give a new value; each observation carries its own.
         """
-        ...
 
     @property
     def clock(self) -> Clock:
         """Return the clock of its observations."""
-        ...
 
     @property
     def finished(self) -> bool:
         """Return True if the load is processed to its end, or the run failed."""
-        ...
 
     @property
     def ledger(self) -> Sequence[Lease]:
         """Return every lease of the run in the order of requests, also ended ones: the basis of the bill."""
-        ...
 
     def observe(self) -> Observation:
         """Return the current observation, without changes and fast enough for every second."""
-        ...
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or return why not."""
-        ...
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all possible `switches` as one composition; return an outcome for each.
 
         No batch sees only some of them. An accepted switch is in force once a batch under it was committed.
         """
-        ...
 
     def incidents(self) -> Sequence[str]:
         """Return sentences about new events that no observation shows, such as a lost executor."""
-        ...
 
     def close(self) -> None:
         """Stop everything and release every host. May be called twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +163,9 @@ class SupportsPlan(Protocol):
     @property
     def name(self) -> str:
         """Return the name for people."""
-        ...
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """Return the plan for an observation."""
-        ...
 
 
 POLICY_MEMBERS: Members = {"name": str, "plan": 2}

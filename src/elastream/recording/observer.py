@@ -69,19 +69,15 @@ class Observer(Protocol):
 
     def started(self, header: Header) -> None:
         """Receive the header, before the run starts."""
-        ...
 
     def observed(self, observation: Observation) -> None:
         """Receive an observation, once per monitoring period."""
-        ...
 
     def decided(self, decision: Decision) -> None:
         """Receive a decision after each planning round, and again with the same `round` when its `actual` is known."""
-        ...
 
     def ended(self, ending: Ending) -> None:
         """Receive the end of the run."""
-        ...
 
 
 def describe_run(

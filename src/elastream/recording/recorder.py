@@ -29,20 +29,8 @@ from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
 from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
+from elastream.recording import form
 from elastream.recording.directory import create_private
-from elastream.recording.form import (
-    host_types,
-    read_basis,
-    read_composition,
-    read_decision,
-    read_ending,
-    read_header,
-    read_lease,
-    read_standing,
-    without_nan,
-    written_ending,
-    written_observation,
-)
 from elastream.recording.formats import FORMAT, unmarked
 from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside, whole_length
@@ -77,7 +65,7 @@ class Entries:
                 self._describe(further)
             self._header = further
         if self._described:
-            self._write(written_observation(observation, self._last))
+            self._write(form.written_observation(observation, self._last))
             self._last = observation
 
     def decided(self, decision: Decision) -> None:
@@ -87,7 +75,7 @@ class Entries:
     def ended(self, ending: Ending) -> None:
         if not self._described:
             self._describe(self._header)
-        self._write(written_ending(ending))
+        self._write(form.written_ending(ending))
 
     def _describe(self, header: Header) -> None:
         self._header, self._described = header, True
@@ -198,7 +186,7 @@ class Recorder(Entries):
 
     def _write(self, entry: Json) -> None:
         try:
-            line = json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n"
+            line = json.dumps(form.without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n"
             self._size += len(line)
             self._file.write(line)
             self._file.flush()
@@ -263,17 +251,17 @@ class Recording:
                 match fields.pop("kind"):
                     case "start":
                         fields.pop("time", None)
-                        before, header = header, read_header(unmarked(fields, place))
+                        before, header = header, form.read_header(unmarked(fields, place))
                         header = header if before is None else described_before(before, header)
                         if before is not None and len(header.resumed) > len(before.resumed):
                             ending, rounds = None, max(decisions, default=0)
                     case "observation":
                         series.add(fields)
                     case "decision":
-                        decision = read_decision(fields)
+                        decision = form.read_decision(fields)
                         decisions[rounds + decision.round] = replace(decision, round=rounds + decision.round)
                     case "end":
-                        ending = read_ending(fields, host_types(header))
+                        ending = form.read_ending(fields, form.host_types(header))
                     case unknown:
                         raise ValueError(f"unknown kind {unknown!r}")
             except (ValueError, TypeError, KeyError) as error:
@@ -353,8 +341,8 @@ class Recording:
         """All leases as last recorded, in request order; `history` has their states and times."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
-        types = host_types(self.header)
-        leases = (read_lease(lease, types) for lease in self.series.leases.values())
+        types = form.host_types(self.header)
+        leases = (form.read_lease(lease, types) for lease in self.series.leases.values())
         return tuple(sorted(leases, key=lambda lease: lease.since))
 
     @property
@@ -377,7 +365,7 @@ class Recording:
     @cached_property
     def latency_basis(self) -> Mapping[str, Basis]:
         """Least exact basis of latencies over the whole run, by source."""
-        return weakest(map(read_basis, self.series.bases))
+        return weakest(map(form.read_basis, self.series.bases))
 
     def signal_rounds(self) -> Iterator[tuple[float, int, Signals]]:
         """Yield for each observation its time, the version of the guards in force, and the newest signal readings."""
@@ -417,13 +405,13 @@ class Recording:
             if fields is None:
                 standings.pop(element, None)
             else:
-                standings[element] = read_standing(fields, standings.get(element))
+                standings[element] = form.read_standing(fields, standings.get(element))
         return standings
 
     def compositions_at(self, time: float) -> Mapping[str, Composition]:
         """Return the composition in force by query at the last observation by `time`; "" has the requested one."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
-        return {query: read_composition(fields) for _, query, fields in rows}
+        return {query: form.read_composition(fields) for _, query, fields in rows}
 
     def rings_at(self, time: float) -> Mapping[str, Ring]:
         """Return the operators' rings at the last observation by `time`."""
@@ -438,7 +426,7 @@ class Recording:
     @property
     def host_types(self) -> tuple[HostType, ...]:
         """Host types that could be leased."""
-        return tuple(host_types(self.header).values())
+        return tuple(form.host_types(self.header).values())
 
     @property
     def end(self) -> float:
