@@ -285,21 +285,6 @@ class BreakEven:
         return value - (self.sigma * (cost - self.at_highest) + self.highest)
 
 
-def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
-    """Return the profit up to each time (5.2, p. 103), shape (T,).
-
-    Args:
-        line: Of a whole period; it shrinks with the elapsed share.
-        ends: Seconds since the period's start.
-        values: Mean value of the instant ending there.
-        costs: Money spent by then.
-    """
-    times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
-    whole = np.asarray(costs, dtype=np.float64) * period / times
-    return np.array([line.profit(*each) for each in zip(mean.tolist(), whole.tolist(), strict=True)])
-
-
 def worst_interval(throughput: ArrayLike, instants: int) -> float:
     """Return the least mean throughput over consecutive intervals of `instants` (5.2); NaN without any."""
     values = np.asarray(throughput, dtype=np.float64)
