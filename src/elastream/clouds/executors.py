@@ -30,8 +30,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from elastream.clouds.host_types import HOST_TYPES, MIN_HEAP_MIB, executor_memory
 from elastream.clouds.provider import (
+    HOST_TYPES,
+    MIN_HEAP_MIB,
     UNLIMITED,
     Cloud,
     ClusterEndpoint,
@@ -42,6 +43,7 @@ from elastream.clouds.provider import (
     Phase,
     Provider,
     ProviderOffer,
+    executor_memory,
 )
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType

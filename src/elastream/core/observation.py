@@ -15,9 +15,8 @@ import numpy as np
 from elastream.core.alarm import Alarm
 from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TaskFrame, known_sum
 from elastream.core.guarding import GuardDecision
-from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.hosts import Cores, HostState, HostType, Lease, Leases
 from elastream.core.latency import Basis
-from elastream.core.leases import Cores, Leases
 from elastream.core.metrics import Metric, Rows
 from elastream.core.ring import Ring
 from elastream.core.scaling import NO_RULES, ScalingRules

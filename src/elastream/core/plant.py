@@ -4,20 +4,40 @@ Spark and the simulator implement `Plant`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any, Protocol
 
 from elastream.core.action import Action, Outcome, Switch
 from elastream.core.decision import Proposal, Unknown
-from elastream.core.hosts import Lease
-from elastream.core.members import Members
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType, Lease
+from elastream.core.members import Members, overridable
 from elastream.core.metrics import Needs
 from elastream.core.observation import Context, Observation
-from elastream.core.overridable import overridable
-from elastream.core.prospect import Prospect
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.stages import Layout
 from elastream.errors import DataflowError, InputError
+
+# Factors over times (seconds) on the speed of a host or the bandwidth of a link "h1>h2"; NaN where unknown.
+Variation = Callable[[str, Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """Simulated run before its start, for policies that prepare with its sizes or an oracle."""
+
+    layout: Layout
+    host_types: Sequence[HostType]
+    loads: Mapping[str, ArrivalPattern]
+    seconds: float | None = None  # length; None: that of the loads
+    window: float | None = None  # averaging window of a peak (seconds)
+    # measured core-seconds per record and selectivity by operator, or None
+    costs: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    speeds: Variation | None = None  # variation of host speeds, or None
+    bandwidths: Variation | None = None  # variation of link bandwidths, or None
+
 
 # Members of policies by their former names.
 FORMER_NAMES = {"unfit": "unsupported_reason", "exchanges": "wants_traffic"}

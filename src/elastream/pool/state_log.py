@@ -55,7 +55,7 @@ class StateLog:
             self._append({"put": put, "gone": removed})
         self._baseline = {name: dict(table) for name, table in tables.items()}
         if self._lines is not None and self._lines.count > self._max_lines:
-            self._compact()
+            self._lines.replace([{"manager": self.manager}, plain({"put": self._baseline, "gone": {}})])
 
     def set_baseline(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Set the tables that the next commit is compared with."""
@@ -83,10 +83,6 @@ class StateLog:
                         del self.read[name][key]
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{lines.path}, line {number}: not an entry of a manager's journal ({error})") from error
-
-    def _compact(self) -> None:
-        assert self._lines is not None
-        self._lines.replace([{"manager": self.manager}, plain({"put": self._baseline, "gone": {}})])
 
 
 def steady_clock(

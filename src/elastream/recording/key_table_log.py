@@ -192,8 +192,7 @@ def key_tables(run: Path | str) -> KeyTableLog:
         InputError: for a run that has ended, or a folder that is no run's.
     """
     # Workers import this module: they need no recorder.
-    from elastream.recording.live import check_live
-    from elastream.recording.recorder import Recording
+    from elastream.recording.recorder import Recording, check_live
 
     folder = Path(run)
     recording = Recording.outline(folder)

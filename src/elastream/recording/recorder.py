@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -25,16 +26,18 @@ from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch, Observation
 from elastream.core.ring import Ring
+from elastream.core.wording import clock
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
 from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.recording import form
-from elastream.recording.directory import create_private
+from elastream.recording.directory import RunDirectory, create_private
 from elastream.recording.formats import FORMAT, unmarked
 from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside, whole_length
 from elastream.recording.series import Series
+from elastream.units import format_duration
 
 
 class Entries:
@@ -434,3 +437,21 @@ class Recording:
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
+
+
+# Seconds without an observation until a run without an end counts as dead: an action may take so long.
+SILENT_S = 120.0
+
+
+def check_live(run: Path, recording: Recording, what: str) -> None:
+    """Raise InputError, about `what` it cannot accept, unless the run in the folder `run` is live."""
+    ending = recording.ending
+    if ending is not None:
+        why = f", {ending.reason}" if ending.reason else ""
+        raise InputError(f"{run} has {ending.status} at {clock(ending.time)}{why}: {what} are for a run that goes on")
+    if not run.is_dir():
+        raise InputError(f"{run} is no run's folder: {what} are given to the run, not to a recording of it")
+    silent = datetime.now().timestamp() - RunDirectory(run).recording.stat().st_mtime
+    if silent > SILENT_S:
+        silence = format_duration(round(silent))
+        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")

@@ -25,11 +25,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.clouds.host_types import executor_memory
 from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.authentication import Secrets, for_others, quiet_executors
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
-from elastream.clouds.provider import HostUsage
+from elastream.clouds.provider import HostUsage, executor_memory
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording.directory import PRIVATE, create_private

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elastream.clouds.host_types import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, executor_memory
 from elastream.clouds.local.cluster import MAX_HOSTS, LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
-from elastream.clouds.provider import Cloud, ExistingSession
+from elastream.clouds.provider import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, Cloud, ExistingSession, executor_memory
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
