@@ -531,11 +531,7 @@ def address_towards(what: str, endpoints: Sequence[tuple[str, int]]) -> str:
 
 
 def address_of(text: str, default: int) -> tuple[str, int]:
-    """Return host and port of `HOST[:PORT]`.
-
-    Raises:
-        CloudError: The text names no host.
-    """
+    """Return host and port of `HOST[:PORT]`. Raises CloudError if the text names no host."""
     host, _, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
     if not host:
         raise CloudError(f"{text!r} is no HOST:PORT")

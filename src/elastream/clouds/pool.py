@@ -253,11 +253,7 @@ class Membership:
             self._alarms.sound(THREAD_NAME, f"a claim failed: {in_one_line(error)}", error)
 
     def beat(self) -> None:
-        """Send one claim and process the response.
-
-        Raises:
-            ElastreamError: There is no response.
-        """
+        """Send one claim and process the response. Raises ElastreamError if there is no response."""
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
@@ -358,21 +354,13 @@ class Pool(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types of the pool, requested from it.
-
-        Raises:
-            ElastreamError: The pool does not answer.
-        """
+        """Host types of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """Number of machines of the pool, requested from it.
-
-        Raises:
-            ElastreamError: The pool does not answer.
-        """
+        """Number of machines of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().max_hosts
 

@@ -339,11 +339,7 @@ class PlainCloud(Cloud):
 
 
 def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
-    """Return `cloud` as a `Cloud`.
-
-    Raises:
-        InputError: Another object has optional members, which would be ignored.
-    """
+    """Return `cloud` as a `Cloud`. Raises InputError if another object has optional members, which would be ignored."""
     if isinstance(cloud, Cloud):
         return cloud
     if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(cloud, name, None) is not None]:

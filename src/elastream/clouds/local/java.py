@@ -87,11 +87,7 @@ def version_of(java: Path) -> str:
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark.
-
-    Raises:
-        EnvironmentProblem: pyspark is not installed.
-    """
+    """Return the folder of the installed pyspark. Raises EnvironmentProblem if pyspark is not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentProblem("the package pyspark is not installed")
@@ -106,11 +102,7 @@ def cache_folder() -> Path:
 
 
 def scala_version() -> str:
-    """Return the Scala version of Spark's jars, such as `2.13`.
-
-    Raises:
-        EnvironmentProblem: There are no jars.
-    """
+    """Return the Scala version of Spark's jars, such as `2.13`. Raises EnvironmentProblem if there are no jars."""
     jars = spark_home() / "jars"
     core = next(jars.glob("spark-core_*.jar"), None)
     if core is None:
