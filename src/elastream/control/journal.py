@@ -226,10 +226,10 @@ class JournalWriter:
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 
-    def drop_left_over(self, why: Callable[[Action], str]) -> None:
-        """Drop left-over actions that were not tried again."""
+    def drop_left_over(self, reasons: Mapping[Action, str]) -> None:
+        """Drop left-over actions that were not tried again, each with its reason."""
         for action, entry in self.left_over.items():
-            self.note(entry, ActionState.DROPPED, why(action))
+            self.note(entry, ActionState.DROPPED, reasons[action])
         self.left_over.clear()
 
     def flush(self) -> bool:

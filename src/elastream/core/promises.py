@@ -65,10 +65,6 @@ class Condition(StrEnum):
         return _OF_APPLICATION[self](layout.graph, target_latency) if self in _OF_APPLICATION else None
 
 
-def _sources_counted(graph: Graph, target_latency: float | None) -> bool | None:
-    return all(each.load is not None or _reads_local_files(each) for each in graph.sources) or None
-
-
 def _is_python(operator: Operator) -> bool:
     return bool(operator.alternates) and all(each.form not in NATIVE for each in operator.alternates)
 
@@ -111,7 +107,9 @@ _OF_APPLICATION: Mapping[Condition, Callable[[Graph, float | None], bool | None]
         target is None and any(each.max_duration is not None for each in graph.operators)
     ),
     Condition.ON_ERROR: lambda graph, target: any(each.lenient for each in graph.operators),
-    Condition.SOURCES_COUNTED: _sources_counted,
+    Condition.SOURCES_COUNTED: lambda graph, target: (
+        all(each.load is not None or _reads_local_files(each) for each in graph.sources) or None
+    ),
     Condition.DECLARED_LOAD: lambda graph, target: bool(graph.loads),
 }
 _OF_OPERATOR: Mapping[Condition, Callable[[Layout, Operator], bool]] = {

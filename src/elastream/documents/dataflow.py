@@ -52,6 +52,7 @@ from elastream.documents.schema import (
     exactly_one,
     key_of,
     named,
+    scaling_rules,
 )
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.errors import DataflowError, ElastreamError
@@ -356,7 +357,7 @@ class DocumentKeys(Keys):
     cloud: NamedParameters | None = None
     tables: dict[str, str] = Field(default_factory=dict)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
-    scaling: ScalingKeys = Field(default_factory=ScalingKeys)
+    scaling: Keys = Field(default_factory=ScalingKeys)
 
     @field_validator("policy", "cloud")
     @classmethod
@@ -379,7 +380,9 @@ def document_keys() -> type[DocumentKeys]:
     """Return the keys of a document, run settings included."""
     defaults = {each.name: each.default for each in fields(RunSettings)}
     own: dict[str, Any] = {name: (key_of(each, defaults[name]), defaults[name]) for name, each in SETTINGS.items()}
-    return create_model("DocumentKeys", __base__=DocumentKeys, **own)
+    return create_model(
+        "DocumentKeys", __base__=DocumentKeys, scaling=(ScalingKeys, Field(default_factory=ScalingKeys)), **own
+    )
 
 
 @dataclass(frozen=True)
@@ -460,7 +463,7 @@ def load_document(path: Path | str) -> Document:
         settings={
             **_beside(file, keys.settings),
             "tables": tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
-            "scaling": keys.scaling.built(file),
+            "scaling": scaling_rules(file, keys.scaling),
         },
         file=file,
     )

@@ -142,12 +142,12 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def _plainly(path: tuple[str, ...], sentence: str) -> ElastreamError:
-    return InputError(f"{'.'.join(path)}: {sentence}" if path else sentence)
-
-
 def made(
-    registry: Registry, name: str, parameters: Mapping[str, Any], references: References, refusal: Refusal = _plainly
+    registry: Registry,
+    name: str,
+    parameters: Mapping[str, Any],
+    references: References,
+    refusal: Refusal = lambda path, sentence: InputError(f"{'.'.join(path)}: {sentence}" if path else sentence),
 ) -> Any:
     """Make the object `name` with `parameters`.
 

@@ -178,7 +178,8 @@ def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]
     for decision in decisions:
         kinds: dict[tuple[str, str, str], list[str]] = {}
         for outcome in decision.outcomes:
-            kinds.setdefault(_style(outcome), []).append(_outcome_text(outcome))
+            style = STYLES[outcome.action.effect] if outcome.succeeded else REFUSED
+            kinds.setdefault(style, []).append(_outcome_text(outcome))
         for proposal in decision.proposals:
             if proposal.refused:
                 text = f"{proposal.action.describe()}: refused, {proposal.refused}"
@@ -214,10 +215,6 @@ STYLES = {
     Effect.TASKS_MOVED: PLACED,
     Effect.DATAFLOW_CHANGED: SWITCHED,
 }
-
-
-def _style(outcome: Outcome) -> tuple[str, str, str]:
-    return STYLES[outcome.action.effect] if outcome.succeeded else REFUSED
 
 
 def _outcome_text(outcome: Outcome) -> str:
