@@ -85,7 +85,9 @@ class HostTypeKeys(Keys):
 
 
 def _rules() -> dict[str, Any]:
-    own = dict.fromkeys(DURATIONS, Duration | None) | {"excluded_periods": Annotated[list[str], BeforeValidator(_listed)]}
+    own = dict.fromkeys(DURATIONS, Duration | None) | {
+        "excluded_periods": Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    }
     return {each.name: (own.get(each.name, each.type), each.default) for each in fields(ScalingRules) if each.init}
 
 
