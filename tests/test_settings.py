@@ -2,9 +2,9 @@
 
 import inspect
 import runpy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -26,10 +26,11 @@ from elastream.settings import (
     Mode,
     RunSettings,
     Seconds,
-    Setting,
     SimulateSettings,
     Whole,
+    declares,
     keywords_of,
+    setting,
     settings_of,
 )
 
@@ -37,13 +38,13 @@ ROOT = Path(__file__).parents[1]
 FRONTS = [(run, RunSettings), (simulate, SimulateSettings), (Autopilot, AutopilotSettings)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class More(RunSettings):
     """Run settings with three more."""
 
-    spare: Annotated[int, Setting("Hosts to keep spare.", Whole(least=0), key=True, option=True)] = 1
-    wait: Annotated[float | str | None, Setting("Time to wait.", Seconds(positive=True), key=True, option=True)] = None
-    eager: Annotated[bool, Setting("Lease at once.", Flag(), key=True, option=True)] = False
+    spare: int = setting("Hosts to keep spare.", Whole(least=0), default=1, key=True, option=True)
+    wait: float | str | None = setting("Time to wait.", Seconds(positive=True), default=None, key=True, option=True)
+    eager: bool = setting("Lease at once.", Flag(), default=False, key=True, option=True)
 
 
 @keywords_of(More)
@@ -64,9 +65,9 @@ def test_fronts_show_every_setting_with_its_default(front: Any, declaring: type)
 @pytest.mark.parametrize(("front", "declaring"), FRONTS, ids=["run", "simulate", "Autopilot"])
 def test_every_setting_has_one_sentence_of_help(front: Any, declaring: type) -> None:
     text = inspect.getdoc(front if inspect.isfunction(front) else front.__init__) or ""
-    for name, setting in settings_of(declaring).items():
-        assert setting.help.endswith(".")
-        assert f"{name}: {setting.help}" in text
+    for name, each in settings_of(declaring).items():
+        assert each.help.endswith(".")
+        assert f"{name}: {each.help}" in text
 
 
 def test_a_new_setting_is_a_keyword_an_option_and_a_key_by_its_declaration() -> None:

@@ -6,21 +6,21 @@ A field of a class below is the whole declaration. Keywords, options, document k
 import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
-    Annotated,
     Any,
+    ClassVar,
     Concatenate,
-    ForwardRef,
     Generic,
     Literal,
+    NamedTuple,
     ParamSpec,
     TypeVar,
+    dataclass_transform,
     get_args,
-    get_origin,
     overload,
 )
 
@@ -45,6 +45,13 @@ StateStore = Literal["memory", "disk"]
 # Modes of `elastream.core.composition.Consistency`.
 Mode = Literal["batch", "wave", "drain", "rewired"]
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+
 LAST_PORT = 65_535
 LARGEST_SEED = 2**32 - 1
 # The driver plans each of them in each batch.
@@ -57,7 +64,6 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
-@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of value. The base class checks types only.
 
@@ -67,9 +73,10 @@ class Kind:
         unit: Unit or form, for the reference page.
     """
 
-    types: tuple[type, ...] = ()
-    requirement: str = ""
-    unit: str = ""
+    unit = ""
+
+    def __init__(self, types: tuple[type, ...] = (), requirement: str = "") -> None:
+        self.types, self.requirement = types, requirement
 
     def accepts(self, value: object) -> bool:
         """Return True if `value` is of this kind. A bool is no number."""
@@ -87,48 +94,49 @@ class Kind:
         return InputError(f"{name} is {shown(value)}; it must be {self.requirement}{', or None' * optional}", (name,))
 
 
-@dataclass(frozen=True, slots=True)
 class Text(Kind):
     """Text, or an object in its place."""
 
-    metavar: str = "TEXT"
+    def __init__(self, metavar: str = "TEXT") -> None:
+        super().__init__()
+        self.metavar = metavar
 
 
-@dataclass(frozen=True, slots=True)
 class PathOf(Kind):
     """A path. `metavar` names it on the command line."""
 
-    types: tuple[type, ...] = (str, Path)
-    requirement: str = "a path"
-    unit: str = "path"
-    metavar: str = "FILE"
+    unit = "path"
+
+    def __init__(self, metavar: str = "FILE") -> None:
+        super().__init__((str, Path), "a path")
+        self.metavar = metavar
 
 
-@dataclass(frozen=True, slots=True)
 class Flag(Kind):
     """True or False. `switch` replaces the option's name on the command line."""
 
-    types: tuple[type, ...] = (bool,)
-    requirement: str = "True or False"
-    unit: str = "True or False"
-    switch: str = ""
+    unit = "True or False"
+
+    def __init__(self, switch: str = "") -> None:
+        super().__init__((bool,), "True or False")
+        self.switch = switch
 
 
-@dataclass(frozen=True, slots=True)
 class Rules(Kind):
     """Rules of `ScalingRules`, on the command line as `KEY=VALUE`."""
 
-    types: tuple[type, ...] = (ScalingRules,)
-    requirement: str = "ScalingRules"
-    unit: str = "`ScalingRules`"
+    unit = "`ScalingRules`"
+
+    def __init__(self) -> None:
+        super().__init__((ScalingRules,), "ScalingRules")
 
 
-@dataclass(frozen=True, slots=True)
 class ListOf(Kind):
     """A list of `item`. With `single`, one item stands for a list of it."""
 
-    item: type = object
-    single: bool = False
+    def __init__(self, item: type, requirement: str, single: bool = False) -> None:
+        super().__init__((), requirement)
+        self.item, self.single = item, single
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
         """Return the list as a tuple."""
@@ -142,14 +150,14 @@ class ListOf(Kind):
         return items
 
 
-@dataclass(frozen=True, slots=True)
 class Whole(Kind):
     """A whole number from `least` to `most`; `why` explains `most`."""
 
-    least: int | None = None
-    most: int | None = None
-    why: str = ""
-    unit: str = "whole number"
+    unit = "whole number"
+
+    def __init__(self, least: int | None = None, most: int | None = None, why: str = "", requirement: str = "") -> None:
+        super().__init__((), requirement)
+        self.least, self.most, self.why = least, most, why
 
     def read(self, name: str, value: Any, optional: bool = False) -> int:
         """Return `value` as an int."""
@@ -161,24 +169,23 @@ class Whole(Kind):
         text = self.requirement or "a whole number"
         if not self.requirement and self.least is not None:
             text += f", {self.least} or more" if self.most is None or self.why else f" from {self.least} to {self.most}"
-        raise InputError(
-            f"{name} is {shown(value)}; it must be {text}{', or None' * (optional and self.least is None)}", (name,)
-        )
+        text += ", or None" * (optional and self.least is None)
+        raise InputError(f"{name} is {shown(value)}; it must be {text}", (name,))
 
 
-@dataclass(frozen=True, slots=True)
 class Fraction(Kind):
     """A number from 0 to 1."""
 
-    requirement: str = "a fraction between 0 and 1"
-    unit: str = "0 to 1"
+    unit = "0 to 1"
+
+    def __init__(self) -> None:
+        super().__init__((), "a fraction between 0 and 1")
 
     def accepts(self, value: object) -> bool:
         """Return True for a number from 0 to 1."""
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
 
 
-@dataclass(frozen=True, slots=True)
 class Seconds(Kind):
     """A duration: seconds, or text such as `"2s"`.
 
@@ -187,9 +194,11 @@ class Seconds(Kind):
         between: Noun of the events of an interval, such as "plan".
     """
 
-    unit: str = 'seconds, or text such as `"2s"`'
-    positive: bool = False
-    between: str = ""
+    unit = 'seconds, or text such as `"2s"`'
+
+    def __init__(self, positive: bool = False, between: str = "") -> None:
+        super().__init__()
+        self.positive, self.between = positive, between
 
     def read(self, name: str, value: Any, optional: bool = False) -> float:
         """Return seconds."""
@@ -202,12 +211,14 @@ class Seconds(Kind):
         return seconds
 
 
-@dataclass(frozen=True, slots=True)
 class Choice(Kind):
     """One of several names."""
 
-    names: tuple[str, ...] = ()
-    metavar: str = "NAME"
+    metavar = "NAME"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names = names
 
     def read(self, name: str, value: Any, optional: bool = False) -> str:
         """Return the name."""
@@ -216,31 +227,28 @@ class Choice(Kind):
         return str(value)
 
 
-@dataclass(frozen=True, slots=True)
 class ModeName(Choice):
     """A mode of consistency, which the plant checks: a simulation has one more than a run."""
 
-    names: tuple[str, ...] = get_args(Mode)
-    metavar: str = "MODE"
+    metavar = "MODE"
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
         """Return `value`."""
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class Registry(Kind):
     """A registry of prometheus_client."""
 
-    requirement: str = "a registry of prometheus_client"
+    def __init__(self) -> None:
+        super().__init__((), "a registry of prometheus_client")
 
     def accepts(self, value: object) -> bool:
         """Return True for an object to which collectors can be added."""
         return callable(getattr(value, "register", None))
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """The declaration of a setting, beside its name, type and default.
 
     Attributes:
@@ -252,56 +260,59 @@ class Setting:
     """
 
     help: str
-    kind: Kind = Kind()
+    kind: Kind
     key: bool = False
     option: bool = False
     lasting: bool = True
 
 
+def setting(help: str, kind: Kind | None = None, *, default: Any = MISSING, **about: bool) -> Any:
+    """Return the field of a setting. `about`: further fields of its `Setting`."""
+    return field(default=default, metadata={"setting": Setting(help, kind or Kind(), **about)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
+def declares(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen dataclass of settings."""
+    return dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+
+
 def settings_of(declaring: type) -> Mapping[str, Setting]:
     """Return the settings of `declaring`, a class of this module, by name."""
-    declarations: dict[str, Setting] = {}
-    for each in fields(declaring):
-        (setting,) = (about for about in each.type.__metadata__ if isinstance(about, Setting))  # type: ignore[union-attr]
-        declarations[each.name] = setting
-    return declarations
+    return {each.name: each.metadata["setting"] for each in fields(declaring)}
 
 
 PLAN, OBSERVATION = Seconds(between="plan"), Seconds(between="observation")
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class Settings:
     """Settings of `run`, `simulate` and `Autopilot`."""
 
-    target_latency: Annotated[
-        float | str | None,
-        Setting(
-            "Service level: the time from a record being due until the first query that reads it commits its result.",
-            Seconds(positive=True),
-            key=True,
-            option=True,
-        ),
-    ] = None
-    replicas: Annotated[
-        int,
-        Setting(
-            "Standby copies of each state partition on other hosts. With them a lost host costs a pause of one batch,"
-            " and no loading of state.",
-            Whole(least=0),
-            key=True,
-            option=True,
-        ),
-    ] = 0
-    scaling: Annotated[
-        ScalingRules,
-        Setting(
-            "Rules for the number of hosts, for any policy. On the command line KEY=VALUE, such as max_scale_up=1, "
-            "replaces the file's rule. An empty value removes it. Repeatable.",
-            Rules(),
-            option=True,
-        ),
-    ] = NO_RULES
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    target_latency: float | str | None = setting(
+        "Service level: the time from a record being due until the first query that reads it commits its result.",
+        Seconds(positive=True),
+        default=None,
+        key=True,
+        option=True,
+    )
+    replicas: int = setting(
+        "Standby copies of each state partition on other hosts. With them a lost host costs a pause of one batch,"
+        " and no loading of state.",
+        Whole(least=0),
+        default=0,
+        key=True,
+        option=True,
+    )
+    scaling: ScalingRules = setting(
+        "Rules for the number of hosts, for any policy. On the command line KEY=VALUE, such as max_scale_up=1, "
+        "replaces the file's rule. An empty value removes it. Repeatable.",
+        Rules(),
+        default=NO_RULES,
+        option=True,
+    )
 
     def __post_init__(self) -> None:
         for name, setting in settings_of(type(self)).items():
@@ -315,125 +326,104 @@ class Settings:
         return None if self.target_latency is None else float(self.target_latency)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class DataflowSettings(Settings):
     """Settings of `run` and `simulate`."""
 
-    state_partitions: Annotated[
-        int | None,
-        Setting(
-            "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
-            "largest cluster, or ten per host under policy `ring`. A simulation counts at most twice the hosts that "
-            "the load's peak fills.",
-            Whole(least=1, most=MAX_STATE_PARTITIONS, why="each is a task of every batch"),
-            key=True,
-            option=True,
-        ),
-    ] = None
-    guards: Annotated[
-        Path | str | None,
-        Setting(
-            "File of guards: which alternates and branches may run. `elastream guards set` replaces them during a run.",
-            PathOf(),
-            key=True,
-            option=True,
-        ),
-    ] = None
-    tables: Annotated[
-        Sequence[KeyTable],
-        Setting("Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run."),
-    ] = ()
-    consistency: Annotated[
-        Mode,
-        Setting(
-            "Composition that records between two queries meet while it changes: batch, wave or drain; a simulation "
-            "also has rewired. See `elastream.core.composition.Consistency`.",
-            ModeName(),
-            key=True,
-            option=True,
-        ),
-    ] = "batch"
-    show: Annotated[
-        bool,
-        Setting(
-            "Show progress and summary: live on a terminal or in a notebook, otherwise as lines.",
-            Flag(),
-        ),
-    ] = True
+    state_partitions: int | None = setting(
+        "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
+        "largest cluster, or ten per host under policy `ring`. A simulation counts at most twice the hosts that "
+        "the load's peak fills.",
+        Whole(least=1, most=MAX_STATE_PARTITIONS, why="each is a task of every batch"),
+        default=None,
+        key=True,
+        option=True,
+    )
+    guards: Path | str | None = setting(
+        "File of guards: which alternates and branches may run. `elastream guards set` replaces them during a run.",
+        PathOf(),
+        default=None,
+        key=True,
+        option=True,
+    )
+    tables: Sequence[KeyTable] = setting(
+        "Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run.", default=()
+    )
+    consistency: Mode = setting(
+        "Composition that records between two queries meet while it changes: batch, wave or drain; a simulation "
+        "also has rewired. See `elastream.core.composition.Consistency`.",
+        ModeName(get_args(Mode)),
+        default="batch",
+        key=True,
+        option=True,
+    )
+    show: bool = setting(
+        "Show progress and summary: live on a terminal or in a notebook, otherwise as lines.", Flag(), default=True
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class LiveSettings(Settings):
     """Settings of `run` and `Autopilot`."""
 
-    policy: Annotated[
-        "Policy | None",
-        Setting("Policy: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`."),
-    ] = None
-    observers: Annotated[Sequence["Observer"], Setting("Objects that receive every observation and decision.")] = ()
-    retention: Annotated[
-        float | str,
-        Setting(
-            "Time for which observations, decisions and changes of updated results stay on disk. Figures of the whole"
-            " run stay.",
-            Seconds(),
-            key=True,
-            option=True,
-        ),
-    ] = RETENTION
+    policy: "Policy | None" = setting(
+        "Policy: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`.", default=None
+    )
+    observers: Sequence["Observer"] = setting("Objects that receive every observation and decision.", default=())
+    retention: float | str = setting(
+        "Time for which observations, decisions and changes of updated results stay on disk. Figures of the whole"
+        " run stay.",
+        Seconds(),
+        default=RETENTION,
+        key=True,
+        option=True,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class RunSettings(DataflowSettings, LiveSettings):
     """Settings of `run`."""
 
-    cloud: Annotated["Cloud", Setting("Where hosts come from, such as `Local()`.")]
-    state_store: Annotated[
-        StateStore,
-        Setting('Where executors keep state: `"memory"`, or `"disk"` for more than fits there.',
-                Choice(names=("memory", "disk"))),
-    ] = "memory"  # fmt: skip
-    batch: Annotated[
-        float | str | None,
-        Setting("Target duration of a micro-batch. Default: a part of the target latency.", Seconds()),
-    ] = None
-    monitor: Annotated[float | str, Setting("Time between observations.", OBSERVATION)] = "1s"
-    period: Annotated[float | str, Setting("Time between plans.", PLAN)] = "2s"
-    warm_up: Annotated[bool, Setting("Warm up new executors before they get tasks.", Flag())] = True
-    ports: Annotated[
-        range | None, Setting("Ports to use; the first two are those of the master and its web page. Default: free ones.")
-    ] = None
-    settings: Annotated[Mapping[str, str] | None, Setting("Further Spark settings, which win.")] = None
-    currency: Annotated[str, Setting('Currency of all prices, such as `"EUR"`.', key=True, kind=Text())] = ""
-    runs: Annotated[
-        Path | str,
-        Setting(
-            "Folder for the run's own folder, or an address (hdfs://...) that executors read and write. With an "
-            "address, the driver's files lie below `runs` here and are copied there.",
-            PathOf(metavar="DIR"),
-            option=True,
-            lasting=False,
-        ),
-    ] = "runs"
-    resume: Annotated[
-        Path | str | None,
-        Setting(
-            "Resume a run that was stopped, failed or killed, by its folder or address. It keeps its state, offsets, "
-            "composition, results and leases.",
-            PathOf(metavar="RUN"),
-            option=True,
-            lasting=False,
-        ),
-    ] = None
-    fresh: Annotated[
-        bool,
-        Setting(
-            "Replace the results of an earlier run where the sinks write. Without it such results are an error.",
-            Flag(),
-            option=True,
-            lasting=False,
-        ),
-    ] = False
+    cloud: "Cloud" = setting("Where hosts come from, such as `Local()`.")
+    state_store: StateStore = setting(
+        'Where executors keep state: `"memory"`, or `"disk"` for more than fits there.',
+        Choice(names=("memory", "disk")),
+        default="memory",
+    )
+    batch: float | str | None = setting(
+        "Target duration of a micro-batch. Default: a part of the target latency.", Seconds(), default=None
+    )
+    monitor: float | str = setting("Time between observations.", OBSERVATION, default="1s")
+    period: float | str = setting("Time between plans.", PLAN, default="2s")
+    warm_up: bool = setting("Warm up new executors before they get tasks.", Flag(), default=True)
+    ports: range | None = setting(
+        "Ports to use; the first two are those of the master and its web page. Default: free ones.", default=None
+    )
+    settings: Mapping[str, str] | None = setting("Further Spark settings, which win.", default=None)
+    currency: str = setting('Currency of all prices, such as `"EUR"`.', Text(), default="", key=True)
+    runs: Path | str = setting(
+        "Folder for the run's own folder, or an address (hdfs://...) that executors read and write. With an "
+        "address, the driver's files lie below `runs` here and are copied there.",
+        PathOf(metavar="DIR"),
+        default="runs",
+        option=True,
+        lasting=False,
+    )
+    resume: Path | str | None = setting(
+        "Resume a run that was stopped, failed or killed, by its folder or address. It keeps its state, offsets, "
+        "composition, results and leases.",
+        PathOf(metavar="RUN"),
+        default=None,
+        option=True,
+        lasting=False,
+    )
+    fresh: bool = setting(
+        "Replace the results of an earlier run where the sinks write. Without it such results are an error.",
+        Flag(),
+        default=False,
+        option=True,
+        lasting=False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -441,146 +431,125 @@ class RunSettings(DataflowSettings, LiveSettings):
             raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class ExportSettings:
     """Settings of `elastream run` and `Autopilot`."""
 
-    metrics_port: Annotated[
-        int | None,
-        Setting(
-            "Port of 127.0.0.1 at which Prometheus metrics are served.",
-            Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
-            option=True,
-            lasting=False,
-        ),
-    ] = None
-    events: Annotated[
-        Path | str | None,
-        Setting(
-            "File for events as JSON lines, which are appended. -: standard error.", PathOf(), option=True, lasting=False
-        ),
-    ] = None
+    metrics_port: int | None = setting(
+        "Port of 127.0.0.1 at which Prometheus metrics are served.",
+        Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
+        default=None,
+        option=True,
+        lasting=False,
+    )
+    events: Path | str | None = setting(
+        "File for events as JSON lines, which are appended. -: standard error.",
+        PathOf(),
+        default=None,
+        option=True,
+        lasting=False,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class CommandSettings(RunSettings, ExportSettings):
     """Settings of `elastream run`, beyond those of `run`."""
 
-    input: Annotated[
-        str | None,
-        Setting("Read this file or folder instead of the dataflow's.", Text(metavar="PATH"), option=True),
-    ] = None
-    observe_only: Annotated[bool, Setting("Plan and record, but apply no action.", Flag(), option=True, lasting=False)] = (
-        False
+    input: str | None = setting(
+        "Read this file or folder instead of the dataflow's.", Text(metavar="PATH"), default=None, option=True
     )
-    record: Annotated[
-        Path | None, Setting("Write a second copy of the recording.", PathOf(), option=True, lasting=False)
-    ] = None
-    limit: Annotated[
-        float | str | None,
-        Setting(
-            "End the run so long after its hosts and queries have started, such as 3min.",
-            Seconds(positive=True),
-            option=True,
-            lasting=False,
-        ),
-    ] = None
-    live: Annotated[
-        bool, Setting("Live view, or a line every 10 s.", Flag(switch="--live/--no-live"), option=True, lasting=False)
-    ] = True
-    report: Annotated[
-        Path | None, Setting("File of the report. Default: in the run's folder.", PathOf(), option=True, lasting=False)
-    ] = None
-    traces: Annotated[
-        bool,
-        Setting(
-            "Make OpenTelemetry spans of rounds and actions, for what the program has set up.",
-            Flag(),
-            option=True,
-            lasting=False,
-        ),
-    ] = False
+    observe_only: bool = setting("Plan and record, but apply no action.", Flag(), default=False, option=True, lasting=False)
+    record: Path | None = setting(
+        "Write a second copy of the recording.", PathOf(), default=None, option=True, lasting=False
+    )
+    limit: float | str | None = setting(
+        "End the run so long after its hosts and queries have started, such as 3min.",
+        Seconds(positive=True),
+        default=None,
+        option=True,
+        lasting=False,
+    )
+    live: bool = setting(
+        "Live view, or a line every 10 s.", Flag(switch="--live/--no-live"), default=True, option=True, lasting=False
+    )
+    report: Path | None = setting(
+        "File of the report. Default: in the run's folder.", PathOf(), default=None, option=True, lasting=False
+    )
+    traces: bool = setting(
+        "Make OpenTelemetry spans of rounds and actions, for what the program has set up.",
+        Flag(),
+        default=False,
+        option=True,
+        lasting=False,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class SimulateSettings(DataflowSettings):
     """Settings of `simulate`."""
 
-    cloud: Annotated[
-        "Cloud | None", Setting("Cloud whose hosts are leased, such as `Local(...)`; stages are fused, as on Spark.")
-    ] = None
-    host_types: Annotated[
-        Sequence[HostType] | HostType,
-        Setting(
-            "Hosts to lease instead of the cloud's, such as those of a price list by `read_prices`.",
-            ListOf(requirement="a HostType, or several", item=HostType, single=True),
-        ),
-    ] = ()
-    load: Annotated[
-        ArrivalPattern | str | Path | None,
-        Setting(
-            "Load of every source instead of its own: a pattern, a CSV of counts, a YAML file, or text such as 50/s.",
-            Text(metavar="LOAD"),
-            option=True,
-        ),
-    ] = None
-    limit: Annotated[
-        float | str | None,
-        Setting(
-            "Length of the simulated part of the load, from its start. Default: until the load ends.",
-            Seconds(positive=True),
-            option=True,
-        ),
-    ] = None
-    target: Annotated[float, Setting("Fraction of records that must be in time.", Fraction(), option=True)] = 0.95
-    max_hosts: Annotated[
-        int | None,
-        Setting("Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), option=True),
-    ] = None
-    min_hosts: Annotated[int | None, Setting("Fewest hosts at once. Default: the cloud's.", Whole())] = None
-    calibrate: Annotated[
-        Path | str | None,
-        Setting(
-            "Folder of a run on Spark whose measured costs and hosts are used. Without FILE, the command line replays"
-            " it and prints the drift.",
-            PathOf(metavar="RUN"),
-            option=True,
-        ),
-    ] = None
-    fused: Annotated[
-        bool | None,
-        Setting(
-            "Micro-batches of fused stages as on Spark, or a queue for each operator. Queues are the default with "
-            "--prices or without a cloud.",
-            Flag(switch="--fused/--apart"),
-            option=True,
-        ),
-    ] = None
-    period: Annotated[
-        float | str | None, Setting("Time between two plans. Default: 2s if fused, else 60s.", PLAN, option=True)
-    ] = None
-    speeds: Annotated[
-        "SpeedSource | str | Path | None",
-        Setting(
-            "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
-            "a CSV file, or an object such as `SpeedWalk(seed=3)`.",
-            Text(metavar="WALK"),
-            option=True,
-        ),
-    ] = None
-    links: Annotated[
-        "LinkSource | str | Path | None",
-        Setting(
-            "Latency and bandwidth between hosts over time, for operators with queues: ec2[:key=value,...], a CSV "
-            "file, or an object such as `Ec2Links()`.",
-            Text(metavar="WALK"),
-            option=True,
-        ),
-    ] = None
-    seed: Annotated[
-        int, Setting("Seed of all random numbers except those of speeds and links.", Whole(least=0, most=LARGEST_SEED),
-                     option=True)
-    ] = 1  # fmt: skip
+    cloud: "Cloud | None" = setting(
+        "Cloud whose hosts are leased, such as `Local(...)`; stages are fused, as on Spark.", default=None
+    )
+    host_types: Sequence[HostType] | HostType = setting(
+        "Hosts to lease instead of the cloud's, such as those of a price list by `read_prices`.",
+        ListOf(HostType, "a HostType, or several", single=True),
+        default=(),
+    )
+    load: ArrivalPattern | str | Path | None = setting(
+        "Load of every source instead of its own: a pattern, a CSV of counts, a YAML file, or text such as 50/s.",
+        Text(metavar="LOAD"),
+        default=None,
+        option=True,
+    )
+    limit: float | str | None = setting(
+        "Length of the simulated part of the load, from its start. Default: until the load ends.",
+        Seconds(positive=True),
+        default=None,
+        option=True,
+    )
+    target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, option=True)
+    max_hosts: int | None = setting(
+        "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, option=True
+    )
+    min_hosts: int | None = setting("Fewest hosts at once. Default: the cloud's.", Whole(), default=None)
+    calibrate: Path | str | None = setting(
+        "Folder of a run on Spark whose measured costs and hosts are used. Without FILE, the command line replays"
+        " it and prints the drift.",
+        PathOf(metavar="RUN"),
+        default=None,
+        option=True,
+    )
+    fused: bool | None = setting(
+        "Micro-batches of fused stages as on Spark, or a queue for each operator. Queues are the default with "
+        "--prices or without a cloud.",
+        Flag(switch="--fused/--apart"),
+        default=None,
+        option=True,
+    )
+    period: float | str | None = setting(
+        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, option=True
+    )
+    speeds: "SpeedSource | str | Path | None" = setting(
+        "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
+        "a CSV file, or an object such as `SpeedWalk(seed=3)`.",
+        Text(metavar="WALK"),
+        default=None,
+        option=True,
+    )
+    links: "LinkSource | str | Path | None" = setting(
+        "Latency and bandwidth between hosts over time, for operators with queues: ec2[:key=value,...], a CSV "
+        "file, or an object such as `Ec2Links()`.",
+        Text(metavar="WALK"),
+        default=None,
+        option=True,
+    )
+    seed: int = setting(
+        "Seed of all random numbers except those of speeds and links.",
+        Whole(least=0, most=LARGEST_SEED),
+        default=1,
+        option=True,
+    )
 
     @property
     def types(self) -> tuple[HostType, ...]:
@@ -588,68 +557,57 @@ class SimulateSettings(DataflowSettings):
         return (self.host_types,) if isinstance(self.host_types, HostType) else tuple(self.host_types)
 
 
-@dataclass(frozen=True, kw_only=True)
+@declares
 class AutopilotSettings(LiveSettings, ExportSettings):
     """Settings of `Autopilot`."""
 
-    max_hosts: Annotated[
-        int | None,
-        Setting(
-            "Most executors requested from Spark as the load requires. Default: none is requested.", Whole(), option=True
-        ),
-    ] = None
-    min_hosts: Annotated[int, Setting("Fewest executors.", Whole(), option=True)] = 1
-    cloud: Annotated[
-        "Cloud | Provider | None",
-        Setting(
-            "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
-            "the session's Standalone master."
-        ),
-    ] = None
-    host_type: Annotated[
-        HostType | None, Setting("Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"))
-    ] = None
-    period: Annotated[float | str, Setting("Time between observations, and between plans.", OBSERVATION, option=True)] = (
-        "5s"
+    max_hosts: int | None = setting(
+        "Most executors requested from Spark as the load requires. Default: none is requested.",
+        Whole(),
+        default=None,
+        option=True,
     )
-    observe_only: Annotated[bool, Setting("Log actions without applying them.", Flag(), option=True)] = False
-    show: Annotated[
-        bool, Setting("Write decisions and a summary as lines on stderr, unless the program configures logging.", Flag())
-    ] = True
-    registry: Annotated[
-        "CollectorRegistry | None", Setting("Registry in which Prometheus metrics are registered.", Registry())
-    ] = None
-    folder: Annotated[
-        Path | str | None,
-        Setting(
-            "Folder for a recording and a journal, for `result`, `elastream explain` and `elastream report`. Lines on"
-            " stderr name it.",
-            PathOf(metavar="DIR"),
-            option=True,
-        ),
-    ] = None
-    restore: Annotated[
-        Literal["leave", "original"],
-        Setting(
-            'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
-            Choice(names=("leave", "original")),
-            option=True,
-        ),
-    ] = "leave"
-    prices: Annotated[
-        PriceList | None,
-        Setting(
-            "Price of executors by core and gigabyte; hosts of a cloud have their own.", Kind((PriceList,), "a PriceList")
-        ),
-    ] = None
-    commits: Annotated[
-        Sequence[KafkaTopic],
-        Setting(
-            'Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`. Offsets that the '
-            "queries have read are committed to them, for tools that watch lag.",
-            ListOf(requirement="a list of Kafka topics, kafka(...)", item=KafkaTopic),
-        ),
-    ] = ()
+    min_hosts: int = setting("Fewest executors.", Whole(), default=1, option=True)
+    cloud: "Cloud | Provider | None" = setting(
+        "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
+        "the session's Standalone master.",
+        default=None,
+    )
+    host_type: HostType | None = setting(
+        "Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"), default=None
+    )
+    period: float | str = setting("Time between observations, and between plans.", OBSERVATION, default="5s", option=True)
+    observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, option=True)
+    show: bool = setting(
+        "Write decisions and a summary as lines on stderr, unless the program configures logging.", Flag(), default=True
+    )
+    registry: "CollectorRegistry | None" = setting(
+        "Registry in which Prometheus metrics are registered.", Registry(), default=None
+    )
+    folder: Path | str | None = setting(
+        "Folder for a recording and a journal, for `result`, `elastream explain` and `elastream report`. Lines on"
+        " stderr name it.",
+        PathOf(metavar="DIR"),
+        default=None,
+        option=True,
+    )
+    restore: Literal["leave", "original"] = setting(
+        'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
+        Choice(names=("leave", "original")),
+        default="leave",
+        option=True,
+    )
+    prices: PriceList | None = setting(
+        "Price of executors by core and gigabyte; hosts of a cloud have their own.",
+        Kind((PriceList,), "a PriceList"),
+        default=None,
+    )
+    commits: Sequence[KafkaTopic] = setting(
+        'Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`. Offsets that the '
+        "queries have read are committed to them, for tools that watch lag.",
+        ListOf(KafkaTopic, "a list of Kafka topics, kafka(...)"),
+        default=(),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -657,13 +615,6 @@ class AutopilotSettings(LiveSettings, ExportSettings):
             raise InputError(f"min_hosts {self.min_hosts} and max_hosts {self.max_hosts}: 1 <= min_hosts <= max_hosts")
         if nameless := [topic.topic for topic in self.commits if not topic.group]:
             raise InputError(f"commits: the topic {nameless[0]!r} has no group to commit its offsets to")
-
-
-P = ParamSpec("P")
-S = TypeVar("S")
-A = TypeVar("A")
-B = TypeVar("B")
-R = TypeVar("R")
 
 
 class _Keywords(Generic[P, S]):
@@ -679,7 +630,7 @@ class _Keywords(Generic[P, S]):
     def __call__(self, body: Any) -> Any:
         """Return `body` with keywords in place of its last parameter."""
         *subjects, last = inspect.signature(body).parameters.values()
-        keywords = [_plain(each) for each in inspect.signature(self._settings).parameters.values()]
+        keywords = list(inspect.signature(self._settings).parameters.values())
         keywords.sort(key=lambda each: each.default is not each.empty)
         signature = inspect.signature(body).replace(parameters=[*subjects, *keywords])
         name = body.__qualname__.removesuffix(".__init__")
@@ -705,13 +656,3 @@ def keywords_of(settings: Callable[P, S]) -> _Keywords[P, S]:
     Type checkers, `inspect.signature` and `help` show the keywords of the settings class.
     """
     return _Keywords(settings)
-
-
-def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return `parameter` without the declaration in its annotation."""
-    annotation = parameter.annotation
-    if get_origin(annotation) is Annotated:
-        annotation = annotation.__origin__
-    if isinstance(annotation, ForwardRef):
-        annotation = annotation.__forward_arg__
-    return parameter.replace(annotation=annotation)

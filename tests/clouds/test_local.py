@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from elastream.clouds.host_types import HOST_TYPES, executor_memory
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.java import MAX_TEMPORARY_PATH, find_java, temporary_folder
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
+from elastream.clouds.provider import HOST_TYPES, executor_memory
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem
 from support.marked_processes import a_mark, marked

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elastream.control.guarding import GuardExtension, required_switches
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.control.replaying import guarding_again, standings_again
+from elastream.control.replaying import guarding_again
 from elastream.core.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
 from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Composition, Observation
@@ -26,6 +26,7 @@ from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector, Recorder, Recording
 from support.fake_plant import FakePlant
 from support.property_examples import examples
+from support.replayed_guards import standings_again
 
 SIGNALS = "signals: {error: number, peak: truth}\n"
 BY_ERROR = SIGNALS + "guards: {words: {split: {when: error < 0.3}, split_fast: {when: error >= 0.3}}}\n"

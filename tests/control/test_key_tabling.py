@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from elastream.control.key_tables import BY, KeyTableExtension
+from elastream.control.extension import BY, KeyTableExtension
 from elastream.core.action import SetKeyTable
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from elastream.core.plant import Plan, Policy, as_policy, check_supported
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Plan, Policy, Prospect, as_policy, check_supported
 from elastream.errors import DataflowError, InputError
 from support.example_run import example_context
 

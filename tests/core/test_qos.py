@@ -19,7 +19,6 @@ from elastream.core.qos import (
     flows,
     off_target,
     offered_rates,
-    profit_so_far,
     waiting_time,
     worst_interval,
 )
@@ -179,14 +178,6 @@ def test_where_all_values_are_equal_money_counts_in_full():
     assert (line.profit(1.0, 10.0), line.profit(1.0, 5.0)) == (0.0, 0.5)
     worthless = BreakEven(0.0, 0.0, 5.0, 10.0)
     assert worthless.profit(0.0, 5.0) > worthless.profit(0.0, 10.0)
-
-
-def test_the_profit_so_far_is_the_profit_at_the_end_of_the_period():
-    line = BreakEven(0.5, 1.0, 50.0, 100.0)
-    ends, values, costs = [3600.0, 7200.0, 14400.0], [1.0, 0.5, 0.75], [10.0, 30.0, 60.0]
-    found = profit_so_far(line, 14400.0, ends, values, costs)
-    assert found[-1] == pytest.approx(line.profit((1.0 + 0.5 + 2 * 0.75) / 4, 60.0))
-    assert found[0] == pytest.approx(line.profit(1.0, 40.0))  # as if it went on like this
 
 
 def test_stability_counts_the_instants_off_target_in_each_interval():

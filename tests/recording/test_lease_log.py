@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastream.clouds.host_types import SMALL
+from elastream.clouds.provider import SMALL
 from elastream.core.hosts import EndedLeases, HostState, Lease
 from elastream.errors import InputError
 from elastream.recording.lease_log import LeaseLog

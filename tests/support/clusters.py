@@ -22,10 +22,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conformance.provider_suite import Made
-from elastream.clouds.host_types import executor_memory
 from elastream.clouds.local.java import class_path, find_java, spark_home
 from elastream.clouds.local.processes import end_with_parent
-from elastream.clouds.provider import ExistingSession, HostStatus, Phase
+from elastream.clouds.provider import ExistingSession, HostStatus, Phase, executor_memory
 from elastream.core.hosts import HostType
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.paths import RemotePath

@@ -21,9 +21,9 @@ from elastream.api.folder import on_this_machine, opened, resumable
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
+from elastream.control.extension import KeyTableExtension
 from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
-from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
 from elastream.core.composition import check_consistency, consistency_of

@@ -66,8 +66,7 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
     from elastream.guards.subject import Subject
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
-    from elastream.recording.live import check_live
-    from elastream.recording.recorder import Recording
+    from elastream.recording.recorder import Recording, check_live
 
     recording = Recording.outline(run)
     check_live(run, recording, "guards")

@@ -30,8 +30,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from elastream.clouds.host_types import HOST_TYPES, MIN_HEAP_MIB, executor_memory
 from elastream.clouds.provider import (
+    HOST_TYPES,
+    MIN_HEAP_MIB,
     UNLIMITED,
     Cloud,
     ClusterEndpoint,
@@ -42,6 +43,7 @@ from elastream.clouds.provider import (
     Phase,
     Provider,
     ProviderOffer,
+    executor_memory,
 )
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
@@ -529,11 +531,7 @@ def address_towards(what: str, endpoints: Sequence[tuple[str, int]]) -> str:
 
 
 def address_of(text: str, default: int) -> tuple[str, int]:
-    """Return host and port of `HOST[:PORT]`.
-
-    Raises:
-        CloudError: The text names no host.
-    """
+    """Return host and port of `HOST[:PORT]`. Raises CloudError if the text names no host."""
     host, _, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
     if not host:
         raise CloudError(f"{text!r} is no HOST:PORT")

@@ -34,11 +34,7 @@ class HostDirectory(Provider):
             raise self._problem(error) from error
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return leased hosts, sorted by name.
-
-        Raises:
-            InputError: A file is damaged.
-        """
+        """Return leased hosts, sorted by name. Raises InputError if a file is damaged."""
         hosts = {}
         for name, lease, status in self._records():
             phase = Phase.UP if status.get("up", True) else Phase.STARTING
@@ -46,11 +42,7 @@ class HostDirectory(Provider):
         return hosts
 
     def measure(self) -> Mapping[str, HostUsage]:
-        """Return the usage from status files.
-
-        Raises:
-            InputError: A file is damaged.
-        """
+        """Return the usage from status files. Raises InputError if a file is damaged."""
         usage = {}
         for name, _, status in self._records():
             cpu = status.get("cpu")

@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from elastream.clouds.executors import (
-    TOLERATE_LOSSES,
-    ExecutorCloud,
-    ExecutorProvider,
-    address_towards,
-    for_own_session,
-    memory_settings,
-)
+from elastream.clouds import executors
 from elastream.errors import CloudError
 
 SCHEME = "k8s://"
@@ -23,7 +16,7 @@ PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class Kubernetes(ExecutorCloud):
+class Kubernetes(executors.ExecutorCloud):
     """Executors in pods: `Kubernetes(namespace="etl", image="registry.example/elastream:1", cores=1, memory="2 GB")`.
 
     `ExecutorCloud` describes the other arguments.
@@ -55,7 +48,7 @@ class Kubernetes(ExecutorCloud):
             raise CloudError("a namespace of Kubernetes has a name")
         if self.master and (not self.master.startswith(SCHEME) or urlsplit(self._server).hostname is None):
             raise CloudError(f"{self.master!r} is no API server: its URL is {SCHEME}https://HOST:PORT")
-        ExecutorCloud.__post_init__(self)
+        executors.ExecutorCloud.__post_init__(self)
 
     @property
     def title(self) -> str:
@@ -70,12 +63,12 @@ class Kubernetes(ExecutorCloud):
         host, port = (os.environ.get(name, "") for name in IN_CLUSTER)
         return f"https://{host}:{port or PORTS['https']}" if host else ""
 
-    def open_own_session(self, folder: Path) -> ExecutorProvider:
+    def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
         """Return the provider for a session that is opened only for its hosts."""
         if not self._server:
             raise CloudError(f"say master={SCHEME}https://HOST:PORT: this program does not run in a pod of a cluster")
         url = urlsplit(self._server)
-        towards = address_towards(
+        towards = executors.address_towards(
             f"the API server {self._server}", [(url.hostname or "", url.port or PORTS.get(url.scheme, 443))]
         )
         (kind,) = self.types
@@ -93,10 +86,12 @@ class Kubernetes(ExecutorCloud):
             "spark.scheduler.minRegisteredResourcesRatio": "0",
             # How long a pod that is pending and no longer wanted is left alone.
             "spark.dynamicAllocation.executorIdleTimeout": "5s",
-            **TOLERATE_LOSSES,
-            **memory_settings(kind),
+            **executors.TOLERATE_LOSSES,
+            **executors.memory_settings(kind),
             **account,
             **self.settings,
         }
         endpoint = self.endpoint(f"{SCHEME}{self._server}", self.driver_address or towards, settings)
-        return for_own_session(self, replace(endpoint, python=self.python), folder, initial_executors=self.min_hosts)
+        return executors.for_own_session(
+            self, replace(endpoint, python=self.python), folder, initial_executors=self.min_hosts
+        )

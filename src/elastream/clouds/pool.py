@@ -139,7 +139,7 @@ class Membership:
         self._lock = threading.RLock()
         self._holder = Holder(client.application)
         self._amount_due = 0.0
-        self._refusal = ""
+        self.refusal = ""  # why a request is not granted; empty if none is refused
         self._bound: dict[str, str] = {}  # machine by host
         self._locks: dict[str, socket.socket] = {}
         self._waiting: dict[str, HostType] = {}
@@ -190,9 +190,9 @@ class Membership:
             leave = self._holder.leave
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
 
-    def refusal(self) -> str:
-        """Return why a request is not granted; empty if none is refused."""
-        return self._refusal
+    def amount_due(self) -> float:
+        """Return the amount due to the pool as of its last response."""
+        return self._amount_due
 
     def report(self, indispensable: Collection[str], critical: bool) -> None:
         """Store indispensable hosts and the service level for the next claim."""
@@ -200,14 +200,11 @@ class Membership:
             self._refused = {self._bound[host] for host in indispensable if host in self._bound}
             self._critical = critical
 
-    def amount_due(self) -> float:
-        """Return the amount due to the pool as of its last response."""
-        return self._amount_due
-
     def place(self, waiting: Mapping[str, HostType], start: Callable[[str, HostType], None]) -> list[str]:
         """Start waiting hosts that have a machine and return their names; the next claim requests the others."""
         with self._lock:
-            free, placed = self._free(), []
+            bound = set(self._bound.values())
+            free, placed = [machine for machine in self._holder.open if machine not in bound], []
             for host, kind in waiting.items():
                 fits = (each for each in free if self._holder.hosts[each] == kind.name and self._locked(each))
                 machine = next(fits, None)
@@ -218,10 +215,6 @@ class Membership:
                     placed.append(host)
             self._waiting = {host: kind for host, kind in waiting.items() if host not in placed}
             return placed
-
-    def _free(self) -> list[str]:
-        bound = set(self._bound.values())
-        return [machine for machine in self._holder.open if machine not in bound]
 
     def _locked(self, machine: str) -> bool:
         if machine not in self._locks:
@@ -253,11 +246,7 @@ class Membership:
             self._alarms.sound(THREAD_NAME, f"a claim failed: {in_one_line(error)}", error)
 
     def beat(self) -> None:
-        """Send one claim and process the response.
-
-        Raises:
-            ElastreamError: There is no response.
-        """
+        """Send one claim and process the response. Raises ElastreamError if there is no response."""
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
@@ -267,7 +256,7 @@ class Membership:
                 self._holder = Holder(self._holder.name, hosts=self._holder.hosts)
             view = self._client.claim(self._claim())
         with self._lock:
-            self._holder, self._amount_due, self._refusal = holder.hear(self._holder, view), view.owed, view.refused
+            self._holder, self._amount_due, self.refusal = holder.hear(self._holder, view), view.owed, view.refused
             lost = [host for host, machine in self._bound.items() if machine not in self._holder.hosts]
         for host in lost:
             self._evict(host)
@@ -358,21 +347,13 @@ class Pool(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types of the pool, requested from it.
-
-        Raises:
-            ElastreamError: The pool does not answer.
-        """
+        """Host types of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """Number of machines of the pool, requested from it.
-
-        Raises:
-            ElastreamError: The pool does not answer.
-        """
+        """Number of machines of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().max_hosts
 
@@ -448,7 +429,7 @@ class PoolHosts(Provider):
             for name in self._evicted & set(hosts):
                 if hosts[name].phase is Phase.GONE:
                     hosts[name] = replace(hosts[name], reason="the pool gave its machine to another application")
-            refusal = self._membership.refusal()
+            refusal = self._membership.refusal
             waits = f"it waits until {self._membership.offer.name!r} grants a machine" + (f": {refusal}" if refusal else "")
             return hosts | {
                 name: HostStatus(kind.name, Phase.REQUESTED, waits, refused=bool(refusal))

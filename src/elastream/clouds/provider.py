@@ -32,11 +32,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import getattr_static
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from elastream.core.alarm import Alarms
-from elastream.core.hosts import HostType
-from elastream.core.overridable import overridable
+from elastream.core.hosts import Billing, HostType
+from elastream.core.members import overridable
 from elastream.errors import InputError
 
 NAN = math.nan
@@ -189,7 +190,6 @@ class RegisteredExecutor(Protocol):
     @property
     def host(self) -> str:
         """Its address."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,36 +212,28 @@ class ExecutorAllocator(Protocol):
     @property
     def application(self) -> str:
         """Id of the session's application at its cluster manager."""
-        ...
 
     @property
     def registered(self) -> Mapping[str, RegisteredExecutor]:
         """Registered executors by id, as of the session's last poll."""
-        ...
 
     def request(self, total: int) -> None:
         """Set the total number of executors that the session may have."""
-        ...
 
     def kill(self, executor: str) -> None:
         """Release an executor with all its tasks; lower the total first."""
-        ...
 
     def fence(self, executor: str) -> None:
         """Exclude an executor from scheduling for good; it stays, and nothing replaces it."""
-        ...
 
     def pending_reason(self) -> PendingReason:
         """Return why requested executors have not come."""
-        ...
 
     def ending(self, executor: str) -> str:
         """Return why a registered executor ended; empty if unknown."""
-        ...
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +304,10 @@ class SupportsOpen(Protocol):
     @property
     def types(self) -> tuple[HostType, ...]:
         """Host types."""
-        ...
 
     @property
     def max_hosts(self) -> int:
         """Highest number of hosts at a time."""
-        ...
 
     def open(
         self,
@@ -328,7 +318,6 @@ class SupportsOpen(Protocol):
         alarms: Alarms | None = None,
     ) -> Provider:
         """Return the provider."""
-        ...
 
 
 class PlainCloud(Cloud):
@@ -339,32 +328,18 @@ class PlainCloud(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types of the object."""
         return self.own.types
 
     @property
     def max_hosts(self) -> int:
-        """Limit of the object."""
         return self.own.max_hosts
 
-    def open(
-        self,
-        folder: Path,
-        *,
-        ports: range | None = None,
-        session: ExistingSession | None = None,
-        alarms: Alarms | None = None,
-    ) -> Provider:
-        """Return the object's provider."""
-        return self.own.open(folder, ports=ports, session=session, alarms=alarms)
+    def open(self, folder: Path, **about: Any) -> Provider:
+        return self.own.open(folder, **about)
 
 
 def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
-    """Return `cloud` as a `Cloud`.
-
-    Raises:
-        InputError: Another object has optional members, which would be ignored.
-    """
+    """Return `cloud` as a `Cloud`. Raises InputError if another object has optional members, which would be ignored."""
     if isinstance(cloud, Cloud):
         return cloud
     if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(cloud, name, None) is not None]:
@@ -379,7 +354,6 @@ class SessionHosts(Protocol):
 
     def bind(self, allocator: ExecutorAllocator) -> None:
         """Lease through `allocator` from now on; earlier requests wait for this call."""
-        ...
 
 
 def lacks_as_provider(candidate: Any) -> str:
@@ -389,3 +363,19 @@ def lacks_as_provider(candidate: Any) -> str:
     members = ["terms", *(name for name in vars(Provider) if not name.startswith("_"))]
     missing = [name for name in members if getattr_static(candidate, name, None) is None]
     return f"{type(candidate).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""
+
+
+SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
+"""Half a core and 1,000 MB for one task, billed per 30 s, so that a demonstration of minutes sees leases end."""
+
+HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
+
+# The rest of the memory is for Python workers, RocksDB and Spark's worker process.
+HEAP_SHARE = 0.7
+# MiB; Spark starts no executor with less than 1.5 times the 300 MiB that it reserves.
+MIN_HEAP_MIB = 450
+
+
+def executor_memory(host: HostType) -> int:
+    """Return the heap (MiB) of the executor on a host of this type, as for `spark.executor.memory`."""
+    return int(host.memory * 1e6 * HEAP_SHARE / 2**20)

@@ -5,13 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from elastream.clouds.executors import (
-    ExecutorCloud,
-    ExecutorProvider,
-    address_of,
-    address_towards,
-    for_own_session,
-)
+from elastream.clouds import executors
 from elastream.errors import CloudError
 
 SCHEME = "spark://"
@@ -29,7 +23,7 @@ NO_INITIAL_EXECUTORS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standalone(ExecutorCloud):
+class Standalone(executors.ExecutorCloud):
     """Executors of an existing Standalone master: `Standalone("spark://10.0.0.5:7077", max_hosts=8)`.
 
     A host is a worker if the worker's cores and memory are declared. `ExecutorCloud` describes the other arguments.
@@ -50,20 +44,20 @@ class Standalone(ExecutorCloud):
     def __post_init__(self) -> None:
         if not self.master.startswith(SCHEME) or not self.master.removeprefix(SCHEME):
             raise CloudError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
-        ExecutorCloud.__post_init__(self)
+        executors.ExecutorCloud.__post_init__(self)
 
     @property
     def title(self) -> str:
         """Description for messages."""
         return f"the Standalone master {self.master}"
 
-    def open_own_session(self, folder: Path) -> ExecutorProvider:
+    def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
         """Return the provider for a session that is opened only for its hosts."""
-        masters = [address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
-        towards = address_towards(self.title, masters)
+        masters = [executors.address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
+        towards = executors.address_towards(self.title, masters)
         (kind,) = self.types
         most = {"spark.cores.max": str(kind.slots * self.max_hosts)}
         closed = {} if self.secret is None else {"spark.authenticate": "true"}
         settings = {**NO_INITIAL_EXECUTORS, **most, **closed, **self.settings}
         endpoint = self.endpoint(self.master, self.driver_address or towards, settings)
-        return for_own_session(self, replace(endpoint, secret=self.secret), folder, initial_executors=0)
+        return executors.for_own_session(self, replace(endpoint, secret=self.secret), folder, initial_executors=0)

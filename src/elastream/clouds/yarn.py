@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 from xml.etree import ElementTree
 
-from elastream.clouds.executors import (
-    TOLERATE_LOSSES,
-    ExecutorCloud,
-    ExecutorProvider,
-    address_of,
-    address_towards,
-    for_own_session,
-    memory_settings,
-)
+from elastream.clouds import executors
 from elastream.errors import CloudError, EnvironmentProblem
 
 MASTER = "yarn"
@@ -24,7 +16,7 @@ PORT = 8032
 
 
 @dataclass(frozen=True, slots=True)
-class Yarn(ExecutorCloud):
+class Yarn(executors.ExecutorCloud):
     """Executors in containers of YARN: `Yarn(queue="etl", cores=2, memory="4 GB", price=0.2, max_hosts=8)`.
 
     HADOOP_CONF_DIR or YARN_CONF_DIR names the cluster. `ExecutorCloud` describes the other arguments.
@@ -47,17 +39,17 @@ class Yarn(ExecutorCloud):
     def __post_init__(self) -> None:
         if not self.queue:
             raise CloudError("a queue of YARN has a name")
-        ExecutorCloud.__post_init__(self)
+        executors.ExecutorCloud.__post_init__(self)
 
     @property
     def title(self) -> str:
         """Description for messages."""
         return f"YARN's queue {self.queue!r}"
 
-    def open_own_session(self, folder: Path) -> ExecutorProvider:
+    def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
         """Return the provider for a session that is opened only for its hosts."""
         managers = resource_managers(os.environ)
-        towards = address_towards("YARN's resource manager", managers) if managers else ""
+        towards = executors.address_towards("YARN's resource manager", managers) if managers else ""
         (kind,) = self.types
         jars = {"spark.yarn.jars": self.jars} if self.jars else {}
         settings = {
@@ -65,8 +57,8 @@ class Yarn(ExecutorCloud):
             "spark.executor.instances": str(self.min_hosts),
             # Executors come one by one: a session that waited for the first ones would hide why they do not come.
             "spark.scheduler.minRegisteredResourcesRatio": "0",
-            **TOLERATE_LOSSES,
-            **memory_settings(kind),
+            **executors.TOLERATE_LOSSES,
+            **executors.memory_settings(kind),
             # Sockets of Python workers would be in the container's folder, whose path is longer than Linux takes, or in one
             # that all users of the node share.
             "spark.python.unix.domain.socket.enabled": "false",
@@ -81,7 +73,7 @@ class Yarn(ExecutorCloud):
                 "the resource managers are named by their ids: say driver_address, where nodes reach this machine"
             )
         endpoint = replace(self.endpoint(MASTER, address, settings), python=self.python, packaged=True)
-        return for_own_session(self, endpoint, folder, initial_executors=self.min_hosts)
+        return executors.for_own_session(self, endpoint, folder, initial_executors=self.min_hosts)
 
 
 def resource_managers(environment: Mapping[str, str]) -> Sequence[tuple[str, int]]:
@@ -105,4 +97,4 @@ def resource_managers(environment: Mapping[str, str]) -> Sequence[tuple[str, int
         return ()
     host = properties.get("yarn.resourcemanager.hostname") or "0.0.0.0"
     address = properties.get("yarn.resourcemanager.address") or f"{host}:{PORT}"
-    return [address_of(address.replace("${yarn.resourcemanager.hostname}", host), PORT)]
+    return [executors.address_of(address.replace("${yarn.resourcemanager.hostname}", host), PORT)]

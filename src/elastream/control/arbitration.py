@@ -198,17 +198,11 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
 
 @dataclass(slots=True)
 class BackOff:
-    """Refusal of recently failed actions; the wait doubles with each failure.
+    """Refusal of recently failed actions; the wait doubles with each failure."""
 
-    Attributes:
-        first: Wait after the first failure (seconds).
-        attempts: Failures in a row before giving up.
-        rest: Time before another try (seconds).
-    """
-
-    first: float = 2.0
-    attempts: int = 5
-    rest: float = 600.0
+    first: float = 2.0  # wait after the first failure (seconds)
+    attempts: int = 5  # failures in a row before giving up
+    rest: float = 600.0  # time before another try (seconds)
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:

@@ -1,11 +1,14 @@
 """Seam for features in every round of the loop, such as guards and key tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from elastream.core.action import Action
+from elastream.core.action import Action, SetKeyTable
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
+from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Observation
+from elastream.dataflow.key_table import KeyTables
+from elastream.errors import ElastreamError
 
 
 class LoopExtension:
@@ -25,3 +28,48 @@ class LoopExtension:
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
         """Return actions to try besides the `planned` ones."""
         return ()
+
+
+# Proposer in decision records, and source of alarms.
+BY = "key tables"
+
+
+class KeyTableExtension(LoopExtension):
+    """Requests the newest key tables."""
+
+    def __init__(self, tables: KeyTables) -> None:
+        self._tables = tables
+        self._named: dict[tuple[str, int], frozenset[str]] = {}
+
+    def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> tuple[Proposal, ...]:
+        """Return switches to each operator's newest table.
+
+        A table with a forbidden alternate is refused, and replaced by the operator's alternate if in force.
+        """
+        try:
+            proposals = tuple(
+                proposal
+                for operator, version in self._tables.newest().items()
+                for proposal in self._of(operator, version, observation)
+            )
+        except ElastreamError as error:
+            alarms.sound(BY, f"no new key table is found: {error}", error)
+            return ()
+        alarms.clear(BY)
+        return proposals
+
+    def _of(self, operator: str, newest: int, observation: Observation) -> Iterator[Proposal]:
+        decision, in_force = observation.standings.get(operator), observation.composition.tables.get(operator, 0)
+        refusal = self._refusal(operator, newest, decision)
+        if in_force != newest:
+            yield Proposal(SetKeyTable(operator, newest, f"version {newest} of its key table was appended"), BY, refusal)
+        if refusal and in_force and (gone := self._refusal(operator, in_force, decision)):
+            yield Proposal(SetKeyTable(operator, 0, gone), BY)
+
+    def _refusal(self, operator: str, version: int, decision: GuardDecision | None) -> str:
+        if decision is None or not decision.allowed:
+            return ""  # without guards all may run; where they allow none, arbitration says so
+        if (operator, version) not in self._named:
+            self._named[operator, version] = frozenset(self._tables.find(operator, version).rows.values())
+        outside = sorted(self._named[operator, version] - set(decision.allowed))
+        return f"its guards do not allow {', '.join(outside)}, which the table names" if outside else ""

@@ -82,18 +82,14 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Action in the journal.
-
-    Attributes:
-        history: Pairs of time and state, oldest first.
-    """
+    """Action in the journal."""
 
     number: int
     action: Action
     by: str
     state: ActionState = ActionState.PLANNED
     reason: str = ""
-    history: tuple[tuple[float, ActionState], ...] = ()
+    history: tuple[tuple[float, ActionState], ...] = ()  # pairs of time and state, oldest first
 
     def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
         """Return the entry after a step to `state`, or raise LifecycleError."""
@@ -230,10 +226,10 @@ class JournalWriter:
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 
-    def drop_left_over(self, why: Callable[[Action], str]) -> None:
-        """Drop left-over actions that were not tried again."""
+    def drop_left_over(self, reasons: Mapping[Action, str]) -> None:
+        """Drop left-over actions that were not tried again, each with its reason."""
         for action, entry in self.left_over.items():
-            self.note(entry, ActionState.DROPPED, why(action))
+            self.note(entry, ActionState.DROPPED, reasons[action])
         self.left_over.clear()
 
     def flush(self) -> bool:

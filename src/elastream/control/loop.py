@@ -42,20 +42,13 @@ ACTION_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Late records without a reaction.
-
-    Attributes:
-        fewest: Least backlog in the window.
-        longest: Longest micro-batch (seconds).
-        before: Least backlog in the previous window.
-        grows: True if the last window had more than its predecessor.
-    """
+    """Late records without a reaction."""
 
     since: float
-    fewest: float
-    longest: float = 0.0
-    before: float = math.inf
-    grows: bool = False
+    fewest: float  # least backlog in the window
+    longest: float = 0.0  # longest micro-batch (seconds)
+    before: float = math.inf  # least backlog in the previous window
+    grows: bool = False  # True if the last window had more than its predecessor
 
 
 class Loop:
@@ -178,7 +171,8 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 due = self._clock.now() >= plan_at
-                self._run_round(observation, plans=(due or self._urgent(observation)) and not over)
+                urgent = any(extension.urgent(observation) for extension in self._extensions)
+                self._run_round(observation, plans=(due or urgent) and not over)
                 if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
@@ -207,9 +201,6 @@ class Loop:
     @property
     def _finished(self) -> bool:
         return not self._to_the_limit and self._plant.finished
-
-    def _urgent(self, observation: Observation) -> bool:
-        return any(extension.urgent(observation) for extension in self._extensions)
 
     def _next(self, due: float, every: float, what: str) -> float:
         """Return the next multiple of `every` after `due`; note missed ones."""
@@ -322,7 +313,7 @@ class Loop:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
         outcomes = self._apply_all([p for p in decided if not p.refused])
         self._scaling.done(outcomes, observation, self._clock.now())
-        self._drop_left_over(decided)
+        self._journal.drop_left_over({proposal.action: proposal.refused for proposal in decided})
         self._round += 1
         decision = Decision(
             self._round,
@@ -411,10 +402,6 @@ class Loop:
             self._backoff.failed(outcome.action, now, outcome.reason)
         elif outcome.status is Status.DONE:
             self._backoff.succeeded(outcome.action)
-
-    def _drop_left_over(self, decided: Sequence[Proposal]) -> None:
-        reasons = {proposal.action: proposal.refused for proposal in decided}
-        self._journal.drop_left_over(lambda action: reasons[action])
 
     def _complete(self, observation: Observation) -> None:
         if self._last is not None and observation.time > self._last.time:

@@ -25,30 +25,19 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """Rules in one planning round.
-
-    Attributes:
-        there: Hosts that take tasks or are starting.
-        recommended: Recommended hosts; NaN if unknown.
-        lowest: Lowest recommendation in the scale-up window.
-        highest: Highest recommendation in the scale-down window.
-        excluded: Expression of the excluded period, or empty.
-        frozen_hosts: Hosts at the excluded period's start.
-        since: Time since hosts were removed (seconds).
-        waiting: Time to process the backlog (seconds); NaN if unknown.
-    """
+    """Rules in one planning round."""
 
     rules: ScalingRules = NO_RULES
-    there: int = 0
+    there: int = 0  # hosts that take tasks or are starting
     base: int = 0
     draining: int = 0
-    recommended: float = math.nan
-    lowest: float = math.inf
-    highest: float = 0.0
-    excluded: str = ""
-    frozen_hosts: int = 0
-    since: float = math.inf
-    waiting: float = math.nan
+    recommended: float = math.nan  # recommended hosts; NaN if unknown
+    lowest: float = math.inf  # lowest recommendation in the scale-up window
+    highest: float = 0.0  # highest recommendation in the scale-down window
+    excluded: str = ""  # expression of the excluded period, or empty
+    frozen_hosts: int = 0  # hosts at the excluded period's start
+    since: float = math.inf  # time since hosts were removed (seconds)
+    waiting: float = math.nan  # time to process the backlog (seconds); NaN if unknown
     first: bool = False
     money: "BudgetAccount | None" = None
 
@@ -127,16 +116,11 @@ def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost 
 
 @dataclass(slots=True)
 class Scaling:
-    """Rules of one run.
-
-    Attributes:
-        epoch: Time 0 of the run, in seconds since 1970.
-        recommended: Hosts recommended last; NaN at first.
-    """
+    """Rules of one run."""
 
     rules: ScalingRules = NO_RULES
-    epoch: float = 0.0
-    recommended: float = math.nan
+    epoch: float = 0.0  # time 0 of the run, in seconds since 1970
+    recommended: float = math.nan  # hosts recommended last; NaN at first
     _wished: list[tuple[float, float]] = field(default_factory=list)
     _low: bool = False
     _down: float = -math.inf

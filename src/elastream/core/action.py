@@ -789,11 +789,7 @@ def to_json(action: Action) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Action:
-    """Return the action of a dict from `to_json`.
-
-    Raises:
-        ValueError: Unknown kind.
-    """
+    """Return the action of a dict from `to_json`. Raises ValueError for an unknown kind."""
     values = dict(data)
     name = values.pop("action", None)
     if name not in KINDS:

@@ -108,19 +108,13 @@ def _check_merges(layout: Layout) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change of the composition while records are under way.
-
-    Attributes:
-        in_force: Time of the last affected query's commit under it; NaN before.
-        until: Last commit under an older version, or NaN.
-        mixed: Records that passed changed elements under both versions.
-    """
+    """Change of the composition while records are under way."""
 
     version: int
     requested: float
-    in_force: float = math.nan
-    until: float = math.nan
-    mixed: float = 0.0
+    in_force: float = math.nan  # time of the last affected query's commit under it; NaN before
+    until: float = math.nan  # last commit under an older version, or NaN
+    mixed: float = 0.0  # records that passed changed elements under both versions
 
     @property
     def latency(self) -> float:

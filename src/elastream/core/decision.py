@@ -4,7 +4,7 @@ import math
 import re
 import traceback
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,23 +178,15 @@ class Decision:
             return {name: (None if value != value else value) for name, value in values.items()}
 
         return {
-            "round": self.round,
-            "time": self.time,
-            "policy": self.policy,
-            "seen": clean(self.seen),
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            **{name: clean(getattr(self, name)) for name in ("seen", "predicted", "actual")},
             "proposals": [{**to_json(p.action), "by": p.by, "refused": p.refused} for p in self.proposals],
             "outcomes": [
                 {**to_json(o.action), "status": Status(o.status).value, "reason": o.reason} for o in self.outcomes
             ],
-            "predicted": clean(self.predicted),
-            "actual": clean(self.actual),
-            "seconds": self.seconds,
-            "note": self.note,
             "faults": [asdict(fault) for fault in self.faults],
             "unknown": [asdict(each) for each in self.unknown],
-            "guards": self.guards,
             "hosts": None if self.hosts != self.hosts else self.hosts,
-            "mode": self.mode,
         }
 
 

@@ -64,20 +64,14 @@ def types_of(reason: Reason) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Event of a run.
-
-    Attributes:
-        about: Host, rule or source; may be empty.
-        count: Occurrences since `since`, unsent ones included.
-        since: First occurrence counted (seconds of the run).
-    """
+    """Event of a run."""
 
     time: float
     reason: Reason
     message: str
-    about: str = ""
-    count: int = 1
-    since: float = 0.0
+    about: str = ""  # host, rule or source; may be empty
+    count: int = 1  # occurrences since `since`, unsent ones included
+    since: float = 0.0  # first occurrence counted (seconds of the run)
 
     @property
     def type(self) -> str:

@@ -7,7 +7,6 @@ from elastream.core.action import KINDS
 from elastream.core.hosts import HostType
 from elastream.core.observation import Context
 from elastream.core.plant import Policy, check_supported
-from elastream.core.promises import of_application
 from elastream.core.scaling import ScalingRules
 from elastream.core.wording import counted, money
 from elastream.dataflow.checks import fail
@@ -53,6 +52,8 @@ def check_feasible(
 
 def check_signal_names(graph: Graph) -> None:
     """Raise DataflowError if a signal is named like an application metric."""
+    from elastream.core.promises import of_application  # a long table, which a watched job does not need
+
     for sink in graph.sinks:
         if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
             fail(

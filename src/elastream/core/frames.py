@@ -60,9 +60,8 @@ class Reading:
 class Frame:
     """Rows (operators, hosts, tasks, ...) by columns (metrics). Columns are float64 of length `len(frame)`, read-only.
 
-    A missing metric is a column of NaN: unknown. Values older than OLD are unknown. So are impossible values
-    (infinite, negative,
-    above `Quantity.most`), which `implausible` lists.
+    A missing metric is a column of NaN: unknown. Values older than OLD are unknown. So are impossible values (infinite,
+    negative, above `Quantity.most`), which `implausible` lists.
 
     Args:
         ids: Of the rows.
@@ -217,8 +216,7 @@ class TaskFrame(Frame):
     """Tasks: metrics, and the rows of each task's operator and host (-1 without a host).
 
     `operator` and `host` are int64 arrays of shape (tasks,), rows of `Observation.operators` and `.hosts`. `index`
-    numbers the
-    tasks of an operator. Ids are built on demand.
+    numbers the tasks of an operator. Ids are built on demand.
     """
 
     def __init__(
@@ -269,9 +267,8 @@ MOST_BATCHES = 1 + math.ceil(CPU_WINDOW / SHORTEST)
 def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tuple[float, float]:
     """Return the span over which CPU use is measured: (begin, end) in seconds before `now`.
 
-    It covers the newest whole batches that last CPU_WINDOW together, of the query with the longest ones, or
-    CPU_WINDOW if no
-    query's batches last SHORTEST to LONGEST each.
+    It covers the newest whole batches that last CPU_WINDOW together, of the query with the longest ones, or CPU_WINDOW if
+    no query's batches last SHORTEST to LONGEST each.
 
     Args:
         queries: Ends of each query's batches, oldest first, on the clock of `now`.

@@ -7,20 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GuardDecision:
-    """Result of an element's guards.
-
-    Attributes:
-        allowed: Alternates with active guards. Empty: no change.
-        values: Relative value of each, in [0, 1]; NaN: unknown.
-        unknown: Unknown signals by undecided alternate.
-        texts: Conditions by alternate. One without a guard may not run.
-    """
+    """Result of an element's guards."""
 
     element: str
-    allowed: tuple[str, ...]
-    values: Mapping[str, float] = field(default_factory=dict)
-    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
+    allowed: tuple[str, ...]  # alternates with active guards. Empty: no change.
+    values: Mapping[str, float] = field(default_factory=dict)  # relative value of each, in [0, 1]; NaN: unknown
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # unknown signals by undecided alternate
+    texts: Mapping[str, str] = field(default_factory=dict)  # conditions by alternate. One without a guard may not run.
 
     @property
     def why(self) -> str:

@@ -109,8 +109,7 @@ class HostType:
     def width(self) -> int:
         """Return the concurrent tasks that fill the host: slots, at most cores rounded up.
 
-        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per
-        host.
+        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per host.
         """
         return max(1, min(self.slots, math.ceil(self.cores - ROUNDING)))
 

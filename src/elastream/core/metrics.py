@@ -26,10 +26,7 @@ class Quantity(Enum):
     MONEY = ("money", "", 1.0, 1e12)
 
     def __init__(self, unit: str, base_unit: str, base_units: float, most: float) -> None:
-        self.unit = unit
-        self.base_unit = base_unit
-        self.base_units = base_units
-        self.most = most
+        self.unit, self.base_unit, self.base_units, self.most = unit, base_unit, base_units, most
 
 
 class Rows(StrEnum):
@@ -60,7 +57,7 @@ class Metric(StrEnum):
     ARRIVAL_RATE = (
         "arrival_rate",
         Quantity.RATE,
-        ("Records that became due at an operator, queued or not; of a source and of the application, the offered load."),
+        "Records that became due at an operator, queued or not; of a source and of the application, the offered load.",
     )
     PROCESSED_RATE = ("processed_rate", Quantity.RATE, "Records that an operator or a task finished.")
     EMITTED_RATE = ("emitted_rate", Quantity.RATE, "Records that an operator emitted.")
@@ -68,14 +65,14 @@ class Metric(StrEnum):
         "backlog",
         Quantity.RECORDS,
         (
-            "Records queued at an operator (VISP's o_queue). A chained operator has no queue of its own; its query's source"
-            " has."
+            "Records queued at an operator (VISP's o_queue). "
+            "A chained operator has no queue of its own; its query's source has."
         ),
     )
     DURATION = (
         "duration",
         Quantity.SECONDS,
-        ("Mean time of a record from being queued at the operator to having passed it (VISP's o_d)."),
+        "Mean time of a record from being queued at the operator to having passed it (VISP's o_d).",
     )
     DURATION_P50 = ("duration_p50", Quantity.SECONDS, "Median of `duration`.")
     DURATION_P99 = ("duration_p99", Quantity.SECONDS, "99th percentile of `duration`.")
@@ -85,16 +82,13 @@ class Metric(StrEnum):
     UTILISATION = (
         "utilisation",
         Quantity.FRACTION,
-        (
-            "Of an operator: busy core-seconds over those of its instances. Of a task: share of the time in which it was "
-            "busy."
-        ),
+        "Of an operator: busy core-seconds over those of its instances. Of a task: share of the time in which it was busy.",
     )
     BUSY_CORES = ("busy_cores", Quantity.CORES, "Core-seconds spent per second.")
     BUSY_CORES_ERROR = (
         "busy_cores_error",
         Quantity.CORES,
-        ("Standard error of `busy_cores` if it is estimated from samples: noise that no decision should rest on."),
+        "Standard error of `busy_cores` if it is estimated from samples: noise that no decision should rest on.",
     )
     PARALLELISM = ("parallelism", Quantity.COUNT, "Instances of an operator, or tasks of its stage.")
     SCALINGS = ("scalings", Quantity.COUNT, "Changes of an operator's parallelism so far, up and down (VISP's o_s).")
@@ -105,24 +99,24 @@ class Metric(StrEnum):
     BANDWIDTH = (
         "bandwidth",
         Quantity.BYTE_RATE,
-        ("Of a host: its traffic with others, both directions. Of a link: its capacity."),
+        "Of a host: its traffic with others, both directions. Of a link: its capacity.",
     )
     NETWORK_LATENCY = ("network_latency", Quantity.SECONDS, "Time one way over a link.")
     TRAFFIC = ("traffic", Quantity.BYTE_RATE, "Bytes exchanged over a link, or read by a task from shuffles.")
     LATENCY_P50 = (
         "latency_p50",
         Quantity.SECONDS,
-        ("Of the application: median time from a record being due to its result being committed."),
+        "Of the application: median time from a record being due to its result being committed.",
     )
     LATENCY_P99 = (
         "latency_p99",
         Quantity.SECONDS,
-        ("Of the application: 99th percentile of the time from a record being due to its result being committed."),
+        "Of the application: 99th percentile of the time from a record being due to its result being committed.",
     )
     LATENCY = (
         "latency",
         Quantity.SECONDS,
-        ("Of the application: mean time from a record being due to its result being committed (E2DF's response time)."),
+        "Of the application: mean time from a record being due to its result being committed (E2DF's response time).",
     )
     THROUGHPUT = ("throughput", Quantity.RATE, "Of the application: records taken from its sources and committed.")
     COMPLIANCE = ("compliance", Quantity.FRACTION, "Share of the records that passed within the service level.")
@@ -138,18 +132,18 @@ class Metric(StrEnum):
     MIXED_RECORDS = (
         "mixed_records",
         Quantity.RECORDS,
-        ("Records so far that passed one changed operator under an older composition and another under a newer one."),
+        "Records so far that passed one changed operator under an older composition and another under a newer one.",
     )
     LEFT_OUT = (
         "left_out",
         Quantity.RECORDS,
-        ("Records so far that an operator dropped because its function raised on them (`on_error`)."),
+        "Records so far that an operator dropped because its function raised on them (`on_error`).",
     )
     STATE_SIZE = ("state_size", Quantity.MEGABYTES, "State of an operator or a task in its newest checkpoint.")
     CHECKPOINT_DELTA = (
         "checkpoint_delta",
         Quantity.FRACTION,
-        ("Size of the newest checkpoint's changes over the size of the whole state (thesis, Fig. 6.12)."),
+        "Size of the newest checkpoint's changes over the size of the whole state (thesis, Fig. 6.12).",
     )
     COPIES_MEMORY = ("copies_memory", Quantity.MEGABYTES, "Memory of standby replicas on a host.")
     STANDBY_LAG = ("standby_lag", Quantity.COUNT, "Checkpoints that the standby replica next in line for a task lacks.")

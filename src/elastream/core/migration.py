@@ -60,23 +60,16 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Migration of a task to a host.
-
-    Attributes:
-        since: Request (seconds on the caller's clock).
-        benefit: Priority, higher first.
-        flips: Number of reports of the new location to Spark.
-        history: Pairs of time and state, oldest first.
-    """
+    """Migration of a task to a host."""
 
     task: TaskId
     host: str
-    since: float
+    since: float  # request (seconds on the caller's clock)
     why: str = ""
-    benefit: float = 0.0
+    benefit: float = 0.0  # priority, higher first
     state: MigrationState = MigrationState.WANTED
-    flips: int = 0
-    history: tuple[tuple[float, MigrationState], ...] = ()
+    flips: int = 0  # number of reports of the new location to Spark
+    history: tuple[tuple[float, MigrationState], ...] = ()  # pairs of time and state, oldest first
 
     def __post_init__(self) -> None:
         if not self.history:

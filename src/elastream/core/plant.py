@@ -4,20 +4,40 @@ Spark and the simulator implement `Plant`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from typing import Any, Protocol
 
 from elastream.core.action import Action, Outcome, Switch
 from elastream.core.decision import Proposal, Unknown
-from elastream.core.hosts import Lease
-from elastream.core.members import Members
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType, Lease
+from elastream.core.members import Members, overridable
 from elastream.core.metrics import Needs
 from elastream.core.observation import Context, Observation
-from elastream.core.overridable import overridable
-from elastream.core.prospect import Prospect
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.stages import Layout
 from elastream.errors import DataflowError, InputError
+
+# Factors over times (seconds) on the speed of a host or the bandwidth of a link "h1>h2"; NaN where unknown.
+Variation = Callable[[str, Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """Simulated run before its start, for policies that prepare with its sizes or an oracle."""
+
+    layout: Layout
+    host_types: Sequence[HostType]
+    loads: Mapping[str, ArrivalPattern]
+    seconds: float | None = None  # length; None: that of the loads
+    window: float | None = None  # averaging window of a peak (seconds)
+    # measured core-seconds per record and selectivity by operator, or None
+    costs: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    speeds: Variation | None = None  # variation of host speeds, or None
+    bandwidths: Variation | None = None  # variation of link bandwidths, or None
+
 
 # Members of policies by their former names.
 FORMER_NAMES = {"unfit": "unsupported_reason", "exchanges": "wants_traffic"}
@@ -28,11 +48,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the seconds since the run began."""
-        ...
 
     def sleep_until(self, time: float) -> None:
         """Return at `time`, or at once if it has passed. A simulated clock advances here."""
-        ...
 
 
 class Plant(Protocol):
@@ -49,45 +67,36 @@ class Plant(Protocol):
 
         Queries that come and go give a new value; each observation carries its own.
         """
-        ...
 
     @property
     def clock(self) -> Clock:
         """Return the clock of its observations."""
-        ...
 
     @property
     def finished(self) -> bool:
         """Return True if the load is processed to its end, or the run failed."""
-        ...
 
     @property
     def ledger(self) -> Sequence[Lease]:
         """Return every lease of the run in the order of requests, also ended ones: the basis of the bill."""
-        ...
 
     def observe(self) -> Observation:
         """Return the current observation, without changes and fast enough for every second."""
-        ...
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or return why not."""
-        ...
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all possible `switches` as one composition; return an outcome for each.
 
         No batch sees only some of them. An accepted switch is in force once a batch under it was committed.
         """
-        ...
 
     def incidents(self) -> Sequence[str]:
         """Return sentences about new events that no observation shows, such as a lost executor."""
-        ...
 
     def close(self) -> None:
         """Stop everything and release every host. May be called twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +183,9 @@ class SupportsPlan(Protocol):
     @property
     def name(self) -> str:
         """Return the name for people."""
-        ...
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """Return the plan for an observation."""
-        ...
 
 
 POLICY_MEMBERS: Members = {"name": str, "plan": 2}

@@ -1,9 +1,8 @@
 """Promises of the plants: metrics that each measures, of which rows, when and how."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 
 from elastream.core.metrics import Metric, Rows
 from elastream.dataflow.endpoints import Files, Records, TextFiles
@@ -66,10 +65,6 @@ class Condition(StrEnum):
         return _OF_APPLICATION[self](layout.graph, target_latency) if self in _OF_APPLICATION else None
 
 
-def _sources_counted(graph: Graph, target_latency: float | None) -> bool | None:
-    return all(each.load is not None or _reads_local_files(each) for each in graph.sources) or None
-
-
 def _is_python(operator: Operator) -> bool:
     return bool(operator.alternates) and all(each.form not in NATIVE for each in operator.alternates)
 
@@ -112,7 +107,9 @@ _OF_APPLICATION: Mapping[Condition, Callable[[Graph, float | None], bool | None]
         target is None and any(each.max_duration is not None for each in graph.operators)
     ),
     Condition.ON_ERROR: lambda graph, target: any(each.lenient for each in graph.operators),
-    Condition.SOURCES_COUNTED: _sources_counted,
+    Condition.SOURCES_COUNTED: lambda graph, target: (
+        all(each.load is not None or _reads_local_files(each) for each in graph.sources) or None
+    ),
     Condition.DECLARED_LOAD: lambda graph, target: bool(graph.loads),
 }
 _OF_OPERATOR: Mapping[Condition, Callable[[Layout, Operator], bool]] = {
@@ -132,21 +129,26 @@ _OF_OPERATOR: Mapping[Condition, Callable[[Layout, Operator], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+EVERY = frozenset(Kind)
+
+
 class Promise:
     """Commitment of plants to measure a metric.
 
-    Attributes:
+    Args:
         how: Method, as a phrase.
         when: Conditions that must all hold.
     """
 
-    rows: Rows
-    plants: frozenset[PlantKind]
-    how: str
-    kinds: frozenset[Kind] = frozenset(Kind)
-    when: tuple[Condition, ...] = ()
+    def __init__(
+        self, rows: Rows, plants: frozenset[PlantKind], how: str, kinds: frozenset[Kind] = EVERY, *when: Condition
+    ) -> None:
+        self.rows, self.plants, self.how, self.kinds, self.when = rows, plants, how, kinds, when
 
+
+_application, _operator = partial(Promise, Rows.APPLICATION), partial(Promise, Rows.OPERATOR)
+_alternate, _host = partial(Promise, Rows.ALTERNATE), partial(Promise, Rows.HOST)
+_task, _link = partial(Promise, Rows.TASK), partial(Promise, Rows.LINK)
 
 ALL = frozenset(PlantKind)
 DATAFLOW = frozenset({PlantKind.DATAFLOW})
@@ -161,8 +163,8 @@ SOURCE = frozenset({Kind.SOURCE})
 TRANSFORM = frozenset({Kind.TRANSFORM})
 KEYED = frozenset({Kind.KEYED})
 WORKING = TRANSFORM | KEYED
-READING = frozenset(Kind) - {Kind.SINK}
-FED = frozenset(Kind) - SOURCE
+READING = EVERY - {Kind.SINK}
+FED = EVERY - SOURCE
 
 _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
@@ -191,382 +193,295 @@ _SPEED = (
 )
 
 _DURATION = (
-    Promise(
-        Rows.OPERATOR,
-        DATAFLOW,
-        "from the moment from which the record's latency counts to the start of the batch",
-        SOURCE,
-    ),
-    Promise(Rows.OPERATOR, DATAFLOW, "busy time of a task in the batch", TRANSFORM, when=(Condition.PYTHON,)),
-    Promise(
-        Rows.OPERATOR,
-        DATAFLOW,
-        "from the end of the Python stage to the commit",
-        KEYED,
-        when=(Condition.PYTHON_BEFORE,),
-    ),
-    Promise(
-        Rows.OPERATOR,
-        DATAFLOW,
-        "from being written to the durable edge to the commit",
-        FED,
-        when=(Condition.DURABLE_INPUT,),
-    ),
-    Promise(Rows.OPERATOR, UNCHAINED, "records that passed in the monitoring period", WORKING),
-    Promise(Rows.OPERATOR, CHAINED, "from being queued to the commit", READING, when=(Condition.QUERY_HEAD,)),
-    Promise(
-        Rows.OPERATOR,
-        REDUCERS,
-        "from being emitted by a mapper to being processed, counted in the monitoring period",
-        KEYED,
-    ),
+    _operator(DATAFLOW, "from the moment from which the record's latency counts to the start of the batch", SOURCE),
+    _operator(DATAFLOW, "busy time of a task in the batch", TRANSFORM, Condition.PYTHON),
+    _operator(DATAFLOW, "from the end of the Python stage to the commit", KEYED, Condition.PYTHON_BEFORE),
+    _operator(DATAFLOW, "from being written to the durable edge to the commit", FED, Condition.DURABLE_INPUT),
+    _operator(UNCHAINED, "records that passed in the monitoring period", WORKING),
+    _operator(CHAINED, "from being queued to the commit", READING, Condition.QUERY_HEAD),
+    _operator(REDUCERS, "from being emitted by a mapper to being processed, counted in the monitoring period", KEYED),
 )
 PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.ARRIVAL_RATE: (
-        Promise(
-            Rows.OPERATOR,
+        _operator(
             DATAFLOW,
             "the declared load now; without one, what came in the last 10 s, as far as the source shows it",
             SOURCE,
         ),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, TRANSFORM, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _UPSTREAM, TRANSFORM, when=(Condition.NATIVE, Condition.INPUT_METERED)),
-        Promise(Rows.OPERATOR, DATAFLOW, _UPSTREAM, KEYED, when=(Condition.INPUT_METERED,)),
-        Promise(Rows.OPERATOR, DATAFLOW, "records written to its durable edges", FED, when=(Condition.DURABLE_INPUT,)),
-        Promise(Rows.OPERATOR, WATCHED, f"{_LATELY}, and what it holds more, as far as it tells", SOURCE),
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, READING),
-        Promise(Rows.OPERATOR, CHAINED, _COUNTED, SOURCE),
-        Promise(Rows.OPERATOR, CHAINED, "what its query's batches took", WORKING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.APPLICATION, ALL, "sum over the sources"),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, SOURCE),
-        Promise(
-            Rows.OPERATOR,
-            REDUCERS,
-            "tuples that mappers make of the records, counted in the monitoring period",
-            KEYED,
-        ),
+        _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
+        _operator(DATAFLOW, _UPSTREAM, TRANSFORM, Condition.NATIVE, Condition.INPUT_METERED),
+        _operator(DATAFLOW, _UPSTREAM, KEYED, Condition.INPUT_METERED),
+        _operator(DATAFLOW, "records written to its durable edges", FED, Condition.DURABLE_INPUT),
+        _operator(WATCHED, f"{_LATELY}, and what it holds more, as far as it tells", SOURCE),
+        _operator(UNCHAINED, _COUNTED, READING),
+        _operator(CHAINED, _COUNTED, SOURCE),
+        _operator(CHAINED, "what its query's batches took", WORKING, Condition.STAGE_HEAD),
+        _application(ALL, "sum over the sources"),
+        _operator(REDUCERS, _COUNTED, SOURCE),
+        _operator(REDUCERS, "tuples that mappers make of the records, counted in the monitoring period", KEYED),
     ),
     Metric.PROCESSED_RATE: (
-        Promise(Rows.OPERATOR, DATAFLOW, _TAKEN, SOURCE),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, TRANSFORM, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _UPSTREAM, TRANSFORM, when=(Condition.NATIVE, Condition.INPUT_METERED)),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, KEYED, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _UPSTREAM, KEYED, when=(Condition.INPUT_METERED,)),
-        Promise(Rows.OPERATOR, WATCHED, _LATELY, SOURCE),
-        Promise(
-            Rows.OPERATOR,
-            UNCHAINED,
-            "counted in the monitoring period; of a source, records passed on to the operators it feeds",
-            READING,
+        _operator(DATAFLOW, _TAKEN, SOURCE),
+        _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
+        _operator(DATAFLOW, _UPSTREAM, TRANSFORM, Condition.NATIVE, Condition.INPUT_METERED),
+        _operator(DATAFLOW, _METER, KEYED, Condition.PYTHON),
+        _operator(DATAFLOW, _UPSTREAM, KEYED, Condition.INPUT_METERED),
+        _operator(WATCHED, _LATELY, SOURCE),
+        _operator(
+            UNCHAINED, "counted in the monitoring period; of a source, records passed on to the operators it feeds", READING
         ),
-        Promise(Rows.OPERATOR, CHAINED, _TAKEN, READING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.TASK, SPARK, f"records read from shuffles, {_WINDOW}"),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, SOURCE),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, KEYED),
-        Promise(Rows.TASK, REDUCERS, _COUNTED),
+        _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
+        _task(SPARK, f"records read from shuffles, {_WINDOW}"),
+        _operator(REDUCERS, _COUNTED, SOURCE),
+        _operator(REDUCERS, _COUNTED, KEYED),
+        _task(REDUCERS, _COUNTED),
     ),
     Metric.EMITTED_RATE: (
-        Promise(Rows.OPERATOR, DATAFLOW, _TAKEN, SOURCE),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, WORKING, when=(Condition.PYTHON,)),
-        Promise(
-            Rows.OPERATOR,
-            DATAFLOW,
-            "as many as it takes",
-            TRANSFORM,
-            when=(Condition.NATIVE, Condition.INPUT_METERED, Condition.ONE_TO_ONE),
+        _operator(DATAFLOW, _TAKEN, SOURCE),
+        _operator(DATAFLOW, _METER, WORKING, Condition.PYTHON),
+        _operator(
+            DATAFLOW, "as many as it takes", TRANSFORM, Condition.NATIVE, Condition.INPUT_METERED, Condition.ONE_TO_ONE
         ),
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, READING),
-        Promise(Rows.OPERATOR, CHAINED, _TAKEN, READING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, SOURCE),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, KEYED),
+        _operator(UNCHAINED, _COUNTED, READING),
+        _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
+        _operator(REDUCERS, _COUNTED, SOURCE),
+        _operator(REDUCERS, _COUNTED, KEYED),
     ),
     Metric.BACKLOG: (
-        Promise(Rows.OPERATOR, DATAFLOW, "due by the load and taken by no batch", SOURCE, when=(Condition.DECLARED_LOAD,)),
-        Promise(
-            Rows.OPERATOR,
+        _operator(DATAFLOW, "due by the load and taken by no batch", SOURCE, Condition.DECLARED_LOAD),
+        _operator(
             DATAFLOW,
             "files that no batch has taken, by their sizes and the records per byte of those taken",
             SOURCE,
-            when=(Condition.LOCAL_FILES,),
+            Condition.LOCAL_FILES,
         ),
-        Promise(Rows.OPERATOR, SPARK, "as the source reports with its last batch", SOURCE, when=(Condition.LAG_REPORTED,)),
-        Promise(
-            Rows.OPERATOR,
-            DATAFLOW,
-            "written to its durable edges and taken by no batch",
-            FED,
-            when=(Condition.DURABLE_INPUT,),
-        ),
-        Promise(Rows.OPERATOR, UNCHAINED, "records in the queue now", WORKING),
-        Promise(Rows.OPERATOR, CHAINED, "records that wait for the next batch", READING, when=(Condition.QUERY_HEAD,)),
-        Promise(Rows.APPLICATION, DATAFLOW, "sum over sources and durable edges", when=(Condition.SOURCES_COUNTED,)),
-        Promise(Rows.APPLICATION, WATCHED, "sum over the queries", when=(Condition.LAG_REPORTED,)),
-        Promise(Rows.TASK, UNCHAINED, "records in its queue now", when=(Condition.INSTANCE_QUEUES,)),
-        Promise(
-            Rows.TASK,
+        _operator(SPARK, "as the source reports with its last batch", SOURCE, Condition.LAG_REPORTED),
+        _operator(DATAFLOW, "written to its durable edges and taken by no batch", FED, Condition.DURABLE_INPUT),
+        _operator(UNCHAINED, "records in the queue now", WORKING),
+        _operator(CHAINED, "records that wait for the next batch", READING, Condition.QUERY_HEAD),
+        _application(DATAFLOW, "sum over sources and durable edges", EVERY, Condition.SOURCES_COUNTED),
+        _application(WATCHED, "sum over the queries", EVERY, Condition.LAG_REPORTED),
+        _task(UNCHAINED, "records in its queue now", EVERY, Condition.INSTANCE_QUEUES),
+        _task(
             SPARK,
             "its part of what waits at the sources: what it took lately, for as long as its query has work waiting",
-            when=(Condition.SOURCES_COUNTED,),
+            EVERY,
+            Condition.SOURCES_COUNTED,
         ),
-        Promise(Rows.OPERATOR, REDUCERS, "tuples in the queues of its hosts now", KEYED),
-        Promise(Rows.TASK, REDUCERS, "tuples of its keys in its host's queue now"),
+        _operator(REDUCERS, "tuples in the queues of its hosts now", KEYED),
+        _task(REDUCERS, "tuples of its keys in its host's queue now"),
     ),
     Metric.DURATION: _DURATION,
     Metric.DURATION_P50: _DURATION,
     Metric.DURATION_P99: _DURATION,
     Metric.SERVICE_TIME: (
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, TRANSFORM, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER_AND_REST, KEYED, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER_AND_REST, KEYED, when=(Condition.INPUT_METERED,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER_AND_REST, SOURCE, when=(Condition.PYTHON_IN_QUERY,)),
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, WORKING),
-        Promise(Rows.OPERATOR, CHAINED, _COUNTED, READING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.ALTERNATE, DATAFLOW, _OWN, when=(Condition.PYTHON,)),
-        Promise(Rows.ALTERNATE, UNCHAINED, _BY_COST),
-        Promise(Rows.ALTERNATE, CHAINED, "as declared or calibrated, on hosts as fast as those of the moment"),
-        Promise(
-            Rows.OPERATOR,
-            REDUCERS,
-            "core-seconds of its hosts over tuples processed, counted in the monitoring period",
-            KEYED,
-        ),
+        _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
+        _operator(DATAFLOW, _METER_AND_REST, KEYED, Condition.PYTHON),
+        _operator(DATAFLOW, _METER_AND_REST, KEYED, Condition.INPUT_METERED),
+        _operator(DATAFLOW, _METER_AND_REST, SOURCE, Condition.PYTHON_IN_QUERY),
+        _operator(UNCHAINED, _COUNTED, WORKING),
+        _operator(CHAINED, _COUNTED, READING, Condition.STAGE_HEAD),
+        _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
+        _alternate(UNCHAINED, _BY_COST),
+        _alternate(CHAINED, "as declared or calibrated, on hosts as fast as those of the moment"),
+        _operator(REDUCERS, "core-seconds of its hosts over tuples processed, counted in the monitoring period", KEYED),
     ),
     Metric.SELECTIVITY: (
-        Promise(Rows.ALTERNATE, DATAFLOW, _OWN, when=(Condition.PYTHON,)),
-        Promise(
-            Rows.ALTERNATE,
-            UNCHAINED,
-            "as its operator's is counted; of several that run at once, in the ratio of theirs",
-        ),
-        Promise(Rows.ALTERNATE, CHAINED, "as declared or calibrated"),
+        _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
+        _alternate(UNCHAINED, "as its operator's is counted; of several that run at once, in the ratio of theirs"),
+        _alternate(CHAINED, "as declared or calibrated"),
     ),
     Metric.AGE: (
-        Promise(Rows.ALTERNATE, DATAFLOW, "since the end of the newest batch in which it ran", when=(Condition.PYTHON,)),
-        Promise(Rows.ALTERNATE, UNCHAINED, "since the end of the newest monitoring period in which it ran"),
-        Promise(Rows.ALTERNATE, CHAINED, "since the newest commit of its query, while it runs there"),
+        _alternate(DATAFLOW, "since the end of the newest batch in which it ran", EVERY, Condition.PYTHON),
+        _alternate(UNCHAINED, "since the end of the newest monitoring period in which it ran"),
+        _alternate(CHAINED, "since the newest commit of its query, while it runs there"),
     ),
     Metric.UTILISATION: (
-        Promise(Rows.OPERATOR, DATAFLOW, f"{_METER}, over all usable cores", TRANSFORM, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, "as for `busy_cores`, over all usable cores", KEYED),
-        Promise(
-            Rows.OPERATOR,
-            DATAFLOW,
-            "as for `busy_cores`, over all usable cores",
-            SOURCE,
-            when=(Condition.PYTHON_IN_QUERY,),
-        ),
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, WORKING),
-        Promise(Rows.OPERATOR, CHAINED, "its `busy_cores`, over all usable cores", READING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.TASK, SPARK, f"part of the time for which it kept a slot, {_WINDOW}"),
-        Promise(Rows.TASK, UNCHAINED, _COUNTED),
-        Promise(Rows.TASK, CHAINED, "an equal part of its operator's `busy_cores`"),
-        Promise(Rows.OPERATOR, REDUCERS, "of the cores of the hosts on the ring, counted in the monitoring period", KEYED),
+        _operator(DATAFLOW, f"{_METER}, over all usable cores", TRANSFORM, Condition.PYTHON),
+        _operator(DATAFLOW, "as for `busy_cores`, over all usable cores", KEYED),
+        _operator(DATAFLOW, "as for `busy_cores`, over all usable cores", SOURCE, Condition.PYTHON_IN_QUERY),
+        _operator(UNCHAINED, _COUNTED, WORKING),
+        _operator(CHAINED, "its `busy_cores`, over all usable cores", READING, Condition.STAGE_HEAD),
+        _task(SPARK, f"part of the time for which it kept a slot, {_WINDOW}"),
+        _task(UNCHAINED, _COUNTED),
+        _task(CHAINED, "an equal part of its operator's `busy_cores`"),
+        _operator(REDUCERS, "of the cores of the hosts on the ring, counted in the monitoring period", KEYED),
     ),
     Metric.BUSY_CORES: (
-        Promise(Rows.OPERATOR, DATAFLOW, _METER, TRANSFORM, when=(Condition.PYTHON,)),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER_AND_REST, KEYED),
-        Promise(Rows.OPERATOR, DATAFLOW, _METER_AND_REST, SOURCE, when=(Condition.PYTHON_IN_QUERY,)),
-        Promise(Rows.OPERATOR, WATCHED, "sum over its tasks", KEYED),
-        Promise(
-            Rows.OPERATOR,
-            WATCHED,
-            "an equal part of what executors use and no stage with state is charged with",
-            SOURCE,
-        ),
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, WORKING),
-        Promise(Rows.OPERATOR, CHAINED, "mean over the last 3 s", READING, when=(Condition.STAGE_HEAD,)),
-        Promise(
-            Rows.TASK,
+        _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
+        _operator(DATAFLOW, _METER_AND_REST, KEYED),
+        _operator(DATAFLOW, _METER_AND_REST, SOURCE, Condition.PYTHON_IN_QUERY),
+        _operator(WATCHED, "sum over its tasks", KEYED),
+        _operator(WATCHED, "an equal part of what executors use and no stage with state is charged with", SOURCE),
+        _operator(UNCHAINED, _COUNTED, WORKING),
+        _operator(CHAINED, "mean over the last 3 s", READING, Condition.STAGE_HEAD),
+        _task(
             SPARK,
             "CPU time, with Python the time in its slot less waiting; median of the last seven batches, or of "
             "those since work moved to other partitions",
         ),
-        Promise(Rows.TASK, UNCHAINED, _COUNTED, when=(Condition.INSTANCE_QUEUES,)),
-        Promise(Rows.TASK, CHAINED, "an equal part of its operator's"),
-        Promise(Rows.OPERATOR, REDUCERS, _COUNTED, KEYED),
-        Promise(Rows.TASK, REDUCERS, "tuples processed, by the cost of one"),
+        _task(UNCHAINED, _COUNTED, EVERY, Condition.INSTANCE_QUEUES),
+        _task(CHAINED, "an equal part of its operator's"),
+        _operator(REDUCERS, _COUNTED, KEYED),
+        _task(REDUCERS, "tuples processed, by the cost of one"),
     ),
-    Metric.BUSY_CORES_ERROR: (Promise(Rows.TASK, SPARK, "spread of the last seven batches"),),
+    Metric.BUSY_CORES_ERROR: (_task(SPARK, "spread of the last seven batches"),),
     Metric.PARALLELISM: (
-        Promise(
-            Rows.OPERATOR,
+        _operator(
             DATAFLOW,
             "tasks of its stage: by the composition, of a keyed stage its state partitions, else in the last batch",
-            when=(Condition.TASKS_FIXED,),
+            EVERY,
+            Condition.TASKS_FIXED,
         ),
-        Promise(Rows.OPERATOR, WATCHED, "state partitions", KEYED),
-        Promise(Rows.OPERATOR, UNCHAINED, "instances now", WORKING),
-        Promise(Rows.OPERATOR, CHAINED, "tasks now", READING, when=(Condition.STAGE_HEAD,)),
-        Promise(Rows.OPERATOR, REDUCERS, "state partitions", KEYED),
+        _operator(WATCHED, "state partitions", KEYED),
+        _operator(UNCHAINED, "instances now", WORKING),
+        _operator(CHAINED, "tasks now", READING, Condition.STAGE_HEAD),
+        _operator(REDUCERS, "state partitions", KEYED),
     ),
     Metric.SCALINGS: (
-        Promise(Rows.OPERATOR, DATAFLOW, "changes that were applied", when=(Condition.OWN_PARALLELISM,)),
-        Promise(Rows.OPERATOR, UNCHAINED, _SINCE_START, WORKING),
-        Promise(Rows.OPERATOR, CHAINED, _SINCE_START, READING, when=(Condition.STAGE_HEAD,)),
+        _operator(DATAFLOW, "changes that were applied", EVERY, Condition.OWN_PARALLELISM),
+        _operator(UNCHAINED, _SINCE_START, WORKING),
+        _operator(CHAINED, _SINCE_START, READING, Condition.STAGE_HEAD),
     ),
     Metric.CPU: (
-        Promise(
-            Rows.HOST,
+        _host(
             SPARK,
             "CPU time of its processes, over 3 s or whole batches; where unknown, part of its slots that tasks take",
-            when=(Condition.HOST_UP,),
+            EVERY,
+            Condition.HOST_UP,
         ),
-        Promise(Rows.HOST, UNCHAINED, _COUNTED, when=(Condition.HOST_UP,)),
-        Promise(Rows.HOST, CHAINED, "mean over the last 3 s", when=(Condition.HOST_UP,)),
-        Promise(Rows.HOST, REDUCERS, _COUNTED, when=(Condition.HOST_UP,)),
+        _host(UNCHAINED, _COUNTED, EVERY, Condition.HOST_UP),
+        _host(CHAINED, "mean over the last 3 s", EVERY, Condition.HOST_UP),
+        _host(REDUCERS, _COUNTED, EVERY, Condition.HOST_UP),
     ),
     Metric.MEMORY: (
-        Promise(Rows.HOST, SPARK, "memory of its processes", when=(Condition.PROVIDER_MEASURES,)),
-        Promise(Rows.HOST, UNCHAINED, "what its tasks declare"),
-        Promise(Rows.TASK, UNCHAINED, "what its operator declares"),
+        _host(SPARK, "memory of its processes", EVERY, Condition.PROVIDER_MEASURES),
+        _host(UNCHAINED, "what its tasks declare"),
+        _task(UNCHAINED, "what its operator declares"),
     ),
     Metric.SPEED: (
-        Promise(Rows.HOST, DATAFLOW, _SPEED, when=(Condition.HOST_UP,)),
-        Promise(Rows.HOST, WATCHED, _SPEED, when=(Condition.PROBED,)),
-        Promise(Rows.HOST, SIMULATED, "its type's, as it varies now", when=(Condition.HOST_UP,)),
-        Promise(Rows.HOST, REDUCERS, "its type's", when=(Condition.HOST_UP,)),
+        _host(DATAFLOW, _SPEED, EVERY, Condition.HOST_UP),
+        _host(WATCHED, _SPEED, EVERY, Condition.PROBED),
+        _host(SIMULATED, "its type's, as it varies now", EVERY, Condition.HOST_UP),
+        _host(REDUCERS, "its type's", EVERY, Condition.HOST_UP),
     ),
     Metric.TASKS: (
-        Promise(Rows.HOST, SPARK, "state partitions placed there"),
-        Promise(Rows.HOST, UNCHAINED, "instances placed there"),
-        Promise(Rows.HOST, CHAINED, "state partitions placed there"),
-        Promise(Rows.HOST, REDUCERS, "state partitions that it owns"),
+        _host(SPARK, "state partitions placed there"),
+        _host(UNCHAINED, "instances placed there"),
+        _host(CHAINED, "state partitions placed there"),
+        _host(REDUCERS, "state partitions that it owns"),
     ),
     Metric.BANDWIDTH: (
-        Promise(Rows.HOST, SPARK, "sum of `traffic` over its links", when=(Condition.SHUFFLES,)),
-        Promise(Rows.HOST, SIMULATED, "emitted records by their size, between hosts", when=(Condition.RECORD_SIZES,)),
-        Promise(Rows.LINK, DATAFLOW, "what the host's network is limited to", when=(Condition.HOST_NETWORKS,)),
-        Promise(
-            Rows.LINK,
+        _host(SPARK, "sum of `traffic` over its links", EVERY, Condition.SHUFFLES),
+        _host(SIMULATED, "emitted records by their size, between hosts", EVERY, Condition.RECORD_SIZES),
+        _link(DATAFLOW, "what the host's network is limited to", EVERY, Condition.HOST_NETWORKS),
+        _link(
             SIMULATED,
             "as declared; under a trace as it is now, and only between hosts of neighbouring operators",
-            when=(Condition.BANDWIDTH,),
+            EVERY,
+            Condition.BANDWIDTH,
         ),
     ),
     Metric.NETWORK_LATENCY: (
-        Promise(Rows.LINK, DATAFLOW, "half of an ICMP echo's round trip between hosts", when=(Condition.HOST_NETWORKS,)),
-        Promise(
-            Rows.LINK,
+        _link(DATAFLOW, "half of an ICMP echo's round trip between hosts", EVERY, Condition.HOST_NETWORKS),
+        _link(
             SIMULATED,
             "as declared for the regions of the two hosts; under a trace as it is now, and only between hosts of "
             "neighbouring operators",
         ),
     ),
     Metric.TRAFFIC: (
-        Promise(Rows.TASK, SPARK, f"shuffle bytes read, {_WINDOW}"),
-        Promise(Rows.LINK, SPARK, f"shuffle bytes between two hosts, {_WINDOW}", when=(Condition.SHUFFLES,)),
+        _task(SPARK, f"shuffle bytes read, {_WINDOW}"),
+        _link(SPARK, f"shuffle bytes between two hosts, {_WINDOW}", EVERY, Condition.SHUFFLES),
     ),
     Metric.LATENCY_P50: (
-        Promise(Rows.APPLICATION, DATAFLOW, _FROM),
-        Promise(Rows.APPLICATION, WATCHED, f"{_POLL}, median of the slowest query"),
-        Promise(Rows.APPLICATION, UNCHAINED, _AT_SINKS),
-        Promise(Rows.APPLICATION, CHAINED, _DUE),
-        Promise(Rows.APPLICATION, REDUCERS, _OF_TUPLES),
+        _application(DATAFLOW, _FROM),
+        _application(WATCHED, f"{_POLL}, median of the slowest query"),
+        _application(UNCHAINED, _AT_SINKS),
+        _application(CHAINED, _DUE),
+        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY_P99: (
-        Promise(Rows.APPLICATION, DATAFLOW, _LONGEST),
-        Promise(Rows.APPLICATION, WATCHED, f"{_POLL}, longest of the slowest query"),
-        Promise(Rows.APPLICATION, UNCHAINED, _AT_SINKS),
-        Promise(Rows.APPLICATION, CHAINED, _DUE),
-        Promise(Rows.APPLICATION, REDUCERS, _OF_TUPLES),
+        _application(DATAFLOW, _LONGEST),
+        _application(WATCHED, f"{_POLL}, longest of the slowest query"),
+        _application(UNCHAINED, _AT_SINKS),
+        _application(CHAINED, _DUE),
+        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY: (
-        Promise(Rows.APPLICATION, DATAFLOW, _FROM),
-        Promise(Rows.APPLICATION, WATCHED, f"{_POLL}, mean of the slowest query"),
-        Promise(Rows.APPLICATION, UNCHAINED, _AT_SINKS),
-        Promise(Rows.APPLICATION, CHAINED, _DUE),
-        Promise(Rows.APPLICATION, REDUCERS, _OF_TUPLES),
+        _application(DATAFLOW, _FROM),
+        _application(WATCHED, f"{_POLL}, mean of the slowest query"),
+        _application(UNCHAINED, _AT_SINKS),
+        _application(CHAINED, _DUE),
+        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.THROUGHPUT: (
-        Promise(Rows.APPLICATION, DATAFLOW, _TAKEN),
-        Promise(Rows.APPLICATION, WATCHED, f"{_LATELY}, sum over the queries"),
-        Promise(Rows.APPLICATION, UNCHAINED, _COUNTED),
-        Promise(Rows.APPLICATION, CHAINED, _TAKEN),
-        Promise(Rows.APPLICATION, REDUCERS, "tuples processed, counted in the monitoring period"),
+        _application(DATAFLOW, _TAKEN),
+        _application(WATCHED, f"{_LATELY}, sum over the queries"),
+        _application(UNCHAINED, _COUNTED),
+        _application(CHAINED, _TAKEN),
+        _application(REDUCERS, "tuples processed, counted in the monitoring period"),
     ),
     Metric.COMPLIANCE: (
-        Promise(Rows.OPERATOR, UNCHAINED, _COUNTED, WORKING, when=(Condition.MAX_DURATION,)),
-        Promise(Rows.OPERATOR, CHAINED, _COUNTED, READING, when=(Condition.QUERY_HEAD, Condition.MAX_DURATION)),
-        Promise(Rows.APPLICATION, DATAFLOW, f"latencies up to the target, {_BATCHES}", when=(Condition.TARGET_LATENCY,)),
-        Promise(
-            Rows.APPLICATION,
+        _operator(UNCHAINED, _COUNTED, WORKING, Condition.MAX_DURATION),
+        _operator(CHAINED, _COUNTED, READING, Condition.QUERY_HEAD, Condition.MAX_DURATION),
+        _application(DATAFLOW, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
+        _application(
             WATCHED,
             "latencies up to the target, of the last seven batches; a lower bound, as latencies are upper ones",
-            when=(Condition.TARGET_LATENCY,),
+            EVERY,
+            Condition.TARGET_LATENCY,
         ),
-        Promise(Rows.APPLICATION, UNCHAINED, "latencies up to the target", when=(Condition.TARGET_LATENCY,)),
-        Promise(Rows.APPLICATION, UNCHAINED, "sum over the operators", when=(Condition.MAX_DURATIONS,)),
-        Promise(Rows.APPLICATION, CHAINED, f"latencies up to the target, {_BATCHES}", when=(Condition.TARGET_LATENCY,)),
-        Promise(Rows.APPLICATION, REDUCERS, "latencies up to the target", when=(Condition.TARGET_LATENCY,)),
+        _application(UNCHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
+        _application(UNCHAINED, "sum over the operators", EVERY, Condition.MAX_DURATIONS),
+        _application(CHAINED, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
+        _application(REDUCERS, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
     ),
     Metric.BATCH_DURATION: (
-        Promise(Rows.APPLICATION, DATAFLOW, f"median of {_BATCHES}"),
-        Promise(Rows.APPLICATION, WATCHED, "last batch of the slowest query"),
-        Promise(Rows.APPLICATION, CHAINED, f"median of {_BATCHES}"),
+        _application(DATAFLOW, f"median of {_BATCHES}"),
+        _application(WATCHED, "last batch of the slowest query"),
+        _application(CHAINED, f"median of {_BATCHES}"),
     ),
     Metric.UPDATE_LATENCY: (
-        Promise(
-            Rows.APPLICATION,
-            DATAFLOW,
-            "over the queries that hold what it changes",
-            when=(Condition.COMPOSITION_CHANGED,),
-        ),
-        Promise(Rows.APPLICATION, SIMULATED, "over all queries", when=(Condition.COMPOSITION_CHANGED,)),
+        _application(DATAFLOW, "over the queries that hold what it changes", EVERY, Condition.COMPOSITION_CHANGED),
+        _application(SIMULATED, "over all queries", EVERY, Condition.COMPOSITION_CHANGED),
     ),
     Metric.MIXED_RECORDS: (
-        Promise(
-            Rows.APPLICATION,
-            DATAFLOW,
-            "followed over durable edges by the batches that wrote them",
-            when=(Condition.COMPOSITION_CHANGED,),
+        _application(
+            DATAFLOW, "followed over durable edges by the batches that wrote them", EVERY, Condition.COMPOSITION_CHANGED
         ),
-        Promise(
-            Rows.APPLICATION,
-            SIMULATED,
-            "counted at the change, of what is under way",
-            when=(Condition.COMPOSITION_CHANGED,),
-        ),
+        _application(SIMULATED, "counted at the change, of what is under way", EVERY, Condition.COMPOSITION_CHANGED),
     ),
     Metric.LEFT_OUT: (
-        Promise(Rows.OPERATOR, DATAFLOW, "of committed batches, as their tasks told", WORKING, when=(Condition.ON_ERROR,)),
-        Promise(Rows.APPLICATION, DATAFLOW, "sum over the operators", when=(Condition.ON_ERROR,)),
+        _operator(DATAFLOW, "of committed batches, as their tasks told", WORKING, Condition.ON_ERROR),
+        _application(DATAFLOW, "sum over the operators", EVERY, Condition.ON_ERROR),
     ),
     Metric.STATE_SIZE: (
-        Promise(
-            Rows.OPERATOR,
+        _operator(
             SPARK,
             "files of its state partitions: the newest snapshot, and what was written since; an upper bound",
             KEYED,
-            when=(Condition.STATE_CHANGELOG,),
+            Condition.STATE_CHANGELOG,
         ),
-        Promise(Rows.OPERATOR, REDUCERS, "of the keys met so far, expected", KEYED),
-        Promise(Rows.TASK, SPARK, "as for its operator, of its partition", when=(Condition.STATE_CHANGELOG,)),
-        Promise(Rows.TASK, REDUCERS, "as for its operator, of its partition"),
+        _operator(REDUCERS, "of the keys met so far, expected", KEYED),
+        _task(SPARK, "as for its operator, of its partition", EVERY, Condition.STATE_CHANGELOG),
+        _task(REDUCERS, "as for its operator, of its partition"),
     ),
     Metric.CHECKPOINT_DELTA: (
-        Promise(
-            Rows.OPERATOR,
-            SPARK,
-            "files of changes of the newest committed batch over `state_size`",
-            KEYED,
-            when=(Condition.STATE_CHANGELOG,),
+        _operator(
+            SPARK, "files of changes of the newest committed batch over `state_size`", KEYED, Condition.STATE_CHANGELOG
         ),
-        Promise(Rows.OPERATOR, REDUCERS, "of the host that made the newest one", KEYED, when=(Condition.STANDBY,)),
+        _operator(REDUCERS, "of the host that made the newest one", KEYED, Condition.STANDBY),
     ),
     Metric.COPIES_MEMORY: (
-        Promise(Rows.HOST, SPARK, "as its executor reports", when=(Condition.STANDBY,)),
-        Promise(Rows.HOST, REDUCERS, "state of the copies, and tuples kept since", when=(Condition.HOST_UP,)),
+        _host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),
+        _host(REDUCERS, "state of the copies, and tuples kept since", EVERY, Condition.HOST_UP),
     ),
     Metric.STANDBY_LAG: (
-        Promise(
-            Rows.TASK,
-            SPARK,
-            "committed batches that the copy furthest ahead has not replayed",
-            when=(Condition.STANDBY,),
-        ),
-        Promise(Rows.TASK, REDUCERS, "those sent and not taken in", when=(Condition.STANDBY,)),
+        _task(SPARK, "committed batches that the copy furthest ahead has not replayed", EVERY, Condition.STANDBY),
+        _task(REDUCERS, "those sent and not taken in", EVERY, Condition.STANDBY),
     ),
-    Metric.COST: (Promise(Rows.APPLICATION, ALL, "leases in whole billing time units, or what a pool charges"),),
+    Metric.COST: (_application(ALL, "leases in whole billing time units, or what a pool charges"),),
 }
 
 

@@ -155,29 +155,17 @@ class FlowNetwork:
 
 @dataclass(frozen=True)
 class Flows:
-    """Flows over T instants; shape (T, operators) unless stated.
+    """Flows over T instants; shape (T, operators) unless stated."""
 
-    Attributes:
-        arriving: Arrivals (records/s; 4.6).
-        processed: Completions (records/s).
-        emitted: Emissions (records/s; 4.4).
-        relative: Throughput relative to arrivals and queue.
-        possible: Completions without limits, with initial queues (records/s).
-        offered: Likewise, without queues.
-        waiting: Queued records before and after; shape (T + 1, operators).
-        application: Throughput with queues; shape (T,) (4.7).
-        fresh: Throughput of new arrivals; shape (T,).
-    """
-
-    arriving: Floats
-    processed: Floats
-    emitted: Floats
-    relative: Floats
-    possible: Floats
-    offered: Floats
-    waiting: Floats
-    application: Floats
-    fresh: Floats
+    arriving: Floats  # arrivals (records/s; 4.6)
+    processed: Floats  # completions (records/s)
+    emitted: Floats  # emissions (records/s; 4.4)
+    relative: Floats  # throughput relative to arrivals and queue
+    possible: Floats  # completions without limits, with initial queues (records/s)
+    offered: Floats  # likewise, without queues
+    waiting: Floats  # queued records before and after; shape (T + 1, operators)
+    application: Floats  # throughput with queues; shape (T,) (4.7)
+    fresh: Floats  # throughput of new arrivals; shape (T,)
 
 
 def flows(
@@ -272,17 +260,11 @@ def application_value(values: Sequence[float], branches: Sequence[float] = ()) -
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Line between the costs at which lowest and highest value break even in a period (Fig. 4.3).
+    """Line between the costs at which lowest and highest value break even in a period (Fig. 4.3)."""
 
-    Attributes:
-        lowest: Lowest value (Gamma_min).
-        highest: Highest value (Gamma_max).
-        at_lowest: Break-even cost (C_max) at the lowest.
-    """
-
-    lowest: float
-    highest: float
-    at_lowest: float
+    lowest: float  # lowest value (Gamma_min)
+    highest: float  # highest value (Gamma_max)
+    at_lowest: float  # break-even cost (C_max) at the lowest
     at_highest: float
 
     @property
@@ -301,21 +283,6 @@ class BreakEven:
         The thesis prints `+ 1` outside the parentheses, which breaks even nowhere on the line.
         """
         return value - (self.sigma * (cost - self.at_highest) + self.highest)
-
-
-def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
-    """Return the profit up to each time (5.2, p. 103), shape (T,).
-
-    Args:
-        line: Of a whole period; it shrinks with the elapsed share.
-        ends: Seconds since the period's start.
-        values: Mean value of the instant ending there.
-        costs: Money spent by then.
-    """
-    times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
-    whole = np.asarray(costs, dtype=np.float64) * period / times
-    return np.array([line.profit(*each) for each in zip(mean.tolist(), whole.tolist(), strict=True)])
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
 
 from elastream.errors import InputError
 from elastream.units import duration
@@ -108,16 +105,14 @@ class ScalingRules:
         periods = (self.excluded_periods,) if isinstance(self.excluded_periods, str) else tuple(self.excluded_periods)
         object.__setattr__(self, "excluded_periods", periods)
         for each in periods:
-            try:
-                if len(str(each).split()) != FIELDS_OF_CRON:
-                    raise CronSimError("it has not five fields")
-                CronSim(each, datetime.now())
-            except CronSimError as error:
+            if problem := _cron_problem(each):
                 message = (
-                    f"{each!r} is no cron expression ({error}): minute, hour, day of the month, month, day of the week"
+                    f"{each!r} is no cron expression ({problem}): minute, hour, day of the month, month, day of the week"
                 )
-                raise _wrong("excluded_periods", message) from None
+                raise _wrong("excluded_periods", message)
         if self.time_zone:
+            from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
             try:
                 object.__setattr__(self, "_zone", ZoneInfo(self.time_zone))
             except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -141,6 +136,8 @@ class ScalingRules:
 
     def excluded(self, epoch: float) -> str:
         """Return the expression that excludes the minute of `epoch` (seconds since 1970), or ""."""
+        from cronsim import CronSim
+
         minute = datetime.fromtimestamp(epoch, self._zone).replace(second=0, microsecond=0)
         for each in self.excluded_periods:
             try:
@@ -173,6 +170,18 @@ class ScalingRules:
             return replace(self, **changes)
         except InputError as error:
             raise InputError(f"--scaling: {error}") from None
+
+
+def _cron_problem(expression: str) -> str:
+    from cronsim import CronSim, CronSimError
+
+    if len(str(expression).split()) != FIELDS_OF_CRON:
+        return "it has not five fields"
+    try:
+        CronSim(expression, datetime.now())
+    except CronSimError as error:
+        return str(error)
+    return ""
 
 
 def _wrong(name: str, message: str) -> InputError:

@@ -57,11 +57,9 @@ class RunView(Observer, Protocol):
 
     def awaited(self, flow: str) -> None:
         """Announce the start of the first host, which takes seconds."""
-        ...
 
     def close(self) -> None:
         """Restore the terminal. May be called twice, and before the run has started."""
-        ...
 
 
 def view_for(console: Console, length: float | None = None) -> RunView:

@@ -27,22 +27,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from elastream.core.hosts import HostType
+from elastream.dataflow import endpoints
 from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS, Dataflow, Tap
-from elastream.dataflow.endpoints import (
-    Collected,
-    DomainSignal,
-    Files,
-    KafkaTopic,
-    Nothing,
-    ParquetSink,
-    Records,
-    Simulated,
-    SinkSpec,
-    SourceSpec,
-    TextFiles,
-    Trace,
-    domain_signal,
-)
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selection_of
 from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, OnError, Operator
@@ -66,6 +52,7 @@ from elastream.documents.schema import (
     exactly_one,
     key_of,
     named,
+    scaling_rules,
 )
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.errors import DataflowError, ElastreamError
@@ -370,7 +357,7 @@ class DocumentKeys(Keys):
     cloud: NamedParameters | None = None
     tables: dict[str, str] = Field(default_factory=dict)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
-    scaling: ScalingKeys = Field(default_factory=ScalingKeys)
+    scaling: Keys = Field(default_factory=ScalingKeys)
 
     @field_validator("policy", "cloud")
     @classmethod
@@ -393,7 +380,9 @@ def document_keys() -> type[DocumentKeys]:
     """Return the keys of a document, run settings included."""
     defaults = {each.name: each.default for each in fields(RunSettings)}
     own: dict[str, Any] = {name: (key_of(each, defaults[name]), defaults[name]) for name, each in SETTINGS.items()}
-    return create_model("DocumentKeys", __base__=DocumentKeys, **own)
+    return create_model(
+        "DocumentKeys", __base__=DocumentKeys, scaling=(ScalingKeys, Field(default_factory=ScalingKeys)), **own
+    )
 
 
 @dataclass(frozen=True)
@@ -421,20 +410,14 @@ class ObjectSpec:
 
 @dataclass(frozen=True)
 class Document:
-    """A checked document: the dataflow and its run settings.
-
-    Attributes:
-        policy: The default one if the document names none.
-        host_types: Declared host types by name.
-        settings: Further settings of `RunSettings`.
-    """
+    """A checked document: the dataflow and its run settings."""
 
     path: Path
     flow: Dataflow
-    policy: ObjectSpec
+    policy: ObjectSpec  # the default one if the document names none
     cloud: ObjectSpec | None = None
-    host_types: Mapping[str, HostType] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    host_types: Mapping[str, HostType] = field(default_factory=dict)  # declared host types by name
+    settings: Mapping[str, Any] = field(default_factory=dict)  # further settings of `RunSettings`
     file: Located | None = field(default=None, repr=False)
 
     @contextmanager
@@ -475,12 +458,12 @@ def load_document(path: Path | str) -> Document:
         path=file.path,
         flow=flow,
         policy=_named(file, ("policy",), keys.policy or {DEFAULT_POLICY: {}}, POLICY, references),
-        cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
+        cloud=None if keys.cloud is None else _named(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         host_types=host_types,
         settings={
             **_beside(file, keys.settings),
             "tables": tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
-            "scaling": keys.scaling.built(file),
+            "scaling": scaling_rules(file, keys.scaling),
         },
         file=file,
     )
@@ -628,7 +611,7 @@ def _function(
         return references.find(written), forms[key]
 
 
-def _source(file: Located, place: Loc, keys: OperatorKeys, references: References) -> SourceSpec | None:
+def _source(file: Located, place: Loc, keys: OperatorKeys, references: References) -> endpoints.SourceSpec | None:
     assert keys.source is not None
     load = None
     if keys.load is not None:
@@ -638,29 +621,29 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
         with file.at((*place, "load")):
             load = pattern_from(_plain(keys.load), file.path.parent)
     source, folder = keys.source, file.path.parent
-    if (own := _setting(file, (*place, "source"), source.own, SOURCE, references)) is not None:
-        reader: SourceSpec = own.build()
+    if source.own is not None:
+        reader: endpoints.SourceSpec = _named(file, (*place, "source"), source.own, SOURCE, references).build()
         return reader
     if source.text_files is not None:
-        return TextFiles(_relative(source.text_files, folder), load)
+        return endpoints.TextFiles(_relative(source.text_files, folder), load)
     if source.files is not None:
-        return Files(_relative(source.files, folder), str(source.schema_), source.format, load)
+        return endpoints.Files(_relative(source.files, folder), str(source.schema_), source.format, load)
     if source.records is not None:
-        return Records(tuple(_plain(row) for row in source.records), str(source.schema_), load)
+        return endpoints.Records(tuple(_plain(row) for row in source.records), str(source.schema_), load)
     if source.kafka is not None:
-        return KafkaTopic(source.kafka, source.servers, source.options, group=source.group)
-    return None if load is None else Simulated(load)
+        return endpoints.KafkaTopic(source.kafka, source.servers, source.options, group=source.group)
+    return None if load is None else endpoints.Simulated(load)
 
 
-def _signal(file: Located, place: Loc, name: str, keys: DiagnosticKeys, references: References) -> DomainSignal:
+def _signal(file: Located, place: Loc, name: str, keys: DiagnosticKeys, references: References) -> endpoints.DomainSignal:
     with file.at((*place, "signal")):
         trace = None
         if isinstance(keys.trace, str):
             trace = references.find(keys.trace)
         elif keys.trace is not None:
             samples = sorted(((duration(time), value) for time, value in keys.trace.items()), key=lambda each: each[0])
-            trace = Trace(tuple(time for time, _ in samples), tuple(value for _, value in samples))
-        return domain_signal(keys.name or name, keys.aggregate, stale=keys.stale, trace=trace)
+            trace = endpoints.Trace(tuple(time for time, _ in samples), tuple(value for _, value in samples))
+        return endpoints.domain_signal(keys.name or name, keys.aggregate, stale=keys.stale, trace=trace)
 
 
 def _timeout(file: Located, place: Loc, keys: TimeoutKeys | None, references: References) -> Timeout | None:
@@ -671,30 +654,20 @@ def _timeout(file: Located, place: Loc, keys: TimeoutKeys | None, references: Re
         return Timeout(keys.seconds, keys.by, keys.late, function)
 
 
-def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> SinkSpec | None:
-    if (own := _setting(file, (*place, "sink"), keys.own, SINK, references)) is not None:
-        writer: SinkSpec = own.build()
+def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> endpoints.SinkSpec | None:
+    if keys.own is not None:
+        writer: endpoints.SinkSpec = _named(file, (*place, "sink"), keys.own, SINK, references).build()
         return writer
     if keys.parquet is not None:
-        return ParquetSink() if keys.parquet is True else ParquetSink(_relative(keys.parquet, file.path.parent))
+        folder = () if keys.parquet is True else (_relative(keys.parquet, file.path.parent),)
+        return endpoints.ParquetSink(*folder)
     if keys.nothing is not None:
-        return Nothing()
+        return endpoints.Nothing()
     if keys.collect is not None:
-        return Collected(keys.collect)
+        return endpoints.Collected(keys.collect)
     if keys.kafka is not None:
-        return KafkaTopic(keys.kafka, keys.servers, keys.options)
+        return endpoints.KafkaTopic(keys.kafka, keys.servers, keys.options)
     return None
-
-
-def _setting(
-    file: Located,
-    place: Loc,
-    written: Mapping[str, Mapping[str, Any]] | None,
-    registry: Registry,
-    references: References,
-    host_types: Mapping[str, HostType] | None = None,
-) -> ObjectSpec | None:
-    return None if written is None else _named(file, place, written, registry, references, host_types)
 
 
 def _named(

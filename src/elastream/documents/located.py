@@ -32,17 +32,12 @@ _FAULTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Located:
-    """A parsed YAML file.
-
-    Attributes:
-        data: The top mapping, as ruamel objects with line numbers.
-        columns: True if errors name a column beside the line.
-    """
+    """A parsed YAML file."""
 
     path: Path
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # the top mapping, as ruamel objects with line numbers
     text: str = ""
-    columns: bool = False
+    columns: bool = False  # True if errors name a column beside the line
 
     def line(self, loc: Loc) -> int:
         """Return the line (from 1) of the value at `loc`, or of the nearest enclosing one."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -17,6 +18,7 @@ from elastream.core.members import Members, missing_member
 from elastream.core.plant import POLICY_MEMBERS, PlainPolicy
 from elastream.documents.user_code import References, near
 from elastream.errors import ElastreamError, InputError
+from elastream.loads import LinkSource, SpeedSource, recorded_links, recorded_speeds
 from elastream.units import duration
 
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
@@ -25,21 +27,13 @@ Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 
 @dataclass(frozen=True)
 class Registry:
-    """A kind of object that can be named.
+    """A kind of object that can be named."""
 
-    Attributes:
-        what: Noun for errors.
-        needs: Members that an object of a user's class must have.
-        own: Classes of this package by short name.
-        group: Entry points by which other distributions add names.
-        adapter: Function that adds members with defaults to a user's object.
-    """
-
-    what: str
-    needs: Members
-    own: Mapping[str, str] = field(default_factory=dict)
-    group: str = ""
-    adapter: str = ""
+    what: str  # noun for errors
+    needs: Members  # members that an object of a user's class must have
+    own: Mapping[str, str] = field(default_factory=dict)  # classes of this package by short name
+    group: str = ""  # entry points by which other distributions add names
+    adapter: str = ""  # function that adds members with defaults to a user's object
 
     @cached_property
     def known(self) -> Mapping[str, str]:
@@ -148,12 +142,12 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def _plainly(path: tuple[str, ...], sentence: str) -> ElastreamError:
-    return InputError(f"{'.'.join(path)}: {sentence}" if path else sentence)
-
-
 def made(
-    registry: Registry, name: str, parameters: Mapping[str, Any], references: References, refusal: Refusal = _plainly
+    registry: Registry,
+    name: str,
+    parameters: Mapping[str, Any],
+    references: References,
+    refusal: Refusal = lambda path, sentence: InputError(f"{'.'.join(path)}: {sentence}" if path else sentence),
 ) -> Any:
     """Make the object `name` with `parameters`.
 
@@ -266,3 +260,30 @@ def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> 
     if not math.isfinite(value):
         raise refusal(path, f"{value!r} is not a finite number")
     return value
+
+
+def speeds_from(source: SpeedSource | str | Path) -> SpeedSource:
+    """Return host speeds from a CSV file (also `.gz`) or from `NAME[:key=value,...]`, such as `walk:seed=3`.
+
+    Other objects are returned unchanged. Raises InputError for a faulty file or name.
+    """
+    trace: SpeedSource = _trace(source, recorded_speeds, SPEEDS)
+    return trace
+
+
+def links_from(source: LinkSource | str | Path) -> LinkSource:
+    """Return links between hosts, from arguments as in `speeds_from`."""
+    trace: LinkSource = _trace(source, recorded_links, LINKS)
+    return trace
+
+
+def _trace(source: object, recorded: Callable[[str | Path], Any], registry: Registry) -> Any:
+    if not isinstance(source, str | Path):
+        return source
+    if isinstance(source, Path) or source.endswith((".csv", ".csv.gz")):
+        return recorded(source)
+    name, parameters = named_in(source, registry)
+    try:
+        return made(registry, name, parameters, References(Path()))
+    except ElastreamError as error:
+        raise InputError(f"{source}: {error}") from error

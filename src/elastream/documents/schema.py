@@ -1,13 +1,14 @@
 """Parts of the schemas of all documents: checked keys, quantities with units, host types."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model, field_validator
 
 from elastream import settings, units
 from elastream.core.hosts import Billing, HostType
-from elastream.core.scaling import ScalingRules
+from elastream.core.scaling import DURATIONS, ScalingRules
 from elastream.documents.located import Loc, Located
 from elastream.errors import ElastreamError
 
@@ -83,28 +84,23 @@ class HostTypeKeys(Keys):
         return HostType(name, **rest, price=price, billing=Billing(self.btu, self.minimum))
 
 
-class ScalingKeys(Keys):
-    """Rules for the number of hosts, as in `ScalingRules`."""
+def _rules() -> dict[str, Any]:
+    own = dict.fromkeys(DURATIONS, Duration | None) | {
+        "excluded_periods": Annotated[tuple[str, ...], BeforeValidator(_listed)]
+    }
+    return {each.name: (own.get(each.name, each.type), each.default) for each in fields(ScalingRules) if each.init}
 
-    stabilization_up: Duration | None = None
-    stabilization_down: Duration | None = None
-    scale_down_interval: Duration | None = None
-    max_scale_up: float | None = None
-    max_scale_down: float | None = None
-    tolerance: float | None = None
-    catch_up: Duration | None = None
-    excluded_periods: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
-    time_zone: str = ""
-    min_hosts: int | None = None
-    max_hosts: int | None = None
-    budget: str | None = None
 
-    def built(self, file: Located) -> ScalingRules:
-        """Build the rules. Raises DataflowError, with the line in `file`, if a value is out of range."""
-        try:
-            return ScalingRules(**{**self.model_dump(), "excluded_periods": tuple(self.excluded_periods)})
-        except ElastreamError as error:
-            raise file.error(file.written(error.at), str(error).partition(": ")[2]) from error
+# Rules for the number of hosts, as in `ScalingRules`.
+ScalingKeys = create_model("ScalingKeys", __base__=Keys, **_rules())
+
+
+def scaling_rules(file: Located, keys: BaseModel) -> ScalingRules:
+    """Build the rules. Raises DataflowError, with the line in `file`, if a value is out of range."""
+    try:
+        return ScalingRules(**keys.model_dump())
+    except ElastreamError as error:
+        raise file.error(file.written(error.at), str(error).partition(": ")[2]) from error
 
 
 def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:

@@ -13,7 +13,7 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
-from elastream.documents.machines import links_from, speeds_from
+from elastream.documents.registry import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
 from elastream.evaluation.cases import cores, run_beside
 from elastream.evaluation.comparison import Comparison, Peak

@@ -6,7 +6,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
-from elastream.core.prospect import Prospect, Variation
+from elastream.core.plant import Prospect, Variation
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.stages import Layout
 from elastream.loads.links import LinkTrace, pair_number

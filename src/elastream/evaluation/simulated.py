@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from elastream.control.extension import LoopExtension
+from elastream.control.extension import KeyTableExtension, LoopExtension
 from elastream.control.guarding import GuardExtension
-from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.core.decision import Decision, Unknown, longest_lacked
 from elastream.core.observation import Observation

@@ -11,8 +11,7 @@ import numpy as np
 
 from elastream.core.fitting import state_partitions_of
 from elastream.core.observation import Observation
-from elastream.core.plant import Policy, check_supported
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Policy, Prospect, check_supported
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.key_table import KeyTableBook
 from elastream.dataflow.stages import Layout

@@ -122,15 +122,11 @@ class GuardFileKeys(Keys):
 
 @dataclass(frozen=True)
 class GuardDocument:
-    """Checked guard file.
-
-    Attributes:
-        system: Names of the system's signals.
-    """
+    """Checked guard file."""
 
     path: Path
     signals: tuple[Signal, ...]
-    system: tuple[str, ...]
+    system: tuple[str, ...]  # names of the system's signals
     elements: tuple[Element, ...]
     text: str = ""
 

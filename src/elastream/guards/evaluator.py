@@ -19,18 +19,12 @@ DEFAULT_RATE_WINDOW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Guard of one alternate or branch (p. 49, step 4).
-
-    Attributes:
-        activate: Condition to become active; None: always.
-        deactivate: Condition to become inactive; None: not `activate`.
-        value: Number in [0, 1], or an expression relative to the best.
-    """
+    """Guard of one alternate or branch (p. 49, step 4)."""
 
     alternate: str
-    activate: Node | None = None
-    deactivate: Node | None = None
-    value: Node | float = 1.0
+    activate: Node | None = None  # condition to become active; None: always
+    deactivate: Node | None = None  # condition to become inactive; None: not `activate`
+    value: Node | float = 1.0  # number in [0, 1], or an expression relative to the best
     text: str = field(default="", compare=False)
 
 

@@ -39,7 +39,6 @@ class Reader(Protocol):
 
     def poll(self) -> Answer | None:
         """Return the present answer, None if nothing is new."""
-        ...
 
     def close(self) -> None: ...
 

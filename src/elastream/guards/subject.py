@@ -23,18 +23,12 @@ _METRICS = {metric.value: metric for metric in Metric}
 
 @dataclass(frozen=True)
 class Subject:
-    """Dataflow as guards see it.
-
-    Attributes:
-        operators: Kinds by name.
-        elements: Declared values of alternates or branches.
-        both: Names that operators with alternates and choices share.
-    """
+    """Dataflow as guards see it."""
 
     flow: str
-    operators: Mapping[str, Kind]
-    elements: Mapping[str, Mapping[str, float]]
-    both: frozenset[str] = frozenset()
+    operators: Mapping[str, Kind]  # kinds by name
+    elements: Mapping[str, Mapping[str, float]]  # declared values of alternates or branches
+    both: frozenset[str] = frozenset()  # names that operators with alternates and choices share
     signals: Mapping[str, Signal] = field(default_factory=dict)
 
     @classmethod

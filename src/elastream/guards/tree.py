@@ -121,11 +121,7 @@ _UNSUPPORTED = {"list_expr": "a list outside 'in'", "select_expr": "a field of a
 
 
 def decode(serialized: bytes) -> Node:
-    """Return the tree of a checked expression.
-
-    Raises:
-        Unsupported: For maps, macros, bytes or fields.
-    """
+    """Return the tree of a checked expression. Raises Unsupported for maps, macros, bytes or fields."""
     from google.protobuf import any_pb2
 
     checked = _checked_expr().FromString(any_pb2.Any.FromString(serialized).value)

@@ -12,8 +12,7 @@ from typing import Any
 from elastream.core.decision import Unknown
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Composition, Context, Observation
-from elastream.core.plant import Plan, Policy, as_policy
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Plan, Policy, Prospect, as_policy
 from elastream.errors import InputError
 from elastream.policies.common.alternates import CompositionWork, Costs, DynamicElement, elements, is_under_way, with_option
 from elastream.policies.common.provision import TARGET_UTILISATION

@@ -8,8 +8,7 @@ from elastream.core.action import Action, LeaseHost, SetParallelism
 from elastream.core.hosts import HostType, by_zones
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan, Policy
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Plan, Policy, Prospect
 from elastream.core.wording import at_most, counted
 from elastream.dataflow.stages import Layout, Unit
 from elastream.errors import CloudError, DataflowError, InputError

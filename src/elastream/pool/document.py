@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from elastream.clouds.arbiter_link import is_this_machine
-from elastream.clouds.host_types import HOST_TYPES
 from elastream.clouds.pool import local_cloud
+from elastream.clouds.provider import HOST_TYPES
 from elastream.core.hosts import HostType
 from elastream.documents.located import Located, read_yaml
 from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types

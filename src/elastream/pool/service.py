@@ -119,11 +119,7 @@ def _add_routes(service: FastAPI, node: ArbiterNode) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        EnvironmentProblem: The address cannot be used.
-    """
+    """Return a listening socket. Raises EnvironmentProblem if the address cannot be used."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
     except (OSError, OverflowError) as error:

@@ -5,7 +5,6 @@ sent. `pool.arbiter` and `pool.region` define the tables.
 """
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +14,7 @@ from pydantic_core import from_json, to_json
 
 from elastream.errors import InputError
 from elastream.recording.directory import create_private
-from elastream.recording.formats import marked
-from elastream.recording.lines import JournalProblem, Lines, line, write_whole
+from elastream.recording.lines import JournalProblem, Lines
 
 MAX_LINES = 1_000  # the file is then compacted to the current state, whose size does not grow with time
 
@@ -34,14 +32,13 @@ class StateLog:
         self.read: dict[str, dict[str, Any]] = {}  # the tables as an earlier process left them, as JSON has them
         self._baseline: dict[str, dict[str, Any]] = {}
         self._lines: Lines | None = None
-        self._count = 0
         if path is None:
             return
         path = Path(path)
         self._lock = _locked(path, manager)
         self._lines = Lines(path, "the journal")
         self._replay(self._lines)
-        if self._count == 0:
+        if self._lines.count == 0:
             self._append({"manager": manager})
 
     def commit(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -57,8 +54,8 @@ class StateLog:
         if put or removed:
             self._append({"put": put, "gone": removed})
         self._baseline = {name: dict(table) for name, table in tables.items()}
-        if self._count > self._max_lines:
-            self._compact()
+        if self._lines is not None and self._lines.count > self._max_lines:
+            self._lines.replace([{"manager": self.manager}, plain({"put": self._baseline, "gone": {}})])
 
     def set_baseline(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Set the tables that the next commit is compared with."""
@@ -73,7 +70,6 @@ class StateLog:
     def _append(self, fields: Mapping[str, Any]) -> None:
         if self._lines is not None:
             self._lines.append(plain(fields))
-            self._count += 1
 
     def _replay(self, lines: Lines) -> None:
         for number, entry in enumerate(lines.read(), start=1):
@@ -87,25 +83,6 @@ class StateLog:
                         del self.read[name][key]
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{lines.path}, line {number}: not an entry of a manager's journal ({error})") from error
-            self._count = number
-
-    def _compact(self) -> None:
-        assert self._lines is not None
-        path = self._lines.path
-        entry = plain({"put": self._baseline, "gone": {}})
-        replacement = path.with_name(path.name + ".new")
-        try:
-            with create_private(replacement).open("wb", buffering=0) as file:
-                write_whole(file, line(marked({"manager": self.manager})) + line(entry))
-            replacement.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-        except OSError as error:
-            raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
-        self._lines.close()
-        self._lines = Lines(path, "the journal")
-        self._count = 2
 
 
 def steady_clock(

@@ -1,8 +1,7 @@
 """Dead letters of a run on disk: a JSON line for each batch in which operators left records out.
 
-A line is written whole or not at all and names its batch, so a batch repeated after a crash is not doubled. Each line
-has the
-counts so far. A full file replaces the one before it, so the newest letters are kept.
+A line is written whole or not at all and names its batch, so a batch repeated after a crash is not doubled. Each line has
+the counts so far. A full file replaces the one before it, so the newest letters are kept.
 """
 
 import os
@@ -21,18 +20,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LeftOutBatch:
-    """Records that operators left out of one batch.
+    """Records that operators left out of one batch."""
 
-    Attributes:
-        query: Its segment.
-        counts: Records by operator.
-        letters: The dead letters, up to a limit.
-    """
-
-    query: str
+    query: str  # its segment
     batch: int
-    counts: Mapping[str, int]
-    letters: Sequence[Json] = ()
+    counts: Mapping[str, int]  # records by operator
+    letters: Sequence[Json] = ()  # the dead letters, up to a limit
 
 
 @dataclass

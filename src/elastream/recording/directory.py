@@ -1,10 +1,8 @@
 """Paths of a run's files, so that no other module joins paths.
 
-Each run has one folder: Spark's state (checkpoints, durable edges), settings of the control plane (control), results
-for users
-(journal, recording, report), and logs of hosts (cluster). If executors cannot reach this machine, their files are in
-another
-folder on a shared file system. The driver's own files stay here, with a copy there (`recording.mirror`).
+Each run has one folder: Spark's state (checkpoints, durable edges), settings of the control plane (control), results for
+users (journal, recording, report), and logs of hosts (cluster). If executors cannot reach this machine, their files are
+in another folder on a shared file system. The driver's own files stay here, with a copy there (`recording.mirror`).
 """
 
 import os
@@ -25,6 +23,16 @@ LEAST_FREE_MEGABYTES = 64
 HERE = Path("runs")
 # Mode of a run's folder: its files, results included, are for its owner alone.
 PRIVATE = 0o700
+
+
+class Below:
+    """A path below a run's folder, as an attribute of `RunDirectory`."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, run: "RunDirectory", owner: type) -> Path:
+        return run.root.joinpath(*self._parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +85,21 @@ class RunDirectory:
         """
         return self.reached / "control" / segment
 
-    @property
-    def wanted(self) -> Path:
-        """Composition requested of all queries; their sources and edges read it before each batch."""
-        return self.root / "control" / "wanted.json"
-
-    @property
-    def paused(self) -> Path:
-        """File that exists while the controller is paused, with the time of the pause."""
-        return self.root / "control" / "paused"
+    wanted = Below("control", "wanted.json")  # composition requested of all queries; read before each batch
+    paused = Below("control", "paused")  # exists while the controller is paused, with the time of the pause
+    cluster = Below("cluster")  # logs and work folders of master and workers
+    manifest = Below("run.json")  # description of the run (dataflow, program, format), from which it is resumed
+    lock = Below("run.lock")  # lock of the process that drives the run
+    session_lock = Below("session.lock")  # lock of the Spark session's JVM, which may outlive that process by seconds
+    leases = Below("leases.jsonl")  # requested and ended leases
+    journal = Below("journal.jsonl")  # actions, written before they are applied
+    guards = Below("guards.jsonl")  # versions of the guards; absent while there are none
+    allocation = Below("allocation.jsonl")  # planned host of each task
+    dead_letters = Below("dead-letters.jsonl")  # records that operators left out, batch by batch; absent without any
+    key_table_log = Below("tables.jsonl")  # versions of key tables, one line each
+    log = Below("run.log")  # warnings and faults, with tracebacks; absent if there were none
+    recording = Below("recording.jsonl")  # observations and decisions
+    report = Below("report.html")  # default path of the report
 
     @property
     def is_paused(self) -> bool:
@@ -116,31 +130,6 @@ class RunDirectory:
         return self.reached / "edges" / f"{source}-{target}"
 
     @property
-    def cluster(self) -> Path:
-        """Logs and work folders of master and workers."""
-        return self.root / "cluster"
-
-    @property
-    def manifest(self) -> Path:
-        """Description of the run (dataflow, program, format), from which it is resumed."""
-        return self.root / "run.json"
-
-    @property
-    def lock(self) -> Path:
-        """Lock of the process that drives the run."""
-        return self.root / "run.lock"
-
-    @property
-    def session_lock(self) -> Path:
-        """Lock of the Spark session's JVM, which may outlive that process by seconds."""
-        return self.root / "session.lock"
-
-    @property
-    def leases(self) -> Path:
-        """Log of requested and ended leases."""
-        return self.root / "leases.jsonl"
-
-    @property
     def all_results(self) -> AnyPath:
         """Output of sinks that name no folder of their own."""
         return self.reached / "results"
@@ -149,34 +138,9 @@ class RunDirectory:
         """Return the output folder of `sink` there."""
         return self.all_results / sink
 
-    @property
-    def journal(self) -> Path:
-        """Actions, written before they are applied."""
-        return self.root / "journal.jsonl"
-
-    @property
-    def guards(self) -> Path:
-        """Versions of the guards; absent while there are none."""
-        return self.root / "guards.jsonl"
-
-    @property
-    def allocation(self) -> Path:
-        """Planned host of each task."""
-        return self.root / "allocation.jsonl"
-
-    @property
-    def dead_letters(self) -> Path:
-        """Records that operators left out, batch by batch; absent while there are none."""
-        return self.root / "dead-letters.jsonl"
-
     def left_out(self, segment: str) -> AnyPath:
         """Return the folder, by batch, of records that tasks of `segment` leave out, until the driver logs them."""
         return self.reached / "left-out" / segment
-
-    @property
-    def key_table_log(self) -> Path:
-        """Versions of key tables, one line each."""
-        return self.root / "tables.jsonl"
 
     def key_tables(self, operator: str) -> Path:
         """Return the folder of key tables of `operator`, one file per version."""
@@ -186,21 +150,6 @@ class RunDirectory:
     def tables_in_use(self) -> AnyPath:
         """Key tables that batches may use, by operator and digit of the composition."""
         return self.reached / "tables" / "in-use"
-
-    @property
-    def log(self) -> Path:
-        """Warnings and faults of the run, with tracebacks; absent if there were none."""
-        return self.root / "run.log"
-
-    @property
-    def recording(self) -> Path:
-        """Observations and decisions."""
-        return self.root / "recording.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """Default path of the report."""
-        return self.root / "report.html"
 
 
 def fresh_folder(runs: AnyPath, name: str) -> AnyPath:

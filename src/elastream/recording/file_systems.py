@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from xml.etree import ElementTree
 
 from elastream.errors import EnvironmentProblem, InputError, missing
 
@@ -35,6 +34,8 @@ WEB_PORT = 9870
 
 def reached_by(settings: Mapping[str, str]) -> str:
     """Return the value of `FILES_REACHED_BY`, from Spark's settings (`spark.hadoop.*`) and the files in HADOOP_CONF_DIR."""
+    from xml.etree import ElementTree  # a driver with a remote run alone needs it
+
     hadoop_settings: dict[str, str] = {}
     for name in ("core-site.xml", "hdfs-site.xml"):
         file = Path(os.environ.get("HADOOP_CONF_DIR", "")) / name

@@ -112,7 +112,11 @@ def _guarded(observation: Observation, before: Observation | None) -> Json:
         "signals": {name: [each.value, each.time] for name, each in read.items()},
         "signals_gone": [name for name in were if name not in signals],
         "standings": [
-            {**asdict(each), **({"texts": None} if _texts(stood.get(each.element)) == each.texts else {})} for each in stand
+            {
+                **asdict(each),
+                **({"texts": None} if each.element in stood and stood[each.element].texts == each.texts else {}),
+            }
+            for each in stand
         ],
         "standings_gone": [name for name in stood if name not in standings],
         "effective": {
@@ -124,10 +128,6 @@ def _guarded(observation: Observation, before: Observation | None) -> Json:
     if observation.guards != (0 if before is None else before.guards):
         written["guards"] = observation.guards
     return {name: each for name, each in written.items() if each or name == "guards"}
-
-
-def _texts(standing: GuardDecision | None) -> Mapping[str, str] | None:
-    return None if standing is None else standing.texts
 
 
 def read_standing(fields: Mapping[str, Any], before: GuardDecision | None) -> GuardDecision:

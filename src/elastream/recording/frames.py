@@ -3,11 +3,11 @@
 Times are seconds since the start of the run. Metrics have the names and units of `elastream.core.metrics`. Unknown is NaN.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.guarding import GuardDecision
@@ -60,25 +60,12 @@ class Frames:
     @cached_property
     def leases(self) -> "pd.DataFrame":
         """A row per lease (index `host`): type, state, times [s], paid units and cost."""
-        import pandas as pd
-
-        end = self.recording.end
-        rows = [
-            {
-                "host": lease.host,
-                "type": lease.type.name,
-                "state": lease.state.value,
-                "since": lease.since,
-                "ready": np.nan if (ready := lease.ready_at()) is None else ready,
-                "until": np.nan if lease.until is None else lease.until,
-                "seconds": lease.seconds(end),
-                "units": lease.units(end),
-                "cost": lease.cost(end),
-            }
-            for lease in self.recording.hosts
-        ]
-        columns = ["host", "type", "state", "since", "ready", "until", "seconds", "units", "cost"]
-        return pd.DataFrame(rows, columns=columns).set_index("host")
+        end, rows = self.recording.end, []
+        for each in self.recording.hosts:
+            ready, until = (math.nan if at is None else at for at in (each.ready_at(), each.until))
+            paid = (each.seconds(end), each.units(end), each.cost(end))
+            rows.append((each.host, each.type.name, each.state.value, each.since, ready, until, *paid))
+        return _table(rows, "host", "type", "state", "since", "ready", "until", "seconds", "units", "cost")
 
     @cached_property
     def decisions(self) -> "pd.DataFrame":
@@ -117,13 +104,11 @@ class Frames:
     @cached_property
     def alarms(self) -> "pd.DataFrame":
         """A row per alarm: source, text, start, and time of clearance."""
-        import pandas as pd
-
-        rows: list[tuple[Any, ...]] = [
-            (alarm.source, alarm.said, alarm.since, np.nan if cleared is None else cleared)
+        rows = [
+            (alarm.source, alarm.said, alarm.since, math.nan if cleared is None else cleared)
             for alarm, cleared in self.recording.alarms
         ]
-        return pd.DataFrame(rows, columns=["source", "said", "since", "cleared"])
+        return _table(rows, "source", "said", "since", "cleared", keys=0)
 
     @cached_property
     def alternates(self) -> "pd.DataFrame":
@@ -136,15 +121,13 @@ class Frames:
 
         An unknown value is None; the time is NaN once a signal has no reading.
         """
-        import pandas as pd
-
         times = self.recording.series.times
         rows = [
             (times[number], name, value, at, max(times[number] - at, 0.0))
             for number, name, value, at in self.recording.series.signals.rows()
         ]
-        frame = pd.DataFrame(rows, columns=["time", "signal", "value", "taken", "age"])
-        return frame.astype({"value": object}).set_index(["time", "signal"])
+        frame = _table(rows, "time", "signal", "value", "taken", "age", keys=2)
+        return frame.astype({"value": object})
 
     @cached_property
     def standings(self) -> "pd.DataFrame":
@@ -153,8 +136,6 @@ class Frames:
         guards: version in force. allowed: alternates that may run. values: relative values. why: what is unknown, or
         why none may run.
         """
-        import pandas as pd
-
         series = self.recording.series
         rows: list[tuple[Any, ...]] = []
         stood: dict[str, GuardDecision] = {}
@@ -166,8 +147,7 @@ class Frames:
                 continue
             stood[element] = now = read_standing(fields, stood.get(element))
             rows.append((series.times[number], element, version, now.allowed, dict(now.values), now.why))
-        columns = ["time", "element", "guards", "allowed", "values", "why"]
-        return pd.DataFrame(rows, columns=columns).set_index(["time", "element"])
+        return _table(rows, "time", "element", "guards", "allowed", "values", "why", keys=2)
 
     @cached_property
     def compositions(self) -> "pd.DataFrame":
@@ -175,8 +155,6 @@ class Frames:
 
         The query is empty for the requested composition, else the one in whose last committed batch it was in force.
         """
-        import pandas as pd
-
         rows = [
             (self.recording.series.times[number], query, element, composition["version"], runs)
             for number, query, composition in self.recording.series.compositions
@@ -186,8 +164,7 @@ class Frames:
                 **{f"{name} by key": f"table {table}" for name, table in composition.get("tables", {}).items()},
             }.items()
         ]
-        columns = ["time", "query", "element", "version", "runs"]
-        return pd.DataFrame(rows, columns=columns).set_index(["time", "query", "element"])
+        return _table(rows, "time", "query", "element", "version", "runs", keys=3)
 
     def _rows(self, columns: Columns, name: str, *, everywhere: bool) -> "pd.DataFrame":
         """Return a frame of (time, row); without `everywhere`, unknown rows are dropped."""
@@ -203,3 +180,11 @@ class Frames:
         if not parts:
             return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["time", name]))
         return pd.concat(parts).sort_index(level="time", sort_remaining=False, kind="stable")
+
+
+def _table(rows: Sequence[tuple[Any, ...]], *columns: str, keys: int = 1) -> "pd.DataFrame":
+    """Return a frame of `rows`, whose first `keys` columns are its index."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(columns))
+    return frame.set_index(list(columns[:keys])) if keys else frame

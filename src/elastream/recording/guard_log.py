@@ -3,35 +3,26 @@
 A version holds a whole guard file and its path, so that a run needs nothing but its folder.
 """
 
-import fcntl
+import contextlib
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import unmarked
-from elastream.recording.lines import Lines
+from elastream.recording.lines import Lines, appended, locked
 
 
 @dataclass(frozen=True, slots=True)
 class GuardVersion:
-    """One version of the guards.
+    """One version of the guards."""
 
-    Attributes:
-        number: From 1.
-        time: Of its append, in epoch seconds.
-        by: Who appended it.
-        file: Source of `text`.
-    """
-
-    number: int
-    time: float
-    by: str
-    file: str
+    number: int  # from 1
+    time: float  # of its append, in epoch seconds
+    by: str  # who appended it
+    file: str  # source of `text`
     text: str
 
 
@@ -56,14 +47,13 @@ class GuardLog:
             version = GuardVersion(len(self._memory) + 1, at, by, str(file), text)
             self._memory.append(version)
             return version
-        with self._locked():
-            lines = Lines(self.path, "the versions of the guards")
-            try:
+        try:
+            with locked(self.path), contextlib.closing(Lines(self.path, "the versions of the guards")) as lines:
                 last = max((version.number for version in self.versions), default=0)
                 version = GuardVersion(last + 1, at, by, str(Path(file).resolve()), text)
                 lines.append(asdict(version))
-            finally:
-                lines.close()
+        except OSError as error:
+            raise EnvironmentProblem(f"the versions of guards {self.path} cannot be written: {error.strerror}") from None
         return version
 
     def newer(self) -> list[GuardVersion | str]:
@@ -73,37 +63,17 @@ class GuardLog:
             self._offset = len(self._memory)
             return versions
         try:
-            size = self.path.stat().st_size
-            if size <= self._offset:
-                return []
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:
-            return []
+            lines = appended(self.path, self._offset)
         except OSError as error:
             raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be read: {error.strerror}") from error
-        whole = content[: content.rfind(b"\n") + 1]  # the rest is an append under way
-        self._offset += len(whole)
-        return [_version(line) for line in whole.splitlines()]
+        self._offset += sum(map(len, lines))
+        return [_version(line) for line in lines]
 
     @property
     def versions(self) -> tuple[GuardVersion, ...]:
         """All versions, oldest first; damaged lines are skipped."""
         each = self._memory if self.path is None else GuardLog(self.path).newer()
         return tuple(version for version in each if isinstance(version, GuardVersion))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        assert self.path is not None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.open("ab")
-        except OSError as error:
-            raise EnvironmentProblem(f"the versions of guards {self.path} cannot be written: {error.strerror}") from None
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _version(line: bytes) -> GuardVersion | str:

@@ -1,18 +1,15 @@
 """Log of a run's key tables: `tables.jsonl` names the versions, `tables/` holds them.
 
-A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines
-and requests
-new versions. Other processes may append meanwhile: programs, `elastream tables set`.
+A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines and
+requests new versions. Other processes may append meanwhile: programs, `elastream tables set`.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +18,7 @@ from elastream.dataflow.key_table import KeyTable, Selection
 from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.lines import line, replace_whole, write_whole
+from elastream.recording.lines import appended, line, locked, replace_whole, write_whole
 from elastream.recording.observer import Header
 
 if TYPE_CHECKING:
@@ -35,21 +32,15 @@ HASHED = 16
 
 @dataclass(frozen=True, slots=True)
 class KeyTableVersion:
-    """One line of the log.
-
-    Attributes:
-        file: Path below the run's folder.
-        written: Epoch seconds.
-        who: Appended it, for people.
-    """
+    """One line of the log."""
 
     operator: str
     version: int
-    file: str
+    file: str  # path below the run's folder
     sha256: str
     keys: int
-    written: float
-    who: str = ""
+    written: float  # epoch seconds
+    who: str = ""  # appended it, for people
 
 
 class KeyTableLog:
@@ -80,7 +71,7 @@ class KeyTableLog:
         content = written_rows(table)
         digest = hashlib.sha256(content).hexdigest()
         try:
-            with self._lock, self._alone() as file:
+            with self._lock, locked(self._directory.key_table_log) as file:
                 self._take_over()
                 version = len(self._versions.get(table.operator, ())) + 1
                 path = self._directory.key_tables(table.operator) / f"{version:06d}-{digest[:HASHED]}.arrow"
@@ -142,29 +133,10 @@ class KeyTableLog:
         except OSError as error:
             raise self._problem(error) from error
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[int]:
-        """Open the log for appending, locked against other writers."""
-        path = self._directory.key_table_log
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)  # which releases the lock
-
     def _take_over(self) -> None:
         """Read the complete lines appended since the last call."""
         path = self._directory.key_table_log
-        try:
-            if path.stat().st_size <= self._read:
-                return
-        except FileNotFoundError:
-            return
-        with path.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
-        for each in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+        for each in appended(path, self._read):
             number = 1 + sum(map(len, self._versions.values()))
             try:
                 fields = json.loads(each)
@@ -220,8 +192,7 @@ def key_tables(run: Path | str) -> KeyTableLog:
         InputError: for a run that has ended, or a folder that is no run's.
     """
     # Workers import this module: they need no recorder.
-    from elastream.recording.live import check_live
-    from elastream.recording.recorder import Recording
+    from elastream.recording.recorder import Recording, check_live
 
     folder = Path(run)
     recording = Recording.outline(folder)

@@ -5,6 +5,7 @@ A crash tears at most the last line, which is cut off when the file is reopened.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,6 +80,9 @@ class Lines:
         content = b"".join(line(marked(each) if not number else each) for number, each in enumerate(entries))
         try:
             replace_whole(self.path, content)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            os.fsync(folder)  # or the next lines might survive a power failure in a file without a name
+            os.close(folder)
             fresh = create_private(self.path).open("ab", buffering=0)
         except OSError as error:
             raise self._problem(error) from error
@@ -106,6 +110,31 @@ def whole_lines(content: bytes, place: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(fields, dict):
             raise InputError(f"{place}, line {number}: not a JSON object")
         yield unmarked(fields, place) if number == 1 else fields
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Lock the file `path`, created if missing, against other writers; yield its descriptor. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(create_private(path), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)  # which releases the lock
+
+
+def appended(path: Path, offset: int) -> list[bytes]:
+    """Return the complete lines of a file, if it exists, from byte `offset` on. Without news it costs one stat call."""
+    try:
+        if path.stat().st_size <= offset:
+            return []
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return []
+    return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def line(fields: Mapping[str, Any]) -> bytes:

@@ -36,24 +36,17 @@ from elastream.recording.paths import RemotePath
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a run.
-
-    Attributes:
-        started: Epoch seconds of time 0.
-        id: Unique; sinks store it beside the run's output.
-        identity: What must not change (`dataflow.identity`); empty until the run has begun.
-        program: Executed file, start folder and options; empty if a program called `run` itself.
-        resumed: One entry for each resumption.
-        files: Address of executors' files; empty if they are in the run's folder.
-    """
+    """Description of a run."""
 
     flow: str
-    started: float
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    started: float  # epoch seconds of time 0
+    id: str = field(default_factory=lambda: secrets.token_hex(8))  # unique; sinks store it beside the run's output
+    # what must not change (`dataflow.identity`); empty until the run has begun
     identity: Json = field(default_factory=dict)
+    # executed file, start folder and options; empty if a program called `run` itself
     program: Json = field(default_factory=dict)
-    resumed: tuple[Json, ...] = ()
-    files: str = ""
+    resumed: tuple[Json, ...] = ()  # one entry for each resumption
+    files: str = ""  # address of executors' files; empty if they are in the run's folder
 
     def after(self, resumption: Json) -> "Manifest":
         """Return the manifest with one more resumption."""

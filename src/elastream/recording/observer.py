@@ -17,32 +17,24 @@ LIMITED = "its limit of"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Description of a run before its start, JSON-ready. `describe_run` builds it.
-
-    Attributes:
-        plant: "spark" or "simulated".
-        operators: A dict each, as for edges, stages, host_types and the dataflow's signals.
-        started: Epoch seconds of time 0.
-        environment: Machine and software versions.
-        resumed: One entry per resumption: its `time`; `seen`, the last time before; hosts `adopted` and `gone`;
-            `batches`, the
-            last committed one by query.
-        before: Totals of all earlier parts of a recording, and the `time` of their end; empty at the beginning.
-    """
+    """Description of a run before its start, JSON-ready. `describe_run` builds it."""
 
     flow: str
     policy: str
-    plant: str = "simulated"
+    plant: str = "simulated"  # "spark" or "simulated"
     target_latency: float | None = None
     max_hosts: int = 1_000_000
-    operators: tuple[Json, ...] = ()
+    operators: tuple[Json, ...] = ()  # a dict each, as for edges, stages, host_types and the dataflow's signals
     edges: tuple[Json, ...] = ()
     stages: tuple[Json, ...] = ()
     host_types: tuple[Json, ...] = ()
-    started: float = 0.0
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    started: float = 0.0  # epoch seconds of time 0
+    environment: Mapping[str, Any] = field(default_factory=dict)  # machine and software versions
     signals: tuple[Json, ...] = ()
+    # one entry per resumption: its `time`; `seen`, the last time before; hosts `adopted` and `gone`; `batches`, the last
+    # committed one by query
     resumed: tuple[Json, ...] = ()
+    # totals of all earlier parts of a recording, and the `time` of their end; empty at the beginning
     before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,18 +54,13 @@ def _resumption(note: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a run.
+    """End of a run."""
 
-    Attributes:
-        status: "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed".
-        ledger: All leases, ended ones included.
-        facts: Further figures by name, such as `{"batches": 93, "records": 41200}`.
-    """
-
-    status: str
+    status: str  # "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed"
     time: float
     reason: str = ""
-    ledger: tuple[Lease, ...] = ()
+    ledger: tuple[Lease, ...] = ()  # all leases, ended ones included
+    # further figures by name, such as `{"batches": 93, "records": 41200}`
     facts: Mapping[str, float | str] = field(default_factory=dict)
 
 
@@ -82,19 +69,15 @@ class Observer(Protocol):
 
     def started(self, header: Header) -> None:
         """Receive the header, before the run starts."""
-        ...
 
     def observed(self, observation: Observation) -> None:
         """Receive an observation, once per monitoring period."""
-        ...
 
     def decided(self, decision: Decision) -> None:
         """Receive a decision after each planning round, and again with the same `round` when its `actual` is known."""
-        ...
 
     def ended(self, ending: Ending) -> None:
         """Receive the end of the run."""
-        ...
 
 
 def describe_run(

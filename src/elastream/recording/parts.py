@@ -1,8 +1,7 @@
 """Files of a recording: the current one, and its earlier parts, compressed, until they are forgotten.
 
-A part is named after the time of the run [ms] at which it ends: `recording-000086400000.jsonl.gz`. Each file begins
-with the
-run's header, which has the totals of all earlier parts. So the oldest part can be removed at any time.
+A part is named after the time of the run [ms] at which it ends: `recording-000086400000.jsonl.gz`. Each file begins with
+the run's header, which has the totals of all earlier parts. So the oldest part can be removed at any time.
 """
 
 import gzip
@@ -29,17 +28,11 @@ PART = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Retention of a recording.
+    """Retention of a recording."""
 
-    Attributes:
-        seconds: Of the run.
-        summed: Returns the totals of a recording, earlier parts included, as JSON.
-        part: Bytes after which a new file begins; it does after `seconds`, too.
-    """
-
-    seconds: float
-    summed: Callable[[Any], dict[str, Any]]
-    part: int = PART
+    seconds: float  # of the run
+    summed: Callable[[Any], dict[str, Any]]  # returns the totals of a recording, earlier parts included, as JSON
+    part: int = PART  # bytes after which a new file begins; it does after `seconds`, too
 
 
 def file_of(path: Path) -> Path:

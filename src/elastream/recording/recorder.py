@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -25,36 +26,25 @@ from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch, Observation
 from elastream.core.ring import Ring
+from elastream.core.wording import clock
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
 from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
-from elastream.recording.directory import create_private
-from elastream.recording.form import (
-    host_types,
-    read_basis,
-    read_composition,
-    read_decision,
-    read_ending,
-    read_header,
-    read_lease,
-    read_standing,
-    without_nan,
-    written_ending,
-    written_observation,
-)
+from elastream.recording import form
+from elastream.recording.directory import RunDirectory, create_private
 from elastream.recording.formats import FORMAT, unmarked
 from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside, whole_length
 from elastream.recording.series import Series
+from elastream.units import format_duration
 
 
 class Entries:
     """Converts an observer's events to entries for `_write`.
 
     The header is written when the run has operators, and again, merged, when more come to run. A plant that watches
-    queries may
-    begin with none; nothing is recorded until then.
+    queries may begin with none; nothing is recorded until then.
     """
 
     def __init__(self) -> None:
@@ -78,7 +68,7 @@ class Entries:
                 self._describe(further)
             self._header = further
         if self._described:
-            self._write(written_observation(observation, self._last))
+            self._write(form.written_observation(observation, self._last))
             self._last = observation
 
     def decided(self, decision: Decision) -> None:
@@ -88,7 +78,7 @@ class Entries:
     def ended(self, ending: Ending) -> None:
         if not self._described:
             self._describe(self._header)
-        self._write(written_ending(ending))
+        self._write(form.written_ending(ending))
 
     def _describe(self, header: Header) -> None:
         self._header, self._described = header, True
@@ -199,7 +189,7 @@ class Recorder(Entries):
 
     def _write(self, entry: Json) -> None:
         try:
-            line = json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n"
+            line = json.dumps(form.without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n"
             self._size += len(line)
             self._file.write(line)
             self._file.flush()
@@ -215,18 +205,12 @@ class Recording:
     """A recorded run. Arrays over time are float64 of shape (observations,), NaN if unknown.
 
     Observations older than the retention are missing; `header.before` has their totals.
-
-    Attributes:
-        header: Description of the run.
-        series: Its observations.
-        decisions: The last version of each round, in order.
-        ending: None if the run was killed before its end.
     """
 
-    header: Header
-    series: Series = field(default_factory=Series, compare=False)
-    decisions: tuple[Decision, ...] = ()
-    ending: Ending | None = None
+    header: Header  # description of the run
+    series: Series = field(default_factory=Series, compare=False)  # its observations
+    decisions: tuple[Decision, ...] = ()  # the last version of each round, in order
+    ending: Ending | None = None  # None if the run was killed before its end
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":
@@ -270,17 +254,17 @@ class Recording:
                 match fields.pop("kind"):
                     case "start":
                         fields.pop("time", None)
-                        before, header = header, read_header(unmarked(fields, place))
+                        before, header = header, form.read_header(unmarked(fields, place))
                         header = header if before is None else described_before(before, header)
                         if before is not None and len(header.resumed) > len(before.resumed):
                             ending, rounds = None, max(decisions, default=0)
                     case "observation":
                         series.add(fields)
                     case "decision":
-                        decision = read_decision(fields)
+                        decision = form.read_decision(fields)
                         decisions[rounds + decision.round] = replace(decision, round=rounds + decision.round)
                     case "end":
-                        ending = read_ending(fields, host_types(header))
+                        ending = form.read_ending(fields, form.host_types(header))
                     case unknown:
                         raise ValueError(f"unknown kind {unknown!r}")
             except (ValueError, TypeError, KeyError) as error:
@@ -360,8 +344,8 @@ class Recording:
         """All leases as last recorded, in request order; `history` has their states and times."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
-        types = host_types(self.header)
-        leases = (read_lease(lease, types) for lease in self.series.leases.values())
+        types = form.host_types(self.header)
+        leases = (form.read_lease(lease, types) for lease in self.series.leases.values())
         return tuple(sorted(leases, key=lambda lease: lease.since))
 
     @property
@@ -384,7 +368,7 @@ class Recording:
     @cached_property
     def latency_basis(self) -> Mapping[str, Basis]:
         """Least exact basis of latencies over the whole run, by source."""
-        return weakest(map(read_basis, self.series.bases))
+        return weakest(map(form.read_basis, self.series.bases))
 
     def signal_rounds(self) -> Iterator[tuple[float, int, Signals]]:
         """Yield for each observation its time, the version of the guards in force, and the newest signal readings."""
@@ -424,13 +408,13 @@ class Recording:
             if fields is None:
                 standings.pop(element, None)
             else:
-                standings[element] = read_standing(fields, standings.get(element))
+                standings[element] = form.read_standing(fields, standings.get(element))
         return standings
 
     def compositions_at(self, time: float) -> Mapping[str, Composition]:
         """Return the composition in force by query at the last observation by `time`; "" has the requested one."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
-        return {query: read_composition(fields) for _, query, fields in rows}
+        return {query: form.read_composition(fields) for _, query, fields in rows}
 
     def rings_at(self, time: float) -> Mapping[str, Ring]:
         """Return the operators' rings at the last observation by `time`."""
@@ -445,7 +429,7 @@ class Recording:
     @property
     def host_types(self) -> tuple[HostType, ...]:
         """Host types that could be leased."""
-        return tuple(host_types(self.header).values())
+        return tuple(form.host_types(self.header).values())
 
     @property
     def end(self) -> float:
@@ -453,3 +437,21 @@ class Recording:
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
+
+
+# Seconds without an observation until a run without an end counts as dead: an action may take so long.
+SILENT_S = 120.0
+
+
+def check_live(run: Path, recording: Recording, what: str) -> None:
+    """Raise InputError, about `what` it cannot accept, unless the run in the folder `run` is live."""
+    ending = recording.ending
+    if ending is not None:
+        why = f", {ending.reason}" if ending.reason else ""
+        raise InputError(f"{run} has {ending.status} at {clock(ending.time)}{why}: {what} are for a run that goes on")
+    if not run.is_dir():
+        raise InputError(f"{run} is no run's folder: {what} are given to the run, not to a recording of it")
+    silent = datetime.now().timestamp() - RunDirectory(run).recording.stat().st_mtime
+    if silent > SILENT_S:
+        silence = format_duration(round(silent))
+        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")

@@ -1,8 +1,7 @@
 """Recorded observations as columns: one float64 array for each row and metric.
 
-A run of weeks has hundreds of thousands of observations. Stored as entries they would need a hundred times the
-memory, so each
-entry is split as it is read.
+A run of weeks has hundreds of thousands of observations. Stored as entries they would need a hundred times the memory, so
+each entry is split as it is read.
 """
 
 from array import array
@@ -89,47 +88,37 @@ class Readings:
 
 @dataclass
 class Series:
-    """All observations of a run; `add` appends one. "By change" means: (number of the observation, value) per change.
-
-    Attributes:
-        application: Its metrics, as for operators, hosts, links and alternates (`"operator.alternate"`).
-        composed: Parallelism by the composition, as metric "parallelism".
-        placed: Per observation, host by (row of the operator, task index); one shared value while nothing moves.
-        states: Per observation, number of hosts in each state.
-        leases: The last entry of each host.
-        alarms: (time, alarms) per change.
-        bases: Basis of latencies by source, per change.
-        signals: Readings available to guards.
-        standings: By change, an element and its standing (None once it has no guards).
-        guards: By change, the version of the guards.
-        compositions: By change, a query and its composition in force; query "" for the requested one.
-        rings: By change, tokens by operator.
-        behind: Largest lag [checkpoints] of the replicas that would take over, by operator.
-        replicas: By change, state partitions with a standby replica, by operator and host.
-        lacking: By change, why standby replicas are missing.
-    """
+    """All observations of a run; `add` appends one. "By change" means: (number of the observation, value) per change."""
 
     times: Numbers = field(default_factory=lambda: array("d"))
+    # its metrics, as for operators, hosts, links and alternates (`"operator.alternate"`)
     application: Columns = field(default_factory=Columns)
     operators: Columns = field(default_factory=Columns)
     hosts: Columns = field(default_factory=Columns)
     links: Columns = field(default_factory=Columns)
-    composed: Columns = field(default_factory=Columns)
+    composed: Columns = field(default_factory=Columns)  # parallelism by the composition, as metric "parallelism"
+    # per observation, host by (row of the operator, task index); one shared value while nothing moves
     placed: list[Mapping[tuple[int, int], str]] = field(default_factory=list)
+    # per observation, number of hosts in each state
     states: dict[str, Numbers] = field(default_factory=lambda: {each.value: array("d") for each in HostState})
-    leases: dict[str, Json] = field(default_factory=dict)
+    leases: dict[str, Json] = field(default_factory=dict)  # the last entry of each host
     batches: list[MicroBatch] = field(default_factory=list)
-    alarms: list[tuple[float, list[Json]]] = field(default_factory=list)
-    bases: list[Mapping[str, str]] = field(default_factory=list)
+    alarms: list[tuple[float, list[Json]]] = field(default_factory=list)  # (time, alarms) per change
+    bases: list[Mapping[str, str]] = field(default_factory=list)  # basis of latencies by source, per change
     alternates: Columns = field(default_factory=Columns)
-    signals: Readings = field(default_factory=Readings)
+    signals: Readings = field(default_factory=Readings)  # readings available to guards
+    # by change, an element and its standing (None once it has no guards)
     standings: list[tuple[int, str, Json | None]] = field(default_factory=list)
-    guards: list[tuple[int, int]] = field(default_factory=list)
+    guards: list[tuple[int, int]] = field(default_factory=list)  # by change, the version of the guards
+    # by change, a query and its composition in force; query "" for the requested one
     compositions: list[tuple[int, str, Json]] = field(default_factory=list)
+    # by change, tokens by operator
     rings: list[tuple[int, Mapping[str, Mapping[str, float]]]] = field(default_factory=list)
+    # largest lag [checkpoints] of the replicas that would take over, by operator
     behind: Columns = field(default_factory=Columns)
+    # by change, state partitions with a standby replica, by operator and host
     replicas: list[tuple[int, Mapping[str, Mapping[str, list[int]]]]] = field(default_factory=list)
-    lacking: list[tuple[int, str]] = field(default_factory=list)
+    lacking: list[tuple[int, str]] = field(default_factory=list)  # by change, why standby replicas are missing
     _requested: Json | None = None
 
     def add(self, entry: Mapping[str, Any]) -> None:

@@ -22,27 +22,30 @@ def x_of(time: float) -> int:
     return ORIGIN + round(time * 1000)
 
 
-def axis_of(letter: str, number: int) -> str:
-    """Return Plotly's name of an axis, numbered from 1."""
-    return letter if number == 1 else f"{letter}{number}"
+def axis_of(number: int) -> str:
+    """Return Plotly's name of a y axis, numbered from 1."""
+    return "y" if number == 1 else f"y{number}"
+
+
+def scatter(axis: str, name: str, x: Sequence[int | None], y: Sequence[object], **options: Any) -> Json:
+    """Return a trace over time on the y axis `axis`."""
+    return {"type": "scatter", "name": name, "x": x, "y": y, "xaxis": "x", "yaxis": axis, **options}
+
+
+def add_axis(layout: Json, axis: str, low: float, high: float, **options: Any) -> None:
+    """Add a y axis between heights `low` and `high` of the figure."""
+    common = {"domain": [low, high], "anchor": "x", "zeroline": False, "fixedrange": True}
+    layout[f"yaxis{axis[1:]}"] = {**common, **options}
 
 
 def add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None:
     """Add a panel's title and its curves' names (HTML) above height `y` of the figure."""
     layout["annotations"].append(
         {
-            "text": f"<b>{title}</b>   {'   '.join(named)}",
-            "xref": "paper",
-            "yref": "paper",
-            "x": 0,
-            "y": y,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "showarrow": False,
-            "align": "left",
-            "font": {"size": 12.5},
+            "text": f"<b>{title}</b>   {'   '.join(named)}", "xref": "paper", "yref": "paper", "x": 0, "y": y,
+            "xanchor": "left", "yanchor": "bottom", "showarrow": False, "align": "left", "font": {"size": 12.5},
         }
-    )
+    )  # fmt: skip
 
 
 def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:

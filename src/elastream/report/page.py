@@ -1,8 +1,7 @@
 """One self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
 Scripts and data are inlined, so the file works offline. All figures come from the recording; unknown ones are a dash.
-Without
-plotly (extra `pages`) the page has no timeline.
+Without plotly (extra `pages`) the page has no timeline.
 """
 
 import json
@@ -45,18 +44,12 @@ from elastream.report.timeline import timeline
 
 @dataclass(frozen=True, slots=True)
 class SelectionShares:
-    """Selections of an operator with several alternates, or of a choice.
+    """Selections of an operator with several alternates, or of a choice."""
 
-    Attributes:
-        element: Its name.
-        shares: Share of the time for each option.
-        switches: Their number.
-        closed: Share of the time in which guards allowed no option, so that the last one stayed; NaN without guards.
-    """
-
-    element: str
-    shares: tuple[tuple[str, float], ...]
-    switches: int
+    element: str  # its name
+    shares: tuple[tuple[str, float], ...]  # share of the time for each option
+    switches: int  # their number
+    # share of the time in which guards allowed no option, so that the last one stayed; NaN without guards
     closed: float = math.nan
 
 

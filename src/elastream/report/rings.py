@@ -10,7 +10,7 @@ from typing import TypeVar
 from elastream.core.ring import Ring
 from elastream.core.wording import clock, counted
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
+from elastream.report.drawing import PALETTE, Json, add_axis, add_title, axis_of, scatter, x_of
 
 # Most changes of rings and replicas that are drawn; of more, evenly chosen ones.
 MAX_SPANS = 300
@@ -24,20 +24,13 @@ Replicas = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Part of a ring that a host owned.
-
-    Attributes:
-        parts: [begin, end) of the keys, two parts if they cross 0.
-        since: Seconds.
-        until: Seconds.
-        keepers: Hosts with standby replicas of it, most replicas first.
-    """
+    """Part of a ring that a host owned."""
 
     host: str
-    parts: tuple[tuple[float, float], ...]
-    since: float
-    until: float
-    keepers: tuple[str, ...] = ()
+    parts: tuple[tuple[float, float], ...]  # [begin, end) of the keys, two parts if they cross 0
+    since: float  # seconds
+    until: float  # seconds
+    keepers: tuple[str, ...] = ()  # hosts with standby replicas of it, most replicas first
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +48,15 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
-    """State of an operator on one host.
-
-    Attributes:
-        owned: Partitions that the host owns.
-        of: All partitions.
-        token: On the ring; None without a ring.
-        keepers: Hosts with standby replicas of what it owns.
-        keeps: Partitions of which it has standby replicas.
-    """
+    """State of an operator on one host."""
 
     operator: str
     host: str
-    owned: int
-    of: int
-    token: float | None
-    keepers: tuple[str, ...]
-    keeps: int
+    owned: int  # partitions that the host owns
+    of: int  # all partitions
+    token: float | None  # on the ring; None without a ring
+    keepers: tuple[str, ...]  # hosts with standby replicas of what it owns
+    keeps: int  # partitions of which it has standby replicas
 
 
 def rings_over_time(recording: Recording) -> tuple[Bands, ...]:
@@ -162,39 +147,24 @@ def add_bands(
 
     Bands have the owners' colours; a bar on each has the colour of the host with its standby replica.
     """
-    axis = axis_of("y", number)
+    axis = axis_of(number)
     areas: dict[tuple[str, bool], tuple[list[int | None], list[float | None]]] = {}
     for each in bands.intervals:
         for begin, end in each.parts:
             _area(areas, (each.host, False), each, begin, end)
             if each.keepers:
-                height = end - begin
-                _area(
-                    areas, (each.keepers[0], True), each, begin + REPLICA_BAR[0] * height, begin + REPLICA_BAR[1] * height
-                )
+                bottom, top = (begin + share * (end - begin) for share in REPLICA_BAR)
+                _area(areas, (each.keepers[0], True), each, bottom, top)
     for (host, copy), (x, y) in sorted(areas.items(), key=lambda area: area[0][1]):
-        data.append(
-            {
-                "type": "scatter", "mode": "none", "name": host, "x": x, "y": y, "xaxis": "x", "yaxis": axis,
-                "fill": "toself", "fillcolor": colours[host] + ("" if copy else "99"), "hoverinfo": "skip",
-            }
-        )  # fmt: skip
+        fill = {"fill": "toself", "fillcolor": colours[host] + ("" if copy else "99"), "hoverinfo": "skip"}
+        data.append(scatter(axis, host, x, y, mode="none", **fill))
     for host in bands.hosts:
         mine = [each for each in bands.intervals if each.host == host]
-        data.append(
-            {
-                "type": "scatter", "mode": "markers", "name": host, "xaxis": "x", "yaxis": axis,
-                "x": [x_of(each.since) for each in mine],
-                "y": [_middle(each) for each in mine],
-                "text": [_hover_text(each) for each in mine],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {"size": 5, "color": colours[host], "line": {"width": 1, "color": "#ffffff"}},
-            }
-        )  # fmt: skip
-    layout[f"yaxis{axis[1:]}"] = {
-        "domain": [low, high], "anchor": "x", "range": [0, 1], "nticks": 5, "zeroline": False, "showgrid": False,
-        "fixedrange": True,
-    }  # fmt: skip
+        x, y = [x_of(each.since) for each in mine], [_middle(each) for each in mine]
+        marker = {"size": 5, "color": colours[host], "line": {"width": 1, "color": "#ffffff"}}
+        hover = {"text": [_hover_text(each) for each in mine], "hovertemplate": "%{text}<extra></extra>"}
+        data.append(scatter(axis, host, x, y, mode="markers", marker=marker, **hover))
+    add_axis(layout, axis, low, high, range=[0, 1], nticks=5, showgrid=False)
     copied = any(each.keepers for each in bands.intervals)
     named = [f"<span style='color:{colours[host]}'>{html.escape(host)}</span>" for host in bands.hosts[: len(PALETTE)]]
     if len(bands.hosts) > len(PALETTE):

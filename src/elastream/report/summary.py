@@ -18,61 +18,34 @@ from elastream.report.tally import Totals, tally_of
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of a run; NaN if unknown.
+    """Figures of a run; NaN if unknown."""
 
-    Attributes:
-        status: "finished", "stopped", "failed", or "died" if the recording has no end.
-        seconds: Length of the run.
-        records: Taken from the sources and committed.
-        latency_p50: Seconds, over all records.
-        latency_p99: Seconds, over all records.
-        records_within_target: Share of records with known latency that were in time.
-        within_target: Share of the time with a known 99th percentile in which it was within the target.
-        longest_batch: Seconds, of all queries.
-        host_seconds: Of all leases.
-        static_hosts: Hosts that the run's peak would have filled.
-        static_cost: Their cost over the run's length.
-        static_rate: Peak load [records/s].
-        static_cores: Cores of speed 1 that the peak needs.
-        leases: Hosts requested.
-        releases: Hosts released.
-        lost: Hosts failed.
-        peak_hosts: Most hosts leased at once.
-        moves: Tasks moved; also by rings and drains if the plant counts them.
-        rounds: Planning rounds.
-        refused: Proposals refused.
-        latency_basis: Basis of latencies by source.
-        lacked: Metrics that the policy lacked, each with the longest time.
-        costs: By query if there are several; they add up to `cost`.
-        currency: Of all money.
-    """
-
-    status: str
-    seconds: float
-    records: float
+    status: str  # "finished", "stopped", "failed", or "died" if the recording has no end
+    seconds: float  # length of the run
+    records: float  # taken from the sources and committed
     batches: float
-    latency_p50: float
-    latency_p99: float
-    records_within_target: float
-    within_target: float
-    longest_batch: float
-    host_seconds: float
+    latency_p50: float  # seconds, over all records
+    latency_p99: float  # seconds, over all records
+    records_within_target: float  # share of records with known latency that were in time
+    within_target: float  # share of the time with a known 99th percentile in which it was within the target
+    longest_batch: float  # seconds, of all queries
+    host_seconds: float  # of all leases
     cost: float
-    static_hosts: float
-    static_cost: float
-    leases: int
-    releases: int
-    lost: int
-    peak_hosts: int
-    moves: int
-    rounds: int
-    refused: int
-    latency_basis: Mapping[str, Basis] = field(default_factory=dict)
-    lacked: tuple[Unknown, ...] = ()
-    static_rate: float = math.nan
-    static_cores: float = math.nan
-    costs: Mapping[str, float] = field(default_factory=dict)
-    currency: str = ""
+    static_hosts: float  # hosts that the run's peak would have filled
+    static_cost: float  # their cost over the run's length
+    leases: int  # hosts requested
+    releases: int  # hosts released
+    lost: int  # hosts failed
+    peak_hosts: int  # most hosts leased at once
+    moves: int  # tasks moved; also by rings and drains if the plant counts them
+    rounds: int  # planning rounds
+    refused: int  # proposals refused
+    latency_basis: Mapping[str, Basis] = field(default_factory=dict)  # basis of latencies by source
+    lacked: tuple[Unknown, ...] = ()  # metrics that the policy lacked, each with the longest time
+    static_rate: float = math.nan  # peak load [records/s]
+    static_cores: float = math.nan  # cores of speed 1 that the peak needs
+    costs: Mapping[str, float] = field(default_factory=dict)  # by query if there are several; they add up to `cost`
+    currency: str = ""  # of all money
 
     @property
     def cost_per_million(self) -> float:
@@ -87,10 +60,9 @@ class Summary:
 def summarise(recording: Recording) -> Summary:
     """Summarise a run.
 
-    `records`, `batches`, latencies and cost come from the facts of the ending if the plant or a pool reported them;
-    the records of
-    a resumed run also from its micro-batches. Otherwise records are throughput over time, cost is that of the leases, and
-    quantiles are those of the mixture of all periods (see `mixture_quantile`). Static provision follows
+    `records`, `batches`, latencies and cost come from the facts of the ending if the plant or a pool reported them; the
+    records of a resumed run also from its micro-batches. Otherwise records are throughput over time, cost is that of the
+    leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). Static provision follows
     `policies.common.provision` from the measured work. Totals replace what a long run has dropped.
     """
     ending, end, tally = recording.ending, recording.end, tally_of(recording)

@@ -29,23 +29,14 @@ Values: TypeAlias = Floats | float
 
 @dataclass
 class InTime:
-    """Records and time within a target so far. Without a target nothing is counted.
+    """Records and time within a target so far. Without a target nothing is counted."""
 
-    Attributes:
-        target: Seconds.
-        judged: Records with known latency.
-        within: Records of them in time.
-        seconds: Periods with a known 99th percentile.
-        kept: Those of them in which it was within the target.
-        by_batches: True if batches report latencies.
-    """
-
-    target: float | None
-    judged: float = 0.0
-    within: float = 0.0
-    seconds: float = 0.0
-    kept: float = 0.0
-    by_batches: bool = False
+    target: float | None  # seconds
+    judged: float = 0.0  # records with known latency
+    within: float = 0.0  # records of them in time
+    seconds: float = 0.0  # periods with a known 99th percentile
+    kept: float = 0.0  # those of them in which it was within the target
+    by_batches: bool = False  # True if batches report latencies
 
     def batches(self, batches: Iterable[MicroBatch]) -> None:
         """Add the records of `batches`, spread evenly between the latencies of the oldest and the newest one."""
@@ -112,40 +103,26 @@ STEP = 0.02
 
 @dataclass(frozen=True)
 class Totals:
-    """Figures of a run, or of a part of it and all that came before.
+    """Figures of a run, or of a part of it and all that came before."""
 
-    Attributes:
-        kept: Records and time within the target.
-        work: Of the run.
-        time: End [s].
-        served: Records, from throughput over time.
-        counted: Records, from micro-batches that read sources.
-        weights: Records of periods or groups of them.
-        p50: Their median latencies [s].
-        p99: Their 99th percentiles [s].
-        last: Number of the newest round.
-        costs: By query.
-        spent: Cost in all.
-    """
-
-    kept: InTime
-    work: Work
-    time: float = 0.0
-    served: float = math.nan
-    counted: float = 0.0
-    weights: Floats = field(default_factory=lambda: np.empty(0))
-    p50: Floats = field(default_factory=lambda: np.empty(0))
-    p99: Floats = field(default_factory=lambda: np.empty(0))
+    kept: InTime  # records and time within the target
+    work: Work  # of the run
+    time: float = 0.0  # end [s]
+    served: float = math.nan  # records, from throughput over time
+    counted: float = 0.0  # records, from micro-batches that read sources
+    weights: Floats = field(default_factory=lambda: np.empty(0))  # records of periods or groups of them
+    p50: Floats = field(default_factory=lambda: np.empty(0))  # their median latencies [s]
+    p99: Floats = field(default_factory=lambda: np.empty(0))  # their 99th percentiles [s]
     longest_batch: float = math.nan
     peak_hosts: int = 0
     moves: int = 0
     rounds: int = 0
-    last: int = 0
+    last: int = 0  # number of the newest round
     refused: int = 0
     lacked: tuple[Unknown, ...] = ()
     basis: Mapping[str, Basis] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
-    spent: float = 0.0
+    costs: Mapping[str, float] = field(default_factory=dict)  # by query
+    spent: float = 0.0  # cost in all
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals as JSON, with grouped latencies."""

@@ -1,8 +1,7 @@
 """Timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
 
-The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's
-style sheet
-sets text colours; line colours work on light and dark backgrounds.
+The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's style
+sheet sets text colours; line colours work on light and dark backgrounds.
 """
 
 import html
@@ -19,7 +18,7 @@ from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.wording import clock, quantities
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE, Json, add_title, axis_of, thinned, x_of
+from elastream.report.drawing import PALETTE, Json, add_axis, add_title, axis_of, scatter, thinned, x_of
 from elastream.report.rings import add_bands, rings_over_time
 
 # Pixels: height of a panel, space between two, height of the decision strip, margins.
@@ -64,30 +63,18 @@ def timeline(recording: Recording) -> Json:
     inner = height - TOP - BOTTOM
     end = max([recording.end, *recording.times[-1:]], default=1.0)
     data: list[Json] = []
+    clock_format = "%-H:%M:%S" if end >= 3600 else "%-M:%S"
     layout: Json = {
-        "height": height,
-        "margin": {"l": 56, "r": 16, "t": TOP, "b": BOTTOM},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "inherit", "size": 12},
-        "showlegend": False,
-        "hovermode": "x unified",
-        "hoversubplots": "axis",
-        "hoverlabel": {"align": "left", "font": {"size": 12}},
-        "annotations": [],
-        "shapes": [],
+        "height": height, "margin": {"l": 56, "r": 16, "t": TOP, "b": BOTTOM},
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": "inherit", "size": 12},
+        "showlegend": False, "hovermode": "x unified", "hoversubplots": "axis",
+        "hoverlabel": {"align": "left", "font": {"size": 12}}, "annotations": [], "shapes": [],
         "xaxis": {
-            "type": "date",
-            "range": [x_of(0.0), x_of(end)],
-            "tickformat": "%-H:%M:%S" if end >= 3600 else "%-M:%S",
-            "hoverformat": "%-H:%M:%S after the start" if end >= 3600 else "%-M:%S after the start",
-            "showgrid": True,
-            "zeroline": False,
-            "ticks": "outside",
-            "tickcolor": "rgba(0,0,0,0)",
-            "title": {"text": "time since the start", "standoff": 8},
+            "type": "date", "range": [x_of(0.0), x_of(end)], "tickformat": clock_format,
+            "hoverformat": f"{clock_format} after the start", "showgrid": True, "zeroline": False, "ticks": "outside",
+            "tickcolor": "rgba(0,0,0,0)", "title": {"text": "time since the start", "standoff": 8},
         },
-    }
+    }  # fmt: skip
     top = float(inner)
     if marks:
         _add_strip(data, layout, marks, 1, (top - STRIP) / inner, 1.0)
@@ -100,7 +87,7 @@ def timeline(recording: Recording) -> Json:
     for number, bands in enumerate(rings, start=1 + bool(marks) + len(panels)):
         add_bands(data, layout, bands, colours, number, (top - ROW) / inner, top / inner)
         top -= ROW + GAP
-    layout["xaxis"]["anchor"] = axis_of("y", shown + bool(marks))
+    layout["xaxis"]["anchor"] = axis_of(shown + bool(marks))
     return {"data": data, "layout": layout}
 
 
@@ -147,33 +134,18 @@ def _any_known(values: Floats) -> bool:
 def _add_panel(
     data: list[Json], layout: Json, panel: Panel, times: Floats, number: int, low: float, high: float, end: float
 ) -> None:
-    axis = axis_of("y", number)
-    data += [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": line.name,
-            "x": [x_of(time) for time in at.tolist()],
-            "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in values.tolist()],
-            "xaxis": "x",
-            "yaxis": axis,
-            "line": {"color": line.colour, "width": 1.6, "shape": line.shape, "dash": "solid"},
-            "hovertemplate": f"%{{y:,.4~g}}{line.unit}",
-            **({"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}),
-        }
-        for line in panel.lines
-        for at, values in [thinned(times, line.values, POINTS)]
-    ]
-    layout[f"yaxis{axis[1:]}"] = {
-        "domain": [low, high],
-        "anchor": "x",
-        "rangemode": "tozero",
-        "zeroline": False,
-        "nticks": 5,
-        "tickformat": "~s" if any((line.values >= 10_000).any() for line in panel.lines) else "",
-        "fixedrange": True,
-        **panel.options,
-    }
+    axis = axis_of(number)
+    for line in panel.lines:
+        at, values = thinned(times, line.values, POINTS)
+        y = [None if math.isnan(value) else float(f"{value:.6g}") for value in values.tolist()]
+        fill = {"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}
+        style = {"color": line.colour, "width": 1.6, "shape": line.shape, "dash": "solid"}
+        hover = f"%{{y:,.4~g}}{line.unit}"
+        x = [x_of(time) for time in at.tolist()]
+        data.append(scatter(axis, line.name, x, y, mode="lines", line=style, hovertemplate=hover, **fill))
+    large = any((line.values >= 10_000).any() for line in panel.lines)
+    options = {"rangemode": "tozero", "nticks": 5, "tickformat": "~s" if large else "", **panel.options}
+    add_axis(layout, axis, low, high, **options)
     named = [f"<span style='color:{line.colour}'>{html.escape(line.name)}</span>" for line in panel.lines]
     if panel.level is not None:
         label, value = panel.level
@@ -185,21 +157,14 @@ def _add_panel(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of a decision or a lost host.
+    """A mark of a decision or a lost host."""
 
-    Attributes:
-        time: Seconds.
-        round: Of planning; 0 for none.
-        lane: Of the strip.
-        text: Shown on hover.
-    """
-
-    time: float
-    round: int
-    lane: str
+    time: float  # seconds
+    round: int  # of planning; 0 for none
+    lane: str  # of the strip
     symbol: str
     colour: str
-    text: str
+    text: str  # shown on hover
 
 
 def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:
@@ -213,7 +178,8 @@ def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]
     for decision in decisions:
         kinds: dict[tuple[str, str, str], list[str]] = {}
         for outcome in decision.outcomes:
-            kinds.setdefault(_style(outcome), []).append(_outcome_text(outcome))
+            style = STYLES[outcome.action.effect] if outcome.succeeded else REFUSED
+            kinds.setdefault(style, []).append(_outcome_text(outcome))
         for proposal in decision.proposals:
             if proposal.refused:
                 text = f"{proposal.action.describe()}: refused, {proposal.refused}"
@@ -251,10 +217,6 @@ STYLES = {
 }
 
 
-def _style(outcome: Outcome) -> tuple[str, str, str]:
-    return STYLES[outcome.action.effect] if outcome.succeeded else REFUSED
-
-
 def _outcome_text(outcome: Outcome) -> str:
     why = f" - {outcome.action.why}" if outcome.action.why else ""
     result = "" if outcome.succeeded else f": {outcome.status.value}, {outcome.reason}"
@@ -262,43 +224,21 @@ def _outcome_text(outcome: Outcome) -> str:
 
 
 def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:
-    axis = axis_of("y", number)
+    axis = axis_of(number)
     lanes = [lane for lane in LANES if any(mark.lane == lane for mark in marks)]
     every = 1
     for lane in lanes:
         here = [mark for mark in marks if mark.lane == lane]
         every = max(every, each := math.ceil(len(here) / MARKS))
         here = here[::each]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": lane,
-                "x": [x_of(mark.time) for mark in here],
-                "y": [lane] * len(here),
-                "xaxis": "x",
-                "yaxis": axis,
-                "customdata": [mark.round for mark in here],
-                "text": [mark.text for mark in here],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {
-                    "symbol": [mark.symbol for mark in here],
-                    "color": [mark.colour for mark in here],
-                    "size": 9,
-                    "line": {"width": 1.6, "color": [mark.colour for mark in here]},
-                },
-            }
-        )
-    layout[f"yaxis{axis[1:]}"] = {
-        "domain": [low, high],
-        "anchor": "x",
-        "type": "category",
-        "categoryorder": "array",
-        "categoryarray": lanes[::-1],
-        "range": [-0.6, len(lanes) - 0.4],
-        "zeroline": False,
-        "fixedrange": True,
-    }
+        colours = [mark.colour for mark in here]
+        symbols = {"symbol": [mark.symbol for mark in here], "color": colours, "size": 9}
+        hover = {"text": [mark.text for mark in here], "hovertemplate": "%{text}<extra></extra>"}
+        x, y, rounds = [x_of(mark.time) for mark in here], [lane] * len(here), [mark.round for mark in here]
+        marker = {**symbols, "line": {"width": 1.6, "color": colours}}
+        data.append(scatter(axis, lane, x, y, mode="markers", customdata=rounds, marker=marker, **hover))
+    order = {"type": "category", "categoryorder": "array", "categoryarray": lanes[::-1]}
+    add_axis(layout, axis, low, high, range=[-0.6, len(lanes) - 0.4], **order)
     legend = "  ".join(LANES[lane] for lane in lanes) + (f"  (some: one in {every})" if every > 1 else "")
     add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
     hosts = [mark for mark in marks if mark.lane == "hosts"]

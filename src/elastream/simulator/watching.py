@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats, Frame, TableFrame, TaskFrame, application_frame
 from elastream.core.hosts import Lease
 from elastream.core.latency import Basis, figures
-from elastream.core.leases import Leases
 from elastream.core.metrics import Metric
-from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
+from elastream.core.observation import NO_STANDBY, Composition, Context, Leases, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import weighted
 from elastream.simulator.exchanging import EdgeTraffic, exchange_of
 from elastream.simulator.fused import FusedNetwork

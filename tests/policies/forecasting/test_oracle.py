@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elastream.core.metrics import Metric, Rows
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Prospect
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elastream.core.hosts import Billing, HostType
-from elastream.core.plant import Policy
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Policy, Prospect
 from elastream.core.qos import offered_rates
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator

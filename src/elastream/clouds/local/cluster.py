@@ -23,17 +23,18 @@ from collections.abc import Mapping, Set
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from elastream.clouds.host_types import executor_memory
 from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.authentication import Secrets, for_others, quiet_executors
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
-from elastream.clouds.local.network import Link
-from elastream.clouds.provider import HostUsage
+from elastream.clouds.provider import HostUsage, executor_memory
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording.directory import PRIVATE, create_private
+
+if TYPE_CHECKING:
+    from elastream.clouds.local.local import Local
 
 MAX_HOSTS = 200  # addresses 127.0.x.10 to .209
 MIN_FREE_BYTES = 50e6  # in the cluster's folder: logs and shuffle files of a few minutes
@@ -129,30 +130,6 @@ class SupervisorConnection:
             self.process.wait()
 
 
-class ClusterShape(Protocol):
-    """Host types, regions and limits of a cluster, such as `elastream.Local`."""
-
-    @property
-    def types(self) -> tuple[HostType, ...]:
-        """Host types; the first is the default."""
-        ...
-
-    @property
-    def network(self) -> Link | None:
-        """Limits of each host's link."""
-        ...
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """Regions of hosts, the driver's first."""
-        ...
-
-    @property
-    def delays(self) -> Mapping[tuple[str, str], float]:
-        """Return the one-way delay of each pair of regions (seconds)."""
-        ...
-
-
 class LocalCluster:
     """Processes of one `Local` cluster, with logs and work folders in `folder`.
 
@@ -174,7 +151,7 @@ class LocalCluster:
     driver_address: str
     confinement: str
 
-    def __init__(self, local: ClusterShape, folder: Path, ports: range | None = None) -> None:
+    def __init__(self, local: "Local", folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:
             raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from elastream.clouds.local.authentication import for_others
 from elastream.errors import EnvironmentProblem
 
@@ -89,11 +87,7 @@ def version_of(java: Path) -> str:
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark.
-
-    Raises:
-        EnvironmentProblem: pyspark is not installed.
-    """
+    """Return the folder of the installed pyspark. Raises EnvironmentProblem if pyspark is not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentProblem("the package pyspark is not installed")
@@ -102,15 +96,13 @@ def spark_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the folder of files shared by runs: `elastream` in the user's cache folder."""
+    from platformdirs import user_cache_path
+
     return user_cache_path("elastream")
 
 
 def scala_version() -> str:
-    """Return the Scala version of Spark's jars, such as `2.13`.
-
-    Raises:
-        EnvironmentProblem: There are no jars.
-    """
+    """Return the Scala version of Spark's jars, such as `2.13`. Raises EnvironmentProblem if there are no jars."""
     jars = spark_home() / "jars"
     core = next(jars.glob("spark-core_*.jar"), None)
     if core is None:

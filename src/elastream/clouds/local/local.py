@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elastream.clouds.host_types import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, executor_memory
 from elastream.clouds.local.cluster import MAX_HOSTS, LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
-from elastream.clouds.provider import Cloud, ExistingSession
+from elastream.clouds.provider import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMALL, Cloud, ExistingSession, executor_memory
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
@@ -96,11 +95,7 @@ class Local(Cloud):
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
-        """One-way delay by (from, to), in both directions (seconds).
-
-        Raises:
-            CloudError: A latency is no duration.
-        """
+        """One-way delay by (from, to), in both directions (seconds). Raises CloudError if a latency is no duration."""
         delays = {}
         for source, target, seconds in self._latencies():
             delays[source, target] = delays[target, source] = seconds

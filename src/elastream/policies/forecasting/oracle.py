@@ -15,7 +15,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.metrics import Metric, Rows
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Prospect
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import InputError
 from elastream.loads.pattern import counts

@@ -13,7 +13,7 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.prospect import Prospect
+from elastream.core.plant import Prospect
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.policies.forecasting.oracle import Oracle, Spread, informed
