@@ -15,7 +15,7 @@ from elastream.dataflow.operators import Kind
 from elastream.observability.events import EventLog
 from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.attach import AttachedPlant
-from elastream.spark.jvm.cluster_events import event_sink
+from elastream.spark.jvm.cluster_manager import event_sink
 from elastream.units import format_duration
 
 log = logging.getLogger("elastream.autopilot")

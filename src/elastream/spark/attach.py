@@ -23,9 +23,9 @@ from elastream.spark.hosts.first_hosts import take_over
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.gateway import java_context
-from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.jvm.standby import standby_registry
 from elastream.spark.placement.allocation import InMemoryPlan

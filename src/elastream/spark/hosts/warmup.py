@@ -16,9 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.errors import first_line
-from elastream.spark.jvm.driver_side import DriverSide, runs_python
+from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, java_session, runs_python
 from elastream.spark.jvm.executors import Executor
-from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
 
 if TYPE_CHECKING:
     import pyarrow as pa

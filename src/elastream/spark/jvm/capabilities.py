@@ -8,8 +8,7 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.gateway import java_context, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_context, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import PendingReason
-from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
-from elastream.spark.jvm.pending_reason import release_leftovers
+from elastream.spark.jvm.cluster_manager import release_leftovers
+from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, jvm_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem, first_line
-from elastream.spark.jvm.driver_side import HERE, DriverSide
-from elastream.spark.jvm.gateway import java_session
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_session
 from elastream.spark.jvm.stateful import StatefulStage
 
 

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import Java, jvm_of
 from elastream.spark.jvm.executors import Location
-from elastream.spark.jvm.gateway import Java, jvm_of
 from elastream.spark.jvm.state_partitions import StatePartitions
 
 log = logging.getLogger(__name__)

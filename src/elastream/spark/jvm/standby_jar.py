@@ -17,8 +17,7 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.adapters import SPELLINGS, STANDBY_SINCE, for_release
-from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.releases import SPELLINGS, STANDBY_SINCE, for_release, release_of
 
 PLUGIN = "elastream.copies.CopiesPlugin"
 SOURCES = Path(__file__).parent / "copies"

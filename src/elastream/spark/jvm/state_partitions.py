@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import further_arguments
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.executors import Location
-from elastream.spark.jvm.gateway import Java, java_queries, java_session, jvm_of
+from elastream.spark.jvm.releases import further_arguments
 from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.gateway import Java
+from elastream.spark.jvm.driver_side import DriverSide, Java
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.gateway import Java, java_queries, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatePartitions

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.errors import in_one_line
 from elastream.spark.dataflow.kafka import kafka_admin
-from elastream.spark.jvm.gateway import java_queries, jvm_of, why_in_java
+from elastream.spark.jvm.driver_side import java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.session import session_stopped
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from elastream.core.frames import Floats, Frame, Integers
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Exchange
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.driver_side import HERE, DriverSide
-from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_context
 from elastream.spark.telemetry.stage_load import StageLoad
 
 # Batches of a query over which rates are means.
