@@ -76,26 +76,16 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """Leasing of hosts for a session's queries.
+    """Leasing of hosts for a session's queries."""
 
-    Attributes:
-        provider: Leases the hosts; None: Spark grants executors, or nothing does.
-        asks: True if Spark is asked for executors.
-        kinds: Host types to lease; the first stands for an executor that Spark grants.
-        existing: Host type, with price, of the session's own executors, by slots.
-        log: Log of the leases; its hosts that still exist are adopted.
-        alone: True if nobody else leases from the provider: its other hosts are released.
-        gives_back: Seconds for closing to release hosts of a provider that ends soon.
-        staying: Receives hosts that closing does not release: nothing else can do their work.
-    """
-
-    provider: Provider | None = None
-    asks: bool = False
-    kinds: Sequence[HostType] = ()
-    existing: Callable[[int], HostType] = unpriced
-    log: LeaseLog | None = None
-    alone: bool = False
-    gives_back: float = 0.0
+    provider: Provider | None = None  # leases the hosts; None: Spark grants executors, or nothing does
+    asks: bool = False  # True if Spark is asked for executors
+    kinds: Sequence[HostType] = ()  # host types to lease; the first stands for an executor that Spark grants
+    existing: Callable[[int], HostType] = unpriced  # host type, with price, of the session's own executors, by slots
+    log: LeaseLog | None = None  # log of the leases; its hosts that still exist are adopted
+    alone: bool = False  # True if nobody else leases from the provider: its other hosts are released
+    gives_back: float = 0.0  # seconds for closing to release hosts of a provider that ends soon
+    # Receives hosts that closing does not release: nothing else can do their work
     staying: list[str] = field(default_factory=list)
 
 

@@ -70,17 +70,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """The load in the newest observation.
+    """The load in the newest observation."""
 
-    Attributes:
-        weights: Busy cores by task; the heaviest waiting task moves first.
-        capacities: Cores of speed 1 by host.
-        critical: True if the service level is missed.
-    """
-
+    # Busy cores by task; the heaviest waiting task moves first
     weights: Mapping[TaskId, float] = field(default_factory=dict)
-    capacities: Mapping[str, float] = field(default_factory=dict)
-    critical: bool = False
+    capacities: Mapping[str, float] = field(default_factory=dict)  # cores of speed 1 by host
+    critical: bool = False  # True if the service level is missed
 
 
 class BatchBarrier:

@@ -21,25 +21,15 @@ NEEDS_CLASSIC_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Available capabilities, with a sentence in `lacking` for each missing one.
+    """Available capabilities, with a sentence in `lacking` for each missing one."""
 
-    Attributes:
-        driver: Needed to observe or do anything.
-        task_loads: Needed to move partitions.
-        recovery: Fails partitions of a lost executor over; None: Spark does.
-        asks: True if executors can be requested and released.
-        leases: True if the provider can be used.
-        slots: Concurrent tasks of an executor, 0 if unknown.
-        allowed: Executors that Spark may have now.
-    """
-
-    driver: DriverSide | None
-    task_loads: TaskLoads | None = None
-    recovery: Recovery | None = None
-    asks: bool = False
-    leases: bool = False
-    slots: int = 0
-    allowed: int = UNLIMITED
+    driver: DriverSide | None  # needed to observe or do anything
+    task_loads: TaskLoads | None = None  # needed to move partitions
+    recovery: Recovery | None = None  # fails partitions of a lost executor over; None: Spark does
+    asks: bool = False  # True if executors can be requested and released
+    leases: bool = False  # True if the provider can be used
+    slots: int = 0  # concurrent tasks of an executor, 0 if unknown
+    allowed: int = UNLIMITED  # executors that Spark may have now
     lacking: tuple[str, ...] = ()
 
 

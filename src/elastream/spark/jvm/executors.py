@@ -12,20 +12,14 @@ from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """A registered executor.
-
-    Attributes:
-        busy: Seconds of its ended tasks.
-        leaving: True if it gets no new tasks.
-        active: Number of running tasks.
-    """
+    """A registered executor."""
 
     id: str
     host: str
     slots: int
-    busy: float = 0.0
-    leaving: bool = False
-    active: int = 0
+    busy: float = 0.0  # seconds of its ended tasks
+    leaving: bool = False  # True if it gets no new tasks
+    active: int = 0  # number of running tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,27 +29,17 @@ UNSUPPORTED_STORE = (
 
 @dataclass(frozen=True, slots=True)
 class StandbyReplica:
-    """A standby replica of one store of one state partition, as its executor reports.
-
-    Attributes:
-        operator: Run, operator number and store, joined by slashes.
-        state: Life cycle state, see `copies/Replica.java`.
-        version: Committed batches that it holds; -1 for none.
-        committed: Committed batches that its executor knows of.
-        memory: Bytes.
-        disk: Bytes.
-        why: Reason for its absence.
-    """
+    """A standby replica of one store of one state partition, as its executor reports."""
 
     executor: str
-    operator: str
+    operator: str  # run, operator number and store, joined by slashes
     partition: int
-    state: str
-    version: int
-    committed: int
-    memory: int
-    disk: int
-    why: str
+    state: str  # life cycle state, see `copies/Replica.java`
+    version: int  # committed batches that it holds; -1 for none
+    committed: int  # committed batches that its executor knows of
+    memory: int  # bytes
+    disk: int  # bytes
+    why: str  # reason for its absence
 
     @property
     def ready(self) -> bool:

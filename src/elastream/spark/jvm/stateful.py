@@ -14,19 +14,12 @@ from elastream.spark.jvm.driver_side import DriverSide, Java
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
-    """One stateful operator.
+    """One stateful operator."""
 
-    Attributes:
-        id: Its number in Spark's plan and checkpoint.
-        kind: Such as `"StateStoreSave"`.
-        stores: `("default",)` for most, four for a stream-stream join.
-        rank: Position among the query's stateful operators by age of plan nodes.
-    """
-
-    id: int
-    kind: str = ""
-    stores: tuple[str, ...] = ("default",)
-    rank: int = 0
+    id: int  # its number in Spark's plan and checkpoint
+    kind: str = ""  # such as `"StateStoreSave"`
+    stores: tuple[str, ...] = ("default",)  # `("default",)` for most, four for a stream-stream join
+    rank: int = 0  # position among the query's stateful operators by age of plan nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,15 +80,11 @@ Target = Callable[[str], Location | None]
 
 @dataclass(frozen=True, slots=True)
 class MigrationLimits:
-    """Limits of concurrent migrations.
+    """Limits of concurrent migrations."""
 
-    Attributes:
-        per_host: Migrations to one host, hence per batch; None: no limit. One with a standby replica there does not count.
-        lazy: Load state ahead of the move, if no batch waits for it.
-    """
-
+    # Migrations to one host, hence per batch; None: no limit. One with a standby replica there does not count.
     per_host: int | None = 1
-    lazy: bool = True
+    lazy: bool = True  # load state ahead of the move, if no batch waits for it
 
 
 @dataclass

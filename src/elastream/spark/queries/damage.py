@@ -29,17 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class QueryProgress(NamedTuple):
-    """Progress of a query.
+    """Progress of a query."""
 
-    Attributes:
-        committed: Its last committed batch; -1 before the first.
-        newest: Its last planned batch; -1 before the first.
-        read_of_edge: Committed records of each durable edge, by name.
-    """
-
-    committed: int = -1
-    newest: int = -1
-    read_of_edge: Mapping[str, int] = MappingProxyType({})
+    committed: int = -1  # its last committed batch; -1 before the first
+    newest: int = -1  # its last planned batch; -1 before the first
+    read_of_edge: Mapping[str, int] = MappingProxyType({})  # committed records of each durable edge, by name
 
 
 NOWHERE = QueryProgress()

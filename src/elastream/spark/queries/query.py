@@ -44,33 +44,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryAccess:
-    """Access to the queries of one session.
-
-    Attributes:
-        spark: The session.
-        driver: Its driver.
-        placing: Receives where tasks run.
-        task_loads: None if this Spark does not report single tasks.
-        traffic: Receives bytes by sender and receiver; None if not measured.
-        caught_up: Most batches of a query whose tasks one observation reads.
-        speeds: Speed of hosts; None if no process of ours runs on them.
-        recovery: Acts on lost executors; None if Spark does.
-        copies: Receives executors' reports of standby replicas; None without any.
-        wall: Clock that dates batches.
-        steady: Clock that nobody sets.
-    """
+    """Access to the queries of one session."""
 
     spark: SparkSession
     driver: DriverSide
-    placing: Placing
-    task_loads: TaskLoads | None = None
-    traffic: Traffic | None = None
-    caught_up: int = 1
-    speeds: SpeedProbes | None = None
-    recovery: Recovery | None = None
-    copies: StandbyRegistry | None = None
-    wall: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.monotonic
+    placing: Placing  # receives where tasks run
+    task_loads: TaskLoads | None = None  # None if this Spark does not report single tasks
+    traffic: Traffic | None = None  # receives bytes by sender and receiver; None if not measured
+    caught_up: int = 1  # most batches of a query whose tasks one observation reads
+    speeds: SpeedProbes | None = None  # speed of hosts; None if no process of ours runs on them
+    recovery: Recovery | None = None  # acts on lost executors; None if Spark does
+    copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
+    wall: Callable[[], float] = time.time  # clock that dates batches
+    steady: Callable[[], float] = time.monotonic  # clock that nobody sets
 
 
 class StatefulTasks:

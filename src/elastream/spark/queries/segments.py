@@ -34,41 +34,23 @@ SHUFFLERS, SHUFFLED_EACH = 4, 1000
 
 @dataclass(frozen=True)
 class RunningSegment:
-    """A segment and the query that runs it.
-
-    Attributes:
-        segment: Of the layout.
-        query: Runs it.
-        checkpoint: Spark's folder.
-        inputs: Folder that tasks read.
-        composition_file: File with the composition requested of all segments; our own sources and edges read it.
-        own_source: True if the segment has such a source or edge: its offsets carry the composition. Else `log` does.
-        began: Composition under which all segments started.
-        keyed: Its keyed operators, by name.
-        meter: Counts of all segments.
-        codec: Encodes compositions.
-        sources: Control folders of our own sources, by name.
-        edges: Folders of the durable edges of files that it reads.
-        reads: Sources, by name, and durable edges, in the order in which the query reads them.
-        places: Local files that sources without a load read.
-        interval: Least time between two batches [s].
-    """
+    """A segment and the query that runs it."""
 
     segment: Segment
     query: StreamingQuery
-    checkpoint: AnyPath
-    inputs: AnyPath
-    composition_file: Path
-    own_source: bool
-    began: Composition
-    keyed: tuple[str, ...]
-    meter: Meter
-    codec: CompositionCodec
-    sources: Mapping[str, Path]
-    edges: Mapping[Edge, AnyPath]
-    reads: tuple[str | Edge, ...]
-    places: Mapping[str, str]
-    interval: float
+    checkpoint: AnyPath  # Spark's folder
+    inputs: AnyPath  # folder that tasks read
+    composition_file: Path  # file with the composition requested of all segments; our own sources and edges read it
+    own_source: bool  # True if the segment has such a source or edge: its offsets carry the composition. Else `log` does.
+    began: Composition  # composition under which all segments started
+    keyed: tuple[str, ...]  # its keyed operators, by name
+    meter: Meter  # counts of all segments
+    codec: CompositionCodec  # encodes compositions
+    sources: Mapping[str, Path]  # control folders of our own sources, by name
+    edges: Mapping[Edge, AnyPath]  # folders of the durable edges of files that it reads
+    reads: tuple[str | Edge, ...]  # sources, by name, and durable edges, in the order in which the query reads them
+    places: Mapping[str, str]  # local files that sources without a load read
+    interval: float  # least time between two batches [s]
 
     @property
     def log(self) -> CompositionLog:

@@ -27,39 +27,25 @@ POLLING = 0.01
 
 
 class QueryStatus(NamedTuple):
-    """Status of a query at one look.
+    """Status of a query at one look."""
 
-    Attributes:
-        poll: Seconds between two polls while idle; NaN if unknown.
-        planned: Number of the newest planned batch.
-    """
-
-    poll: float = NAN
+    poll: float = NAN  # seconds between two polls while idle; NaN if unknown
     processing: bool = False
-    planned: int = -1
+    planned: int = -1  # number of the newest planned batch
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """Progress of one source in one batch.
+    """Progress of one source in one batch."""
 
-    Attributes:
-        start: Its first offset.
-        end: Its last offset.
-        rows: Records taken.
-        behind: Records that the source still has after the batch was planned; NaN if it reports none.
-        everything: True if the batch took all that was available, as far as the source reports.
-        waiting: Epoch second before which none of the records can have arrived, at the earliest the start of the first
-            batch seen.
-        waiting_records: Records still waiting, oldest first: (earliest arrival [epoch s], count; inf if unreported).
-    """
-
-    start: Mapping[str, Any] = field(default_factory=dict)
-    end: Mapping[str, Any] = field(default_factory=dict)
-    rows: int = 0
-    behind: float = NAN
-    everything: bool = True
+    start: Mapping[str, Any] = field(default_factory=dict)  # its first offset
+    end: Mapping[str, Any] = field(default_factory=dict)  # its last offset
+    rows: int = 0  # records taken
+    behind: float = NAN  # records that the source still has after the batch was planned; NaN if it reports none
+    everything: bool = True  # True if the batch took all that was available, as far as the source reports
+    # Epoch second before which none of the records can have arrived, at the earliest the start of the first batch seen
     waiting: float = NAN
+    # Records still waiting, oldest first: (earliest arrival [epoch s], count; inf if unreported)
     waiting_records: WaitingRecords = ()
 
     @property
@@ -70,24 +56,20 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One committed micro-batch; times are epoch seconds.
-
-    Attributes:
-        since: End of the previous batch, but at most WINDOW before `start`. Rates count from here, so that waits for a
-            trigger count.
-        sources: In the order in which the query reads them.
-        observed: Observed values of the sources' timestamps, by source.
-        stepped: True if the system clock was set meanwhile. Its times are bounds then, and latencies are unknown.
-    """
+    """One committed micro-batch; times are epoch seconds."""
 
     query: str
     id: int
     start: float
     seconds: float
     rows: int
+    # End of the previous batch, but at most WINDOW before `start`. Rates count from here, so that waits for a trigger
+    # count.
     since: float = NAN
-    sources: tuple[SourceProgress, ...] = ()
+    sources: tuple[SourceProgress, ...] = ()  # in the order in which the query reads them
+    # Observed values of the sources' timestamps, by source
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # True if the system clock was set meanwhile. Its times are bounds then, and latencies are unknown.
     stepped: bool = False
 
     @property

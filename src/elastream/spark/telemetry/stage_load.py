@@ -39,43 +39,25 @@ FIGURES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageLoad:
-    """A stage of a finished batch. Each column has a row per task, which is the state partition in a stateful stage.
+    """A stage of a finished batch. Each column has a row per task, which is the state partition in a stateful stage."""
 
-    Attributes:
-        batch: Number of the batch in its query.
-        stage: Spark's id.
-        parents: Ids of the stages whose shuffles it reads.
-        ranks: Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
-        python: True if its tasks hand records to Python, whose CPU time Spark does not count.
-        seconds: From the end of the previous batch to the end of this one; NaN if unknown.
-        ended: Epoch seconds.
-        executor: Id of the executor that ran each task.
-        task: Spark's id of the attempt that succeeded.
-        run_time: Seconds that each task occupied a slot, failed attempts included.
-        waited: Seconds of them spent waiting for shuffle blocks.
-        cpu: Core-seconds of the task's JVM thread, failed attempts included.
-        records: Records read from shuffles.
-        local_bytes: Shuffle bytes read from its own executor.
-        remote_bytes: Shuffle bytes read from other executors.
-        written_bytes: Shuffle bytes written for the next stage.
-    """
-
-    batch: int
-    stage: int
-    parents: tuple[int, ...]
+    batch: int  # number of the batch in its query
+    stage: int  # Spark's id
+    parents: tuple[int, ...]  # ids of the stages whose shuffles it reads
+    # Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
     ranks: tuple[int, ...]
-    python: bool
-    seconds: float
-    ended: float
-    executor: tuple[str, ...]
-    task: Integers
-    run_time: Floats
-    waited: Floats
-    cpu: Floats
-    records: Floats
-    local_bytes: Floats
-    remote_bytes: Floats
-    written_bytes: Floats
+    python: bool  # True if its tasks hand records to Python, whose CPU time Spark does not count
+    seconds: float  # from the end of the previous batch to the end of this one; NaN if unknown
+    ended: float  # epoch seconds
+    executor: tuple[str, ...]  # id of the executor that ran each task
+    task: Integers  # Spark's id of the attempt that succeeded
+    run_time: Floats  # seconds that each task occupied a slot, failed attempts included
+    waited: Floats  # seconds of them spent waiting for shuffle blocks
+    cpu: Floats  # core-seconds of the task's JVM thread, failed attempts included
+    records: Floats  # records read from shuffles
+    local_bytes: Floats  # shuffle bytes read from its own executor
+    remote_bytes: Floats  # shuffle bytes read from other executors
+    written_bytes: Floats  # shuffle bytes written for the next stage
 
     @property
     def partitions(self) -> int:
@@ -160,27 +142,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 class PartitionLoads(NamedTuple):
-    """Load per second of the state partitions of a stage, a row each; NaN if unknown.
+    """Load per second of the state partitions of a stage, a row each; NaN if unknown."""
 
-    Attributes:
-        busy: Cores.
-        error: Standard error of `busy`.
-        occupied: Share of the time that the partition's task occupied a slot.
-        records: Records/s read from shuffles.
-        traffic: Bytes/s read from shuffles, from all executors.
-        age: Seconds since the newest batch ended.
-        state: Megabytes of checkpointed state.
-        delta: Size of the newest checkpoint relative to the whole state of the stage.
-    """
-
-    busy: Floats
-    error: Floats
-    occupied: Floats
-    records: Floats
-    traffic: Floats
-    age: float
-    state: Floats
-    delta: float = math.nan
+    busy: Floats  # cores
+    error: Floats  # standard error of `busy`
+    occupied: Floats  # share of the time that the partition's task occupied a slot
+    records: Floats  # records/s read from shuffles
+    traffic: Floats  # bytes/s read from shuffles, from all executors
+    age: float  # seconds since the newest batch ended
+    state: Floats  # megabytes of checkpointed state
+    delta: float = math.nan  # size of the newest checkpoint relative to the whole state of the stage
 
 
 class LoadWindow:

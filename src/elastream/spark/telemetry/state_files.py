@@ -48,16 +48,11 @@ def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
 
 @dataclass
 class _Store:
-    """The store in one folder.
-
-    Attributes:
-        whole: Version and bytes of the newest snapshot.
-        deltas: Bytes of changes by version, since then.
-    """
+    """The store in one folder."""
 
     folder: Path
-    whole: tuple[int, float] = (0, 0.0)
-    deltas: dict[int, float] = field(default_factory=dict)
+    whole: tuple[int, float] = (0, 0.0)  # version and bytes of the newest snapshot
+    deltas: dict[int, float] = field(default_factory=dict)  # bytes of changes by version, since then
 
     def look(self, version: int) -> None:
         """Read the files up to `version`."""

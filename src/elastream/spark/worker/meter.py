@@ -29,12 +29,6 @@ class MeterRow:
     """Counts of one alternate of an operator in one batch. A replayed task counts once.
 
     The lead of a stage has a row without alternate: records that entered, and their transfer time.
-
-    Attributes:
-        busy: Thread time, or occupied time of a pool's threads (seconds).
-        first: Start of the first call (epoch seconds).
-        last: End of the last call (epoch seconds).
-        tasks: Number of tasks.
     """
 
     segment: str
@@ -43,10 +37,10 @@ class MeterRow:
     code: int
     rows_in: int
     rows_out: int
-    busy: float
-    first: float
-    last: float
-    tasks: int
+    busy: float  # thread time, or occupied time of a pool's threads (seconds)
+    first: float  # start of the first call (epoch seconds)
+    last: float  # end of the last call (epoch seconds)
+    tasks: int  # number of tasks
     alternate: str = ""
 
 

@@ -41,28 +41,20 @@ StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterato
 
 @dataclass(frozen=True, slots=True)
 class AlternateDigits:
-    """The digits that select an alternate.
-
-    Attributes:
-        by: Positions of the table's columns in the key.
-    """
+    """The digits that select an alternate."""
 
     pick: Digit | None = None
     table: Digit | None = None
-    by: tuple[int, ...] = ()
+    by: tuple[int, ...] = ()  # positions of the table's columns in the key
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedOperator:
-    """A keyed operator, as sent to the workers.
-
-    Attributes:
-        states: Codec of the key's states, or grouping of its window records.
-    """
+    """A keyed operator, as sent to the workers."""
 
     name: str
     alternates: tuple[Implementation, ...]
-    states: States | Grouping
+    states: States | Grouping  # codec of the key's states, or grouping of its window records
     choice: AlternateDigits
     timeout: Timeout | None = None
     on_error: OnError = OnError.FAIL
