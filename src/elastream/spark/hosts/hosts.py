@@ -65,11 +65,7 @@ class HostLedger:
     """All hosts: leases, executors, utilisation. `past` sums up the oldest ended leases."""
 
     def __init__(
-        self,
-        provider: Provider,
-        clock: Callable[[], float],
-        log: LeaseLog | None = None,
-        alarms: Alarms | None = None,
+        self, provider: Provider, clock: Callable[[], float], log: LeaseLog | None = None, alarms: Alarms | None = None
     ) -> None:
         """Create an empty ledger. `log` receives each lease before its host is requested, and its end."""
         self.provider, self._clock = provider, clock

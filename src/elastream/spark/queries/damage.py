@@ -1,8 +1,7 @@
 """Checks of a run's folder before it is resumed, and before any host starts.
 
-Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records
-for those
-it has already read.
+Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records for
+those it has already read.
 """
 
 import json
@@ -42,9 +41,8 @@ NOWHERE = QueryProgress()
 def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
     """Raise InputError, with the file, if the run of `layout` cannot continue from its folder.
 
-    A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has
-    begun: it would
-    take rewritten records for earlier ones.
+    A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has begun:
+    it would take rewritten records for earlier ones.
     """
     read_request(directory.wanted)
     progress = {each.name: _progress_of(directory, each.name) for each in layout.segments}

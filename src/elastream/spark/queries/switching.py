@@ -22,10 +22,9 @@ All switches of a plan are one version, written at once for all queries; no quer
 
 Parallelism is part of a composition and its version. It changes the meaning of no record, so it is written at once.
 
-`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's
-offsets hold
-its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed by
-shares: the output of a batch met versions in the same proportions as its input.
+`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's offsets
+hold its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed
+by shares: the output of a batch met versions in the same proportions as its input.
 """
 
 import contextlib
@@ -73,9 +72,8 @@ def switch(
 ) -> None:
     """Put `composition` in force from one of the next batches on, in every segment, without a restart.
 
-    Segments with our own source or an edge of files take it with their next batch; others two batches after the
-    newest planned
-    one. Raises EnvironmentProblem or OSError.
+    Segments with our own source or an edge of files take it with their next batch; others two batches after the newest
+    planned one. Raises EnvironmentProblem or OSError.
 
     Args:
         layout: Layout of the dataflow.
@@ -235,9 +233,8 @@ class Switching:
 class Drain:
     """Detects that no records are in transit in `running`, whose sources are held at `version`.
 
-    A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its
-    durable edges
-    writes nothing more. So queries come to rest upstream first.
+    A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its durable
+    edges writes nothing more. So queries come to rest upstream first.
     """
 
     def __init__(self, running: Sequence[RunningSegment], version: int) -> None:

@@ -27,9 +27,8 @@ UNMEASURED = HostUsage()
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
     """Return the cores that the `working` hosts spend on the load; NaN if one host's use is unknown.
 
-    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others
-    is the
-    cost of its start, and must not look like work that needs more hosts.
+    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others is
+    the cost of its start, and must not look like work that needs more hosts.
     """
     used = {name: hosts.value(name, Metric.CPU) * lease.type.cores for name, lease in working.items()}
     others = [name for name in working if name not in compiling]

@@ -76,9 +76,8 @@ class StageLoad:
 def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
     """Parse loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
-    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs
-    of a batch
-    ran one stateful stage, their costs add up.
+    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs of a
+    batch ran one stateful stage, their costs add up.
     """
     ended: dict[int, float] = {}
     loads: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
@@ -185,10 +184,9 @@ class LoadWindow:
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
-        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their
-        error comes from
-        the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates decay
-        while no batch ends.
+        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their error
+        comes from the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates
+        decay while no batch ends.
         """
         samples = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in samples if load.seconds > 0]

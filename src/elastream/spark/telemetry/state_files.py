@@ -2,9 +2,8 @@
 
 For the version that a batch creates, both stores write its changes (`7.delta` of the heap store, `7.changelog` of RocksDB)
 and sometimes the whole state (`7.snapshot`; `7.zip`, which names the shared files that belong to it). So the gain of an
-incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read;
-all is
-unknown unless the checkpoint is on a file system of this machine.
+incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read; all
+is unknown unless the checkpoint is on a file system of this machine.
 """
 
 import json

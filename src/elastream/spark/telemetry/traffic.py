@@ -2,8 +2,7 @@
 
 The driver needs them to direct readers, so they cost nothing; one call returns those of all shuffles that fed the stateful
 stages of a batch. Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce
-partitions
-it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
+partitions it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
 """
 
 import math

@@ -63,14 +63,7 @@ class Folding:
         return column.filter(pc.invert(pc.is_nan(column)))
 
 
-_OF_COLUMN = {
-    Fold.SUM: pc.sum,
-    Fold.MEAN: pc.sum,
-    Fold.MIN: pc.min,
-    Fold.MAX: pc.max,
-    Fold.ANY: pc.any,
-    Fold.ALL: pc.all,
-}
+_OF_COLUMN = {Fold.SUM: pc.sum, Fold.MEAN: pc.sum, Fold.MIN: pc.min, Fold.MAX: pc.max, Fold.ANY: pc.any, Fold.ALL: pc.all}
 
 
 def folded(fold: Fold, parts: Iterable[Part]) -> SignalValue | None:
