@@ -28,19 +28,26 @@ log = logging.getLogger(__name__)
 # A batch planned between two checks uses the wrong location.
 LOCATION_CHECK_S = 0.01
 
-FIRST_OPERATOR = StatefulOperator(0)
-
 # An ended batch's plan shows how its operators open their state.
 BATCH_END_TIMEOUT_S = 60.0
-
 
 # Operators with one store, opened in a StateStoreRDD. A stream-stream join has four stores, with names that this RDD cannot
 # have; the next batch loads its state.
 OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})
 
-
 # Local property of a job that loads state ahead: the run whose state it opens. A standby replica serves it.
 OPENED_RUN = "elastream.opens"
+
+
+# Fields of a StateStoreRDD with the parameters of its store.
+STORE_FIELDS = (
+    "keySchema",
+    "valueSchema",
+    "keyStateEncoderSpec",
+    "useColumnFamilies",
+    "useMultipleValuesPerKey",
+    "uniqueId",
+)
 
 
 @dataclass(frozen=True)
@@ -57,33 +64,24 @@ class StateOpener:
 
         A task whose executor stays busy runs, and reports, elsewhere. Raises Py4JError if a task failed.
         """
-        jvm = jvm_of(self.spark)
         context = self.spark.sparkContext
         gateway: Java = context._gateway
+        jvm = gateway.jvm
         # A task opens the state partition of its number: a row for each, although few run.
         rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
         for partition, at in places.items():
             rows.set(partition, _row(jvm, f"executor_{at.address}_{at.executor}"))
         anything = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
         state = self.state
+        where = state.checkpointLocation(), state.queryRunId(), state.operatorId()
         # Spark's operators use this method, which makes tasks forget their store. A store left in a thread would be used
         # by the next task there that opens none for reading.
         operations = _module(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
         opening = operations.StateStoreOps(
             context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), anything), anything
         ).mapPartitionsWithReadStateStore(
-            state.copy(
-                state.checkpointLocation(),
-                state.queryRunId(),
-                state.operatorId(),
-                version,
-                state.numPartitions(),
-                state.stateSchemaMetadata(),
-                jvm.scala.Option.empty(),
-            ),
-            self.store["keySchema"],
-            self.store["valueSchema"],
-            self.store["keyStateEncoderSpec"],
+            state.copy(*where, version, state.numPartitions(), state.stateSchemaMetadata(), jvm.scala.Option.empty()),
+            *(self.store[name] for name in STORE_FIELDS[:3]),
             session.sessionState(),
             jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
             self.store["useColumnFamilies"],
@@ -105,64 +103,37 @@ class StateOpener:
 
 def find_opener(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
     """Return the opener for the state of `operator`, from the ended batch `execution`; None if impossible."""
-    jvm = jvm_of(spark)
     try:
-        with _session_of(jvm, execution):
-            return _opener_in(spark, execution, operator, partitions)
+        node, rdd = _opened(spark, execution, operator)
+        if node is None:
+            return None
+        store = {name: _field(rdd, name) for name in STORE_FIELDS}
+        # Stores with several values per key, or with named versions, open in another way.
+        if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
+            return None
+        return StateOpener(spark, partitions, node.getStateInfo(), store)
     except (Py4JError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split("\n")[:2])
         log.warning("operator %d: its state is not loaded ahead of moves: %s", operator, reason, exc_info=True)
         return None
 
 
-def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
-    opened = _opened(spark, execution, operator)
-    if opened is None:
-        return None
-    node, rdd = opened
-    store = {name: _field(rdd, name) for name in STORE_FIELDS}
-    # Stores with several values per key, or with named versions, open in another way.
-    if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
-        return None
-    return StateOpener(spark, partitions, node.getStateInfo(), store)
-
-
-def store_rdd(spark: SparkSession, execution: Java, operator: int) -> Java | None:
-    """Return Spark's StateStoreRDD of `operator` over no input, by the plan of `execution`; None without one."""
+def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java | None, Java | None]:
+    """Return the plan's node of `operator`, and its StateStoreRDD over no input; two times None without one."""
     jvm = jvm_of(spark)
     with _session_of(jvm, execution):
-        opened = _opened(spark, execution, operator)
-    return None if opened is None else opened[1]
-
-
-def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java, Java] | None:
-    jvm = jvm_of(spark)
-    for node in _nodes(execution.executedPlan()):
-        # By name: asking another node for a missing member would execute it.
-        if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
-            nothing = jvm.PythonUtils.toSeq([])
-            empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
-                node.child().output(),
-                nothing,
-                jvm.scala.Option.empty(),
-                *further_arguments("LocalTableScanExec", spark.version),
-            )
-            rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
-            while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
-                rdd = rdd.dependencies().apply(0).rdd()
-            return node, rdd
-    return None
-
-
-# Fields of a StateStoreRDD with the parameters of its store.
-STORE_FIELDS = (
-    "keySchema",
-    "valueSchema",
-    "keyStateEncoderSpec",
-    "useColumnFamilies",
-    "useMultipleValuesPerKey",
-    "uniqueId",
-)
+        for node in _nodes(execution.executedPlan()):
+            # By name: asking another node for a missing member would execute it.
+            if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
+                further = further_arguments("LocalTableScanExec", spark.version)
+                empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
+                    node.child().output(), jvm.PythonUtils.toSeq([]), jvm.scala.Option.empty(), *further
+                )
+                rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
+                while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
+                    rdd = rdd.dependencies().apply(0).rdd()
+                return node, rdd
+    return None, None
 
 
 @contextlib.contextmanager
@@ -238,16 +209,13 @@ class StatePartitions:
         spark: SparkSession,
         query: Run | StreamingQuery,
         partitions: int,
-        operators: Sequence[StatefulOperator] = (FIRST_OPERATOR,),
+        operators: Sequence[StatefulOperator] = (StatefulOperator(0),),
         driver: DriverSide | None = None,
     ) -> None:
         """Connect to the coordinator. `operators` run in one task per partition; by default the plan's first."""
-        self.partitions = partitions
-        self._operators = tuple(operators)
-        self._driver = DriverSide(spark) if driver is None else driver
+        self.partitions, self._operators = partitions, tuple(operators)
+        self._spark, self._driver = spark, DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)
-        self._spark = spark
-        self._jvm = jvm
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
         self._queries = java_queries(spark)
@@ -267,9 +235,8 @@ class StatePartitions:
         if root is None:
             return {}
         first = self._operators[0]
-        answers = self._driver.ask(
-            "locations", self._coordinator, root, self._run, first.id, first.stores[0], self.partitions
-        )
+        store = first.id, first.stores[0]
+        answers = self._driver.ask("locations", self._coordinator, root, self._run, *store, self.partitions)
         return {partition: _location(place) for partition, (place,) in enumerate(answers) if place}
 
     def move(self, partition: int, to: Location) -> None:
@@ -287,7 +254,7 @@ class StatePartitions:
         stream = self._queries.get(self._query_id)
         if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
             return None
-        return {each: store_rdd(self._spark, execution, each.id) for each in self._operators}
+        return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""
@@ -345,10 +312,12 @@ class StatePartitions:
 
     def _look_for_opener(self) -> bool:
         execution, until = self._execution(), time.monotonic() + BATCH_END_TIMEOUT_S
-        while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
-            time.sleep(LOCATION_CHECK_S)
-        if execution is None or not ended:
+        if execution is None:
             return False
+        while not self._has_ended(execution):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(LOCATION_CHECK_S)
         self._opener = find_opener(self._spark, execution, self._operators[0].id, self.partitions)
         self._looked_for_opener = True
         return True

@@ -15,16 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from elastream.core.action import (
-    ActionTable,
-    Outcome,
-    SetKeyTable,
-    SetParallelism,
-    Status,
-    Switch,
-    SwitchAlternate,
-    SwitchEdge,
-)
+from elastream.core import action
 from elastream.core.frames import Frame, application_frame
 from elastream.core.latency import Basis, figures, weighted_share
 from elastream.core.metrics import Metric
@@ -118,14 +109,14 @@ class SessionQueries:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
-    def handle(self, table: ActionTable) -> None:
+    def handle(self, table: action.ActionTable) -> None:
         """Make `table` refuse actions on queries."""
-        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism):
+        for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
             table.refuse(kind, WRITTEN)
 
-    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+    def switch(self, switches: Sequence[action.Switch]) -> tuple[action.Outcome, ...]:
         """Refuse all switches."""
-        return tuple(Outcome(each, Status.REFUSED, WRITTEN) for each in switches)
+        return tuple(action.Outcome(each, action.Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
         """Return False: no switch ever waits."""
