@@ -63,13 +63,8 @@ class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
     The driver's status store has it with or without web interface; one gateway call fetches the newest batches, however
-    many tasks they have. Spark schedules task p of a stateful stage on state partition p.
-
-    Args:
-        loads: Source of task loads.
-        execution: Spark's StreamExecution of the query.
-        stages: All of its stateful stages.
-        senders: Report the feeding stages too (they have no `ranks`), as `Exchanged` needs them.
+    many tasks they have. Spark schedules task p of a stateful stage on state partition p. With `senders`, the feeding
+    stages are reported, too; they have no `ranks`.
     """
 
     def __init__(
@@ -86,23 +81,17 @@ class StatefulTasks:
         """
         if not self._kinds:
             return ()
-        lines = self._loads.ask(
-            "loads", self._loads.context, self._execution, self._kinds, self._newest, batches, self._senders
-        )
-        loads = read_loads(lines)
+        arguments = self._execution, self._kinds, self._newest, batches, self._senders
+        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments))
         self._newest = max((load.batch for load in loads), default=self._newest)
         return loads
 
 
 class Query:
-    """One query through all its runs. It attaches its stateful stages to the placing of `access`.
+    """One query through all its runs, of which its id is the same. It attaches its stateful stages to `access.placing`.
 
-    Args:
-        access: Access to the session.
-        query_id: Survives restarts.
-        name: Of the query.
-        called: Returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without a
-            name is neither observed nor moved.
+    `called` returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without one
+    is neither observed nor moved.
     """
 
     def __init__(
@@ -112,11 +101,9 @@ class Query:
         name: str,
         called: Callable[[Sequence[StatefulStage]], Sequence[str]] | None = None,
     ) -> None:
-        self.id, self.name = query_id, name
-        self._with = access
+        self.id, self.name, self.runs, self._with = query_id, name, 0, access
         self._called = called or (lambda stages: [f"{name}/{stage.name}" for stage in stages])
         self.run_id: str | None = None
-        self.runs = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -124,9 +111,7 @@ class Query:
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
         self.status = QueryStatus()
-        self._looked = 0.0
-        self._offset = math.nan
-        self.stepped = 0.0
+        self._looked, self._offset, self.stepped = 0.0, NAN, 0.0
         self._across = self._unsure = False
         self._since: float | None = None
         self._stall = (-math.inf, 0.0)
@@ -144,6 +129,15 @@ class Query:
     def newest(self) -> int:
         """Number of the newest batch; -1 before the first."""
         return self.batches[-1].id if self.batches else -1
+
+    @property
+    def behind(self) -> float:
+        """Records waiting after the newest batch; NaN before the first, or if no source reports any."""
+        return self.batches[-1].behind if self.batches else NAN
+
+    @property
+    def _last(self) -> Batch | None:
+        return self.batches[-1] if self.batches else None
 
     def run(self, run_id: str) -> None:
         """Note that the query runs as `run_id`, and forget an earlier run."""
@@ -187,7 +181,7 @@ class Query:
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
         """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
-            last = self.batches[-1] if self.batches else None
+            last = self._last
             batch = read_batch(self.name, row, last, self.status.poll)
             if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
@@ -205,9 +199,10 @@ class Query:
         elif not same:
             # It began since the last look: its records came after the start of the batch before, or after the last poll.
             # The first batch may take what was there before the query was first seen; that counts from now on.
-            last = self.batches[-1] if self.batches else None
-            start = 0.0 if last is None else last.start
-            self._since = now if last is None else start if reported else max(start, self._looked - self.status.poll)
+            if (last := self._last) is None:
+                self._since = now
+            else:
+                self._since = last.start if reported else max(last.start, self._looked - self.status.poll)
 
     def _read_loads(self) -> None:
         if self._tasks is None:
