@@ -66,11 +66,8 @@ def join(
         ElastreamError: Wrong kind of master, or executors that do not fit the hosts.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
-    context = java_context(spark)
-    secret = secret_of(spark)
-    session = ExistingSession(
-        str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, allocator=client, allowed=allowed
-    )
+    master, memory, secret = str(spark.sparkContext.master), int(java_context(spark).executorMemory()), secret_of(spark)
+    session = ExistingSession(master, memory, slots, secret, allocator=client, allowed=allowed)
     return cloud.open(folder, session=session, alarms=alarms)
 
 
@@ -115,12 +112,8 @@ def attach(
     clock = RunClock()
     alarms = Alarms(clock.now)
     client = client or AllocationClient(spark, Executors(driver), pending_reason(spark))
-    if isinstance(provider, ExecutorProvider):
-        session = provider
-    else:
-        session = ExecutorProvider(
-            ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S), client, allowed=can.allowed
-        )
+    offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
+    session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
     # Only executors on leased hosts are warmed up: elsewhere this package may be missing.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
@@ -149,11 +142,11 @@ def attach(
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)
 
     def leave(plant: AttachedPlant) -> None:
-        restored = False
+        restored, running = False, plant.queries.live and not session_stopped(spark)
         try:
-            if leasing.gives_back and plant.queries.live and not session_stopped(spark):
+            if leasing.gives_back and running:
                 leasing.staying.extend(_give_back(plant, leasing.gives_back))
-            elif settings.restore == "original" and not observe_only and plant.queries.live and not session_stopped(spark):
+            elif settings.restore == "original" and not observe_only and running:
                 _restore(plant, original, RESTORE_TIMEOUT_S)
                 restored = True
         except Exception:

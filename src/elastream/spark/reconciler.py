@@ -116,15 +116,12 @@ class Reconciler:
         self._failover, self._standby, self._clock, self._alarms = failover, standby, clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
         self._load: Callable[[], ObservedLoad] = ObservedLoad
-        self._acts = False
         self._placing.benefit = self._load_of
         if standby is not None:
             self._placing.replica_hosts = partial(standby.replica_hosts, NEAR_BATCHES)
         self._ended: dict[str, int] = {}
-        self._barrier = BatchBarrier()
-        self._last_end = -RECENT_S
-        self._next_look = 0.0
-        self._faults = 0
+        self._barrier, self._acts = BatchBarrier(), False
+        self._last_end, self._next_look, self._faults = -RECENT_S, 0.0, 0
         self._closing, self._woken = threading.Event(), threading.Event()
         self._thread = AlarmedThread(alarms, "elastream-reconciler", self._run)
 
@@ -176,12 +173,10 @@ class Reconciler:
                 load[where] += self._load_of(task) or UNKNOWN_LOAD
         targets: dict[TaskId, str] = {}
         for task in leaving:
-            weight = self._load_of(task) or UNKNOWN_LOAD
-            owner = self._rings.owner(task)
+            weight, owner = self._load_of(task) or UNKNOWN_LOAD, self._rings.owner(task)
             emptiest = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
-            target = owner if owner is not None and owner in load else emptiest
+            targets[task] = target = owner if owner is not None and owner in load else emptiest
             load[target] += weight
-            targets[task] = target
         self._placing.move_all(targets, f"{self._hosts.describe(host)} is leaving")
         self.wake()
 

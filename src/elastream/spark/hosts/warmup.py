@@ -26,16 +26,12 @@ log = logging.getLogger(__name__)
 
 # If a long batch takes the executor's slots, that batch warms it up.
 HOLD_TIMEOUT_S, HOLD_PAUSE_S = 30.0, 0.2
-
 # Local property of a warm-up job: the executor's id.
 WARMED_EXECUTOR = "elastream.warms"
-
 # Enough to run the generated code of every stage once, too few to take time.
 ROWS_PER_TASK = 400
-
 # Each task behind the shuffle writes a file, the first one slowly. One a state partition would be many.
 SHUFFLE_TASKS_PER_SLOT = 2
-
 # Unpacks and loads the native library, once a process: seconds on a small host.
 LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 

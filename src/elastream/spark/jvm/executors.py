@@ -40,10 +40,10 @@ class Executors:
     def look(self) -> Mapping[str, Executor]:
         """Return active executors by id; in local mode, that is the driver. Raises Py4JError."""
         executors = {}
-        for executor, host_port, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
+        for id, at, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
             if int(slots) > 0:  # 0: the driver, if it has executors
-                address = host_port.rsplit(":", 1)[0]
-                executors[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
+                address = at.rsplit(":", 1)[0]
+                executors[id] = Executor(id, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
         self.newest = executors
         return executors
 
@@ -120,8 +120,7 @@ class AllocationClient:
         """
         gateway = gateway_of(self._spark)
         jvm = gateway.jvm
-        no_host = jvm.scala.Option.empty()
-        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", no_host)
+        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", jvm.scala.Option.empty())
         pairs = gateway.new_array(jvm.scala.Tuple2, 1)
         pairs[0] = jvm.scala.Tuple2(executor, info)
         java_context(self._spark).schedulerBackend().decommissionExecutors(pairs, False, True)

@@ -171,11 +171,8 @@ class StageReplicas:
         return [each for each in reported if each.operator in self._names]
 
     def _learn(self) -> None:
-        stores = self._states.stores()
-        if stores is None:
-            return
-        names, why = [], []
-        for operator, rdd in stores.items():
+        names, why = list[str](), list[str]()
+        for operator, rdd in (self._states.stores() or {}).items():
             if rdd is None:
                 why.append(UNSUPPORTED_STORE.format(id=operator.id, kind=operator.kind))
                 continue

@@ -125,11 +125,8 @@ def led_by_edges(layout: Layout) -> tuple[str, ...]:
     """Return operators leading a stage that reads durable edges of files and no source; their width sets that stage's."""
     inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
     heads = {operator.name for operator in layout.graph.sources}
-    return tuple(
-        stage.operators[0]
-        for stage in layout.stages
-        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
-    )
+    leads = [stage.operators[0] for stage in layout.stages if not stage.keyed and not heads & set(stage.operators)]
+    return tuple(name for name in leads if inputs.get(name) == "parquet")
 
 
 def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
@@ -139,6 +136,7 @@ def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
 
 
 def stage_behind(segment: Segment, edge: Edge) -> Stage:
+    """Return the stage that reads `edge`."""
     (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
     return stage
 

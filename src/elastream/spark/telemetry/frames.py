@@ -71,16 +71,19 @@ class HostCpuUsage:
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
         oldest = max((each.age for each in speeds.values()), default=0.0)
+
+        def cpu(name: str, lease: Lease) -> float:
+            if lease.state in (HostState.REQUESTED, HostState.STARTING):
+                return NAN
+            if (seconds := measurements[name].cpu_seconds) is None:
+                return use(name)
+            return self._cpu_of(lease, seconds, now, span, speeds[name].share if name in speeds else 1.0)
+
         return Frame(
             tuple(leases),
             {
-                Metric.CPU: [
-                    self._cpu_of(lease, measurements[name], use, now, span, speeds[name].share if name in speeds else 1.0)
-                    for name, lease in leases.items()
-                ],
-                Metric.MEMORY: [
-                    NAN if (used := measurements[name].memory) is None or math.isinf(used) else used for name in leases
-                ],
+                Metric.CPU: [cpu(name, lease) for name, lease in leases.items()],
+                Metric.MEMORY: [_finite(measurements[name].memory) for name in leases],
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
@@ -89,25 +92,13 @@ class HostCpuUsage:
             {Metric.SPEED: oldest, Metric.CPU: span[1]},
         )
 
-    def _cpu_of(
-        self,
-        lease: Lease,
-        measurement: HostUsage,
-        use: Callable[[str], float],
-        now: float,
-        span: tuple[float, float],
-        share: float,
-    ) -> float:
-        """Return the utilisation of the `share` of cores that a host gets, over `span` or CPU_WINDOW, else of its slots."""
-        if lease.state in (HostState.REQUESTED, HostState.STARTING):
-            return NAN
-        if measurement.cpu_seconds is None:
-            return use(lease.host)
+    def _cpu_of(self, lease: Lease, seconds: float, now: float, span: tuple[float, float], share: float) -> float:
+        """Return the utilisation of the `share` of cores that a host gets, over `span` or CPU_WINDOW."""
         samples = self._cpu.setdefault(lease.host, deque())
-        if not self._possible(samples, now, measurement.cpu_seconds, lease.type.cores):
+        if not self._possible(samples, now, seconds, lease.type.cores):
             samples.clear()
-        if 0 <= measurement.cpu_seconds < math.inf:
-            samples.append((now, measurement.cpu_seconds))
+        if 0 <= seconds < math.inf:
+            samples.append((now, seconds))
         if not samples:
             return NAN
         while len(samples) > 2 and samples[1][0] <= now - REMEMBERED_S:
@@ -118,7 +109,7 @@ class HostCpuUsage:
             before, after = np.interp([then, until], times, used).tolist()
         else:
             then, before = next((each for each in reversed(samples) if each[0] <= now - CPU_WINDOW), samples[0])
-            until, after = now, measurement.cpu_seconds
+            until, after = now, seconds
         return float((after - before) / (until - then) / lease.type.cores / share) if until > then else NAN
 
     @staticmethod
@@ -212,9 +203,8 @@ def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
 
 def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
     """Return the busy cores by task, where known."""
-    return {
-        task: busy for task, busy in zip(frame.tasks, frame.column(Metric.BUSY_CORES).tolist(), strict=True) if busy > 0
-    }
+    busy = frame.column(Metric.BUSY_CORES).tolist()
+    return {task: cores for task, cores in zip(frame.tasks, busy, strict=True) if cores > 0}
 
 
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:

@@ -26,15 +26,8 @@ USUAL_BATCHES = 5
 
 MILLI, NANO = 1e-3, 1e-9
 # Fields of a task in `TaskLoads.java`, in its order, with the factor to the unit of `StageLoad`.
-FIGURES = {
-    "run_time": MILLI,
-    "waited": MILLI,
-    "cpu": NANO,
-    "records": 1.0,
-    "local_bytes": 1.0,
-    "remote_bytes": 1.0,
-    "written_bytes": 1.0,
-}
+FIGURES = {"run_time": MILLI, "waited": MILLI, "cpu": NANO}
+FIGURES |= dict.fromkeys(("records", "local_bytes", "remote_bytes", "written_bytes"), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,8 +156,7 @@ class LoadWindow:
 
     def __init__(self, length: int = SAMPLES) -> None:
         self._loads: deque[StageLoad] = deque(maxlen=length)
-        self._least = LEAST_SAMPLES
-        self._doubtful = False
+        self._least, self._doubtful = LEAST_SAMPLES, False
 
     def add(self, load: StageLoad) -> None:
         """Add a batch."""
@@ -200,11 +192,8 @@ class LoadWindow:
         error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(samples))
         if self._doubtful:
             error = np.maximum(error, np.abs(busy[-1] - usual))
-        traffic = [load.local_bytes + load.remote_bytes for load in samples]
-        occupied, records, exchanged = (
-            np.mean(columns, axis=0) / seconds
-            for columns in ([load.run_time for load in samples], [load.records for load in samples], traffic)
-        )
+        columns = [(load.run_time, load.records, load.local_bytes + load.remote_bytes) for load in samples]
+        occupied, records, exchanged = (np.mean(column, axis=0) / seconds for column in zip(*columns, strict=True))
         return PartitionLoads(usual, error, occupied, records, exchanged, age, np.full(partitions, math.nan))
 
 
@@ -238,8 +227,7 @@ def _parts(load: StageLoad) -> Floats:
 
 def _usual(loads: Sequence[StageLoad]) -> Floats:
     """Return the median of each partition's share of the work."""
-    usual: Floats = np.median([_parts(each) for each in loads], axis=0)
-    return usual
+    return np.asarray(np.median([_parts(each) for each in loads], axis=0))
 
 
 def _moved(one: Floats, other: Floats) -> float:

@@ -7,9 +7,10 @@ partitions it keeps a mean for all but the largest blocks. It forgets a shuffle 
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -73,29 +74,23 @@ def read_flows(lines: Iterable[Sequence[str]], loads: Sequence[StageLoad]) -> tu
 
 def _pairs(loads: Sequence[StageLoad]) -> list[tuple[StageLoad, StageLoad]]:
     by_stage = {(load.batch, load.stage): load for load in loads}
-    return [
-        (sender, receiver)
-        for receiver in loads
-        if receiver.ranks
-        for parent in receiver.parents
-        if (sender := by_stage.get((receiver.batch, parent))) is not None
-    ]
+    links = [(by_stage.get((load.batch, parent)), load) for load in loads if load.ranks for parent in load.parents]
+    return [(sender, receiver) for sender, receiver in links if sender is not None]
+
+
+# A batch's operators, by rank of a stateful operator, and its flows.
+BatchFlows: TypeAlias = tuple[Mapping[int, str], tuple[Flow, ...]]
 
 
 class Traffic:
-    """Traffic of the last batches of some queries.
+    """Traffic of the last batches of some queries, from the registry `outputs`; without one, only added flows are known.
 
     Queries have names of the caller's choice; stateful stages are named after their tasks' operator.
-
-    Args:
-        outputs: Registry to ask; None if there is none. Then only added flows are known.
     """
 
     def __init__(self, outputs: MapOutputs | None) -> None:
         self._outputs = outputs
-        self._flows: dict[str, deque[tuple[Mapping[int, str], tuple[Flow, ...]]]] = defaultdict(
-            lambda: deque(maxlen=BATCHES)
-        )
+        self._flows: dict[str, deque[BatchFlows]] = defaultdict(lambda: deque(maxlen=BATCHES))
 
     def take(self, query: str, operators: Mapping[int, str], loads: Sequence[StageLoad]) -> None:
         """Fetch the flows of the batches of `query` in `loads`, which include the senders.
@@ -155,10 +150,9 @@ class Traffic:
 
 
 def _rates(
-    batches: Iterable[tuple[Mapping[int, str], tuple[Flow, ...]]], rows: Mapping[str, Mapping[int, int]]
+    batches: Collection[BatchFlows], rows: Mapping[str, Mapping[int, int]]
 ) -> Iterable[tuple[Integers, Integers, Floats]]:
     """Yield (source, target, bytes/s) of one query for each pair of stages, as means over its batches."""
-    batches = list(batches)
     seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
     total: dict[tuple[str, str], Floats] = {}
     for operators, flows in batches:

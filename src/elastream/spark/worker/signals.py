@@ -33,9 +33,7 @@ class Folding:
     """One task's part of one signal, in progress."""
 
     def __init__(self, tap: SignalTap) -> None:
-        self.tap = tap
-        self.count = 0
-        self.value = 0.0
+        self.tap, self.count, self.value = tap, 0, 0.0
 
     @property
     def part(self) -> Part:

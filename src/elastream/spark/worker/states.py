@@ -20,16 +20,10 @@ _BITS: Mapping[type, int] = {types.ByteType: 8, types.ShortType: 16, types.Integ
 
 
 class States:
-    """The states of one keyed operator.
-
-    Args:
-        schemas: State schema of each alternate.
-        own: True if each alternate has its own state.
-    """
+    """The states of one keyed operator, of a schema an alternate. `own`: each alternate has a state of its own."""
 
     def __init__(self, schemas: Sequence[types.StructType], own: bool) -> None:
-        self._schemas = tuple(schemas)
-        self._own = own
+        self._schemas, self._own = tuple(schemas), own
         self._fits: dict[int, tuple[Fit, ...]] = {}
 
     @property
