@@ -64,6 +64,14 @@ def why_in_java(error: BaseException) -> str:
     return message[1] if message else match[1]
 
 
+# Of all sources: return a text as one field of a line.
+LINE = """
+private static String line(String text) {
+    return text == null ? "" : text.replace('\\t', ' ').replace('\\n', ' ');
+}
+"""
+
+
 class DriverSide:
     """Methods of a Java source, compiled in the JVM of a session. They return lines of tab-separated fields."""
 
@@ -77,7 +85,7 @@ class DriverSide:
             compiler.setParentClassLoader(loader)
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
-            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)))
+            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + LINE)
             # An object, because py4j finds classes by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:

@@ -91,9 +91,9 @@ def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
     for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate, _ in newest.values():
         key = (segment, batch, operator, code, alternate)
         before = counts.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
-        rows = before.rows_in + rows_in, before.rows_out + rows_out
+        numbers = before.rows_in + rows_in, before.rows_out + rows_out
         times = before.busy + busy, min(before.first, first), max(before.last, last)
-        counts[key] = MeterRow(*key[:4], *rows, *times, before.tasks + 1, alternate)
+        counts[key] = MeterRow(*key[:4], *numbers, *times, before.tasks + 1, alternate)
     return [counts[key] for key in sorted(counts)]
 
 
