@@ -16,8 +16,7 @@ from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import HostLedger
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Loss, Recovery, StageSuccessors
-from elastream.spark.placement.placing import Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Placing, Rings
 from elastream.spark.queries.query import Query
 
 log = logging.getLogger(__name__)

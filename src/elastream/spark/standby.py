@@ -17,8 +17,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.standby import NO_PLUGIN, StageReplicas, StandbyRegistry, StandbyReplica
 from elastream.spark.jvm.state_partitions import StatePartitions
-from elastream.spark.placement.placing import Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Placing, Rings
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide, java_session
-from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulStage
 
 
 class StageSuccessors(NamedTuple):

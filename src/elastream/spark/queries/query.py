@@ -18,8 +18,7 @@ from elastream.core.frames import Floats
 from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.standby import StandbyRegistry
-from elastream.spark.jvm.state_partitions import Run, StatePartitions
-from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
+from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
 from elastream.spark.telemetry.speeds import SpeedProbes

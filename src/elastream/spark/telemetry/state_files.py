@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulStage
 
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
