@@ -12,6 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import filterfalse
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -471,13 +473,5 @@ class Rings:
 
     def _reduce(self, stays: Callable[[str], bool]) -> None:
         with self._lock:
-            self._rings = {name: left for name, ring in self._rings.items() if (left := _reduced(ring, stays)) is not None}
-
-
-def _reduced(ring: Ring, stays: Callable[[str], bool]) -> Ring | None:
-    going = [node for node in ring.nodes if not stays(node)]
-    if len(going) == len(ring):
-        return None
-    for node in going:
-        ring = ring.without(node)
-    return ring
+            rings = {name: ring for name, ring in self._rings.items() if any(map(stays, ring.nodes))}
+            self._rings = {name: reduce(Ring.without, filterfalse(stays, ring.nodes), ring) for name, ring in rings.items()}

@@ -57,16 +57,9 @@ class HostCpuUsage:
     ) -> Frame:
         """Return a row per lease. CPU use is unknown until a host is up.
 
-        Args:
-            leases: Leases by host.
-            placement: Host of each task.
-            links: A row per ordered pair of hosts; a host's traffic is the sum over its links.
-            use: Fraction of a host's slots that its tasks occupied, for hosts without a known CPU time.
-            measured: Measurements by provider.
-            now: Seconds.
-            speeds: Speeds from probes. CPU use is relative to the share of its cores that a host gets.
-            copies: Megabytes of standby replicas by host.
-            span: CPU use covers from span[0] to span[1] seconds ago if known for so long, else the last CPU_WINDOW.
+        A host's traffic is the sum over its `links`. `use` returns the occupied fraction of a host's slots, for one without
+        `measured` CPU time. CPU use is relative to the share of its cores that a host gets (`speeds`), and covers from span[0]
+        to span[1] seconds ago if known for so long, else the last CPU_WINDOW. `copies`: megabytes of standby replicas.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -140,15 +133,9 @@ def task_frame(
     lags: Mapping[TaskId, float] = MappingProxyType({}),
     waiting: Mapping[str, float] = MappingProxyType({}),
 ) -> TaskFrame:
-    """Return a row per task on one of `hosts`, with its load per second.
+    """Return a row per task on one of `hosts`, with its load per second, and the lag of its most recent standby replica.
 
-    Args:
-        graph: The dataflow.
-        hosts: Names, in row order.
-        placement: Host of each task.
-        loads: By operator.
-        lags: Lag of the most recent standby replica of each task.
-        waiting: Seconds of waiting work by operator, from `seconds_waiting`. A task's backlog is its rate times this.
+    A task's backlog is its rate times the seconds of `waiting` work of its operator (`seconds_waiting`).
     """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}

@@ -37,8 +37,8 @@ def offsets_read(progresses: Iterable[Mapping[str, Any]]) -> dict[str, dict[int,
                 continue
             for topic, partitions in end.items():
                 mine = read.setdefault(topic, {})
-                for partition, offset in partitions.items():
-                    mine[int(partition)] = min(int(offset), mine.get(int(partition), int(offset)))
+                for partition, offset in ((int(each), int(at)) for each, at in partitions.items()):
+                    mine[partition] = min(offset, mine.get(partition, offset))
     return read
 
 
