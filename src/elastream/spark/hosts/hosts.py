@@ -363,14 +363,10 @@ class Hosts(HostLedger):
     @property
     def recalled(self) -> tuple[str, ...]:
         """Return hosts that their owner wants back, and that are neither leaving nor kept."""
-        staying = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
         with self._lock:
-            return tuple(
-                name
-                for name, lease in self.active.items()
-                if (status := self._records[name].status) is not None and status.recalled
-                if lease.state in staying and name not in self._staying
-            )
+            staying = [name for name, each in self.active.items() if each.state is not HostState.RELEASING]
+            statuses = ((name, self._records[name].status) for name in staying if name not in self._staying)
+            return tuple(name for name, status in statuses if status is not None and status.recalled)
 
     def critical(self, now: bool) -> None:
         """Note for the provider whether the service level is missed."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.releases import for_release
@@ -48,11 +47,6 @@ def java_context(spark: SparkSession) -> Java:
 def java_queries(spark: SparkSession) -> Java:
     """Return the JVM's running streaming queries of all sessions of the application, by id; they share its executors."""
     return java_session(spark).sharedState().activeStreamingQueries()
-
-
-def java_query(query: StreamingQuery) -> Java:
-    """Return the JVM's StreamingQuery."""
-    return query._jsq
 
 
 def why_in_java(error: BaseException) -> str:
