@@ -158,9 +158,9 @@ class Query:
         """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
             id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
-            self._execution = java_queries(self._with.spark).get(id)
-            if self._execution is None:
+            if (execution := java_queries(self._with.spark).get(id)) is None:
                 return ()
+            self._execution = execution
         if self.stages is None:
             self._find_stages()
         before, now = self.status, self._with.wall()
@@ -290,9 +290,9 @@ class Query:
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """Return the load of each partition of each stage at epoch second `now`, by operator name."""
-        nothing, loads = LoadWindow(), {}
+        loads = {}
         for name, stage in (self.stages or {}).items():
-            loads[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
+            loads[name] = self._windows.get(name, LoadWindow()).loads(stage.partitions, now)
             if (sizes := self._sizes.get(name)) is not None:
                 loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
         return loads
@@ -309,8 +309,7 @@ class Query:
         return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]
 
     def _find_stages(self) -> None:
-        stages = stateful_stages(self._with.driver, self._execution)
-        if stages is None:
+        if (stages := stateful_stages(self._with.driver, self._execution)) is None:
             return
         self.stages = dict(zip(self._called(stages), stages, strict=False))
         self._sizes = {name: StateSizes(stage) for name, stage in self.stages.items()}
@@ -335,5 +334,4 @@ class Query:
 
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:
     """Return the running time [s] of unusually long batches, by query."""
-    seconds_of = {query.name: query.stalled(now) for query in queries}
-    return {name: seconds for name, seconds in seconds_of.items() if seconds}
+    return {query.name: seconds for query in queries if (seconds := query.stalled(now))}
