@@ -9,7 +9,7 @@ from elastream.clouds.executors import memory_settings
 from elastream.clouds.provider import ExistingSession, Phase
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import CloudError, EnvironmentProblem
-from elastream.spark.jvm.cluster_events import event_sink
+from elastream.spark.jvm.cluster_manager import event_sink
 from support.clusters import conforming, refused, refused_program, session_on, users_session
 from support.growing_run import grows_loses_and_shrinks
 from support.kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes, preempt_pod

@@ -19,7 +19,7 @@ from elastream.clouds.local.authentication import POOL_TOKEN
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.processes import SECRET
-from elastream.spark.jvm.gateway import jvm_of
+from elastream.spark.jvm.driver_side import jvm_of
 from support.foreign_sessions import one_executor
 
 TOKEN = "a token that nobody else may see"

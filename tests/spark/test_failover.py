@@ -10,10 +10,9 @@ from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.recovery import Loss
-from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import InMemoryPlan
-from elastream.spark.placement.placing import Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Placing, Rings
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession

@@ -37,7 +37,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.hosts.warmup import _pinned, warm_up
-from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.start import start_plant
 from support.waiting import wait_until
 

@@ -15,8 +15,7 @@ from elastream.core.task_id import TaskId
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
-from elastream.spark.placement.placing import MigrationLimits, Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
 from elastream.spark.reconciler import CALM_S, HOST_STEP_S, MAX_FAULTS, STEP_S, ObservedLoad, Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider

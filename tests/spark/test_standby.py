@@ -9,7 +9,7 @@ from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.standby import NO_PLUGIN, StandbyRegistry
-from elastream.spark.jvm.stateful import StatefulOperator
+from elastream.spark.jvm.state_partitions import StatefulOperator
 from elastream.spark.standby import WarmStandby
 
 PARTITIONS = 4

@@ -28,9 +28,9 @@ from elastream.clouds.provider import ExistingSession, HostStatus, Phase, execut
 from elastream.core.hosts import HostType
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.paths import RemotePath
+from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.session import open_session, settings_for
 from support.marked_processes import a_mark, marked
 from support.shared_session import forget_jvm

@@ -37,9 +37,9 @@ from elastream.settings import AutopilotSettings, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
+from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.gateway import java_context
-from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 

@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 
 from elastream.observability.events import EventLog
 from elastream.recording.observer import Observer
-from elastream.spark.jvm.cluster_events import event_sink
+from elastream.spark.jvm.cluster_manager import event_sink
 
 
 def cluster_observers(spark: SparkSession) -> list[Observer]:

@@ -23,9 +23,9 @@ from elastream.spark.hosts.first_hosts import take_over
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.gateway import java_context
-from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.jvm.standby import standby_registry
 from elastream.spark.placement.allocation import InMemoryPlan
@@ -66,36 +66,23 @@ def join(
         ElastreamError: Wrong kind of master, or executors that do not fit the hosts.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
-    context = java_context(spark)
-    secret = secret_of(spark)
-    session = ExistingSession(
-        str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, allocator=client, allowed=allowed
-    )
+    master, memory, secret = str(spark.sparkContext.master), int(java_context(spark).executorMemory()), secret_of(spark)
+    session = ExistingSession(master, memory, slots, secret, allocator=client, allowed=allowed)
     return cloud.open(folder, session=session, alarms=alarms)
 
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """Leasing of hosts for a session's queries.
+    """Leasing of hosts for a session's queries."""
 
-    Attributes:
-        provider: Leases the hosts; None: Spark grants executors, or nothing does.
-        asks: True if Spark is asked for executors.
-        kinds: Host types to lease; the first stands for an executor that Spark grants.
-        existing: Host type, with price, of the session's own executors, by slots.
-        log: Log of the leases; its hosts that still exist are adopted.
-        alone: True if nobody else leases from the provider: its other hosts are released.
-        gives_back: Seconds for closing to release hosts of a provider that ends soon.
-        staying: Receives hosts that closing does not release: nothing else can do their work.
-    """
-
-    provider: Provider | None = None
-    asks: bool = False
-    kinds: Sequence[HostType] = ()
-    existing: Callable[[int], HostType] = unpriced
-    log: LeaseLog | None = None
-    alone: bool = False
-    gives_back: float = 0.0
+    provider: Provider | None = None  # leases the hosts; None: Spark grants executors, or nothing does
+    asks: bool = False  # True if Spark is asked for executors
+    kinds: Sequence[HostType] = ()  # host types to lease; the first stands for an executor that Spark grants
+    existing: Callable[[int], HostType] = unpriced  # host type, with price, of the session's own executors, by slots
+    log: LeaseLog | None = None  # log of the leases; its hosts that still exist are adopted
+    alone: bool = False  # True if nobody else leases from the provider: its other hosts are released
+    gives_back: float = 0.0  # seconds for closing to release hosts of a provider that ends soon
+    # Receives hosts that closing does not release: nothing else can do their work
     staying: list[str] = field(default_factory=list)
 
 
@@ -125,12 +112,8 @@ def attach(
     clock = RunClock()
     alarms = Alarms(clock.now)
     client = client or AllocationClient(spark, Executors(driver), pending_reason(spark))
-    if isinstance(provider, ExecutorProvider):
-        session = provider
-    else:
-        session = ExecutorProvider(
-            ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S), client, allowed=can.allowed
-        )
+    offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
+    session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
     # Only executors on leased hosts are warmed up: elsewhere this package may be missing.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
@@ -159,11 +142,11 @@ def attach(
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)
 
     def leave(plant: AttachedPlant) -> None:
-        restored = False
+        restored, running = False, plant.queries.live and not session_stopped(spark)
         try:
-            if leasing.gives_back and plant.queries.live and not session_stopped(spark):
+            if leasing.gives_back and running:
                 leasing.staying.extend(_give_back(plant, leasing.gives_back))
-            elif settings.restore == "original" and not observe_only and plant.queries.live and not session_stopped(spark):
+            elif settings.restore == "original" and not observe_only and running:
                 _restore(plant, original, RESTORE_TIMEOUT_S)
                 restored = True
         except Exception:

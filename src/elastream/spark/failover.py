@@ -16,8 +16,7 @@ from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import HostLedger
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Loss, Recovery, StageSuccessors
-from elastream.spark.placement.placing import Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Placing, Rings
 from elastream.spark.queries.query import Query
 
 log = logging.getLogger(__name__)
@@ -50,9 +49,7 @@ class FailoverPlan:
         standby: Callable[[], Mapping[TaskId, Sequence[str]]] = dict,
         replicas: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start acting on lost executors. Hosts with a replica (`standby`), most current first, come before ring
-        successors.
-        """
+        """Start acting on lost executors. Hosts with a replica (`standby`) come before ring successors."""
         self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing
         self._rings, self._replica_hosts, self._target_replicas = rings, standby, replicas
         self._names: dict[tuple[str, tuple[int, ...]], str] = {}
@@ -126,8 +123,7 @@ class FailoverPlan:
         before, by_location = self._successors, dict[tuple[TaskId, str], Sequence[str]]()
 
         def successors_of(task: TaskId) -> Sequence[str]:
-            at = where.get(task)
-            if at is None:
+            if (at := where.get(task)) is None:
                 return ()
             if (host := host_of.get(at.executor)) is None:
                 # Only its provider reports it gone: when Spark notices, these successors must still hold.
@@ -138,8 +134,7 @@ class FailoverPlan:
             by_location[task, at.executor] = successors
             return successors
 
-        stages = []
-        self._names = {}
+        self._names, stages = {}, []
         for query in self._live():
             if query.run_id is None:
                 continue

@@ -40,7 +40,7 @@ from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Rings
 from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler

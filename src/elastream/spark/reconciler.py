@@ -25,7 +25,7 @@ from elastream.spark.failover import FailoverPlan
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Rings
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
@@ -70,17 +70,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """The load in the newest observation.
+    """The load in the newest observation."""
 
-    Attributes:
-        weights: Busy cores by task; the heaviest waiting task moves first.
-        capacities: Cores of speed 1 by host.
-        critical: True if the service level is missed.
-    """
-
+    # Busy cores by task; the heaviest waiting task moves first
     weights: Mapping[TaskId, float] = field(default_factory=dict)
-    capacities: Mapping[str, float] = field(default_factory=dict)
-    critical: bool = False
+    capacities: Mapping[str, float] = field(default_factory=dict)  # cores of speed 1 by host
+    critical: bool = False  # True if the service level is missed
 
 
 class BatchBarrier:
@@ -121,15 +116,12 @@ class Reconciler:
         self._failover, self._standby, self._clock, self._alarms = failover, standby, clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
         self._load: Callable[[], ObservedLoad] = ObservedLoad
-        self._acts = False
         self._placing.benefit = self._load_of
         if standby is not None:
             self._placing.replica_hosts = partial(standby.replica_hosts, NEAR_BATCHES)
         self._ended: dict[str, int] = {}
-        self._barrier = BatchBarrier()
-        self._last_end = -RECENT_S
-        self._next_look = 0.0
-        self._faults = 0
+        self._barrier, self._acts = BatchBarrier(), False
+        self._last_end, self._next_look, self._faults = -RECENT_S, 0.0, 0
         self._closing, self._woken = threading.Event(), threading.Event()
         self._thread = AlarmedThread(alarms, "elastream-reconciler", self._run)
 
@@ -181,12 +173,10 @@ class Reconciler:
                 load[where] += self._load_of(task) or UNKNOWN_LOAD
         targets: dict[TaskId, str] = {}
         for task in leaving:
-            weight = self._load_of(task) or UNKNOWN_LOAD
-            owner = self._rings.owner(task)
+            weight, owner = self._load_of(task) or UNKNOWN_LOAD, self._rings.owner(task)
             emptiest = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
-            target = owner if owner is not None and owner in load else emptiest
+            targets[task] = target = owner if owner is not None and owner in load else emptiest
             load[target] += weight
-            targets[task] = target
         self._placing.move_all(targets, f"{self._hosts.describe(host)} is leaving")
         self.wake()
 

@@ -5,7 +5,7 @@ Replicas are on the ring successors of a partition's host, and on a host that it
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from py4j.protocol import Py4JError
@@ -17,8 +17,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.standby import NO_PLUGIN, StageReplicas, StandbyRegistry, StandbyReplica
 from elastream.spark.jvm.state_partitions import StatePartitions
-from elastream.spark.placement.placing import Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import Placing, Rings
 
 log = logging.getLogger(__name__)
 
@@ -106,23 +105,23 @@ class WarmStandby:
 
     def replica_hosts(self, max_lag: float = math.inf) -> Mapping[TaskId, Sequence[str]]:
         """Return the hosts with a replica of each task's state, lacking at most `max_lag` batches, most current first."""
-        host_of, replicas = self._hosts.host_of(), self._reports
-        by_task: dict[TaskId, list[tuple[float, str]]] = {}
-        for name, (_, stage) in self._stages.items():
-            for partition, by_executor in stage.lag(replicas).items():
-                ready = [(lag, host_of[at]) for at, lag in by_executor.items() if at in host_of and lag <= max_lag]
-                if ready:
-                    by_task[TaskId(name, partition)] = sorted(ready)
-        return {task: [host for _, host in each] for task, each in by_task.items()}
+        host_of, by_task = self._hosts.host_of(), dict[TaskId, Sequence[str]]()
+        for task, by_executor in self._lags():
+            ready = [(lag, host_of[at]) for at, lag in by_executor.items() if at in host_of and lag <= max_lag]
+            if ready:
+                by_task[task] = [host for _, host in sorted(ready)]
+        return by_task
 
     def lags(self) -> Mapping[TaskId, float]:
         """Return the committed batches that the most current replica of each task lacks."""
-        return {
-            TaskId(name, partition): min(measured)
-            for name, (_, stage) in self._stages.items()
-            for partition, by_executor in stage.lag(self._reports).items()
-            if (measured := [lag for lag in by_executor.values() if not math.isnan(lag)])
-        }
+        lags = {task: [lag for lag in each.values() if not math.isnan(lag)] for task, each in self._lags()}
+        return {task: min(measured) for task, measured in lags.items() if measured}
+
+    def _lags(self) -> Iterator[tuple[TaskId, Mapping[str, float]]]:
+        """Yield the missing batches of each task's replicas, by executor."""
+        for name, (_, stage) in self._stages.items():
+            for partition, by_executor in stage.lag(self._reports).items():
+                yield TaskId(name, partition), by_executor
 
     def memory(self) -> Mapping[str, float]:
         """Return the memory of replicas (MB), by host that keeps or could keep them."""
@@ -141,33 +140,25 @@ class WarmStandby:
             return Standby(why=NO_PLUGIN)
         row = {task: number for number, task in enumerate(tasks)}
         column = {host: number for number, host in enumerate(hosts)}
-        host_of, replicas = self._hosts.host_of(), self._reports
-        rows: list[tuple[int, int, float, float]] = []
+        host_of, rows = self._hosts.host_of(), list[tuple[int, int, float, float]]()
         for name, (_, stage) in self._stages.items():
-            sizes = stage.bytes(replicas)
-            for partition, by_executor in stage.lag(replicas).items():
+            sizes = stage.bytes(self._reports)
+            for partition, by_executor in stage.lag(self._reports).items():
                 for executor, lag in by_executor.items():
                     task, host = TaskId(name, partition), host_of.get(executor)
                     if task in row and host in column and not math.isnan(lag):
                         rows.append((row[task], column[host], lag, sizes[partition][executor] / 1e6))
-        rows.sort()
-        return Standby(
-            task=np.array([each[0] for each in rows], dtype=np.int64),
-            host=np.array([each[1] for each in rows], dtype=np.int64),
-            lag=np.array([each[2] for each in rows]),
-            megabytes=np.array([each[3] for each in rows]),
-            why=self._missing_reason(),
-        )
+        table = np.array(sorted(rows)).reshape(-1, 4)
+        task_rows, host_rows = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+        return Standby(task_rows, host_rows, lag=table[:, 2], megabytes=table[:, 3], why=self._missing_reason())
 
     def _missing_reason(self) -> str:
-        cold = [sentence for _, stage in self._stages.values() for sentence in stage.why]
-        if cold:
+        if cold := [sentence for _, stage in self._stages.values() for sentence in stage.why]:
             return "; ".join(cold)
         for executor, fault in self._faults.items():
             if fault:
                 return f"executor {executor} keeps no copies up to date: {fault}"
-        waiting = [each for each in self._reports if not each.ready]
-        if not waiting:
+        if not (waiting := [each for each in self._reports if not each.ready]):
             return ""
-        reasons = [each.why for each in waiting if each.why]
-        return f"{counted(len(waiting), 'copy', 'copies')} not there yet" + (f": {reasons[0]}" if reasons else "")
+        reason = next((f": {each.why}" for each in waiting if each.why), "")
+        return f"{counted(len(waiting), 'copy', 'copies')} not there yet{reason}"

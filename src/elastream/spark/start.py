@@ -33,9 +33,9 @@ from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
-from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import LOCAL_FILE_SETTINGS, holding, open_session, settings_for
 from elastream.spark.jvm.standby import standby_registry

@@ -5,10 +5,9 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
 from elastream.spark.jvm import arrow_schemas
-from elastream.spark.jvm.adapters import FURTHER_ARGUMENTS, SPELLINGS, for_release, further_arguments
 from elastream.spark.jvm.arrow_schemas import arrow_schema, in_zone
 from elastream.spark.jvm.driver_side import HERE
-from elastream.spark.jvm.releases import NEWEST, OLDEST
+from elastream.spark.jvm.releases import FURTHER_ARGUMENTS, NEWEST, OLDEST, SPELLINGS, for_release, further_arguments
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
 from elastream.spark.jvm.standby_jar import SOURCES
 
@@ -46,7 +45,7 @@ def test_a_constructor_takes_what_its_release_added(version, arguments):
 
 def test_each_further_argument_is_passed_somewhere():
     sources = "".join(each.read_text() for each in HERE.glob("*.py"))
-    assert all(f'further_arguments("{each.call}"' in sources for each in FURTHER_ARGUMENTS)
+    assert all(f'further_arguments("{call}"' in sources for _, call, _ in FURTHER_ARGUMENTS)
 
 
 TIME = TimestampType()

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.core.event import Reason, RunEvent
-from elastream.spark.jvm import cluster_events
-from elastream.spark.jvm.cluster_events import (
+from elastream.spark.jvm import cluster_manager
+from elastream.spark.jvm.cluster_manager import (
     MAX_MESSAGE_LENGTH,
     MAX_PENDING_EVENTS,
     ClusterEvents,
@@ -70,7 +70,7 @@ def test_a_silent_cluster_blocks_nobody_and_the_newest_events_stay():
 
 def test_an_event_that_waited_is_told_with_the_time_at_which_it_came(monkeypatch):
     sent, answers, now = [], threading.Event(), [100.0]
-    monkeypatch.setattr(cluster_events, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(cluster_manager, "time", SimpleNamespace(time=lambda: now[0]))
 
     def send(each, came):
         answers.wait()
@@ -91,7 +91,7 @@ def test_what_cannot_be_sent_is_one_warning(caplog):
         raise ValueError("may not")
 
     tell = ClusterEvents(send)
-    with caplog.at_level(logging.WARNING, cluster_events.__name__):
+    with caplog.at_level(logging.WARNING, cluster_manager.__name__):
         tell(event("a"))
         tell(event("b"))
         tell(event("over", Reason.RUN_ENDED))

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from elastream.clouds.provider import PendingReason
-from elastream.spark.jvm import pending_reason
+from elastream.spark.jvm import cluster_manager
+from elastream.spark.jvm.cluster_manager import SOURCES, CachedReason, parse_reason
 from elastream.spark.jvm.driver_side import HERE, DriverSide
-from elastream.spark.jvm.pending_reason import SOURCES, CachedReason, parse_reason
 from support.fake_clock import FakeClock
 from support.shared_session import shared_session
 from support.waiting import wait_until
@@ -76,7 +76,7 @@ def test_what_was_said_of_requests_of_long_ago_is_forgotten():
 
 def test_a_manager_that_cannot_be_read_is_a_warning_once_and_asked_again(caplog):
     asked = Asked(ValueError("no such method"), ValueError("no such method"), PendingReason("full"))
-    with caplog.at_level(logging.WARNING, pending_reason.__name__):
+    with caplog.at_level(logging.WARNING, cluster_manager.__name__):
         assert asked.after(0) == asked.after(2) == PendingReason()
         assert asked.after(2).reason == "full"
     assert [record.message for record in caplog.records] == [

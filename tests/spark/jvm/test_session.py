@@ -14,8 +14,7 @@ from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import STANDBY_SINCE
-from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
 from elastream.spark.jvm.session import (
     ONE_CORE_JVM,
     SMALL_JVM,

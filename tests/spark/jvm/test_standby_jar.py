@@ -15,8 +15,7 @@ from pyspark import __version__ as SPARK
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import standby_jar
-from elastream.spark.jvm.adapters import STANDBY_SINCE
-from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
 from elastream.spark.jvm.standby_jar import COMPILER, PLUGIN, copies_settings, jar
 
 CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))

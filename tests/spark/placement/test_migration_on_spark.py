@@ -20,16 +20,15 @@ from elastream.core.hosts import HostType
 from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import STANDBY_SINCE
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
-from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.standby import StageReplicas, StandbyRegistry
 from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
+from elastream_papers.nstorm.schemes import CYCLES, Cycles, Follower, Scheme
 from support.shared_session import end_shared_session
 from support.waiting import wait_until
 

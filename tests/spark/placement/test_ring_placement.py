@@ -7,8 +7,7 @@ import pytest
 from elastream.core.ring import Ring
 from elastream.core.task_id import TaskId
 from elastream.spark.placement.allocation import InMemoryPlan
-from elastream.spark.placement.placing import MigrationLimits, Placing
-from elastream.spark.placement.ring import Rings
+from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
 
 
 @dataclass

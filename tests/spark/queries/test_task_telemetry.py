@@ -16,7 +16,7 @@ from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.stateful import stateful_stages
+from elastream.spark.jvm.state_partitions import stateful_stages
 from elastream.spark.queries.query import StatefulTasks
 from elastream.spark.start import start_plant
 from elastream.spark.telemetry.traffic import MapOutputs

@@ -8,7 +8,7 @@ import pytest
 
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query, QueryAccess

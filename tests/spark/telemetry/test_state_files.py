@@ -8,8 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
-from elastream.spark.telemetry.state_files import StateFile, StateSizes, delta_over_full, folders_of, state_files
+from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
+from elastream.spark.telemetry.state_files import StateSizes, folders_of
+from elastream_papers.thesis.resilience.checkpoint_files import StateFile, delta_over_full, state_files
 
 
 def stage(root, partitions=2, stores=("default",)):

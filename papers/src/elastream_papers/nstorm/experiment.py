@@ -21,8 +21,8 @@ from elastream.core.migration import MigrationState
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.spark.placement.placing import MigrationLimits
-from elastream.spark.placement.schemes import Cycles, Scheme
 from elastream_papers.nstorm.rig import CommittedBatch, Rig, Used
+from elastream_papers.nstorm.schemes import Cycles, Scheme
 
 DRAWS = 20  # draws of which the most even one is chosen: the paper requires an even distribution
 SHORT = Cycles(0.3, 0.05)  # all ways read the plan as often: late reading costs no throughput

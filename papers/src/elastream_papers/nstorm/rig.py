@@ -22,12 +22,11 @@ from elastream.clouds.local.local import Local
 from elastream.core.hosts import HostType
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem, first_line
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, gateway_of
 from elastream.spark.jvm.executors import Executors
-from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.schemes import Follower, Scheme
+from elastream_papers.nstorm.schemes import Follower, Scheme
 
 HOSTS, PARTITIONS = 4, 16  # executors of one slot; state partitions
 SENTENCE, VOCABULARY = 8, 20_000  # words per record; size of the vocabulary

@@ -36,7 +36,7 @@ from elastream.spark.dataflow.sinks import (
     write_batch,
 )
 from elastream.spark.dataflow.stamps import with_stamps
-from elastream.spark.jvm.gateway import jvm_of
+from elastream.spark.jvm.driver_side import jvm_of
 from elastream.spark.worker.composition import BatchComposition, latest_batch
 from elastream.spark.worker.exits import EXIT
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.errors import InputError
-from elastream.spark.jvm.gateway import Java, jvm_of
+from elastream.spark.jvm.driver_side import Java, jvm_of
 
 SCALA = "2.13"
 # Prefix of options for the Kafka client itself.

@@ -52,8 +52,8 @@ class HostActions:
             return Outcome(action, Status.REFUSED, f"there is no host type {action.type!r}")
         kind = self.types[action.type]
         if action.region not in (kind.region, ANY_REGION):
-            elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
-            return Outcome(action, Status.REFUSED, elsewhere)
+            why = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
+            return Outcome(action, Status.REFUSED, why)
         if len(self.hosts.active) >= self.limit:
             return Outcome(action, Status.REFUSED, f"at most {counted(self.limit, 'host')} may be leased")
         self.hosts.lease(host, kind)
@@ -87,8 +87,7 @@ class HostActions:
 
     def release(self, action: ReleaseHost) -> Outcome:
         """End the lease once the host's tasks are elsewhere."""
-        host = action.host
-        state = self.hosts.state(host)
+        host, state = action.host, self.hosts.state(action.host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
         if state is HostState.REQUESTED:

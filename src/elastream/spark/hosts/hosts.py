@@ -45,6 +45,8 @@ ENDED_LEASES = 250
 
 @dataclass
 class HostRecord:
+    """Progress of one host, beside its lease."""
+
     provider: Provider
     status: HostStatus | None = None
     executor: Executor | None = None
@@ -65,15 +67,11 @@ class HostLedger:
     """All hosts: leases, executors, utilisation. `past` sums up the oldest ended leases."""
 
     def __init__(
-        self,
-        provider: Provider,
-        clock: Callable[[], float],
-        log: LeaseLog | None = None,
-        alarms: Alarms | None = None,
+        self, provider: Provider, clock: Callable[[], float], log: LeaseLog | None = None, alarms: Alarms | None = None
     ) -> None:
         """Create an empty ledger. `log` receives each lease before its host is requested, and its end."""
         self.provider, self._clock = provider, clock
-        self._log, self._alarms = log, alarms
+        self._log, self._alarms = log, alarms or Alarms(clock)
         self._unwritten: list[Lease] = []
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
@@ -120,8 +118,7 @@ class HostLedger:
     def state(self, host: str) -> HostState | None:
         """Return the lifecycle state of a host; None if there is no such host."""
         with self._lock:
-            lease = self._leases.get(host)
-            return None if lease is None else lease.state
+            return lease.state if (lease := self._leases.get(host)) is not None else None
 
     def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
         """Return a refusal of `action` unless `host` is in one of `states`."""
@@ -142,8 +139,7 @@ class HostLedger:
 
     def cost(self, now: float) -> float:
         """Return the money owed by `now`."""
-        owed = self.provider.owed()
-        if owed is not None:
+        if (owed := self.provider.owed()) is not None:
             return owed
         with self._lock:
             if self._ended_cost is None:
@@ -198,7 +194,8 @@ class HostLedger:
     def _enter(self, leases: Mapping[str, Lease]) -> None:
         self._leases |= leases
         self._active |= {name: None for name, lease in leases.items() if lease.active}
-        self._next_number = max(self._next_number, *(1 + _number(name) for name in leases), 1)
+        numbers = (1 + int(name[1:]) for name in leases if re.fullmatch(r"h\d+", name))
+        self._next_number = max(self._next_number, *numbers, 1)
         if not all(lease.active for lease in leases.values()):
             self._ended_cost = None
 
@@ -225,10 +222,9 @@ class HostLedger:
             del self._records[name]
         if self._log is not None:
             retained = [replace(lease, note=self._records[name].reason) for name, lease in self._leases.items()]
+            leased = [lease for lease in retained if self._is_leased(lease.host) or not lease.active]
             with contextlib.suppress(EnvironmentProblem):  # on a full disk the file stays as it is
-                self._log.forget(
-                    self.past, [lease for lease in retained if self._is_leased(lease.host) or not lease.active]
-                )
+                self._log.forget(self.past, leased)
 
     def _write_ends(self) -> None:
         """Write the ends of leases; failed ones stay for the next time, under an alarm."""
@@ -237,17 +233,9 @@ class HostLedger:
                 lease = self._unwritten[0]
                 self._log.ended(lease, self._records[lease.host].reason)
                 self._unwritten.pop(0)
+            self._alarms.clear("leases")
         except EnvironmentProblem as error:
-            if self._alarms is not None:
-                self._alarms.sound("leases", f"{error}: the end of {len(self._unwritten)} leases is not on disk", error)
-        else:
-            if self._alarms is not None:
-                self._alarms.clear("leases")
-
-
-def _number(name: str) -> int:
-    """Return 12 for a host named `h12`; 0 for other names."""
-    return int(name[1:]) if re.fullmatch(r"h\d+", name) else 0
+            self._alarms.sound("leases", f"{error}: the end of {len(self._unwritten)} leases is not on disk", error)
 
 
 # Three times the type's start time, if that is longer; a cold laptop needs about 15 s.
@@ -298,16 +286,12 @@ class Hosts(HostLedger):
         """
         super().__init__(provider, clock, log, alarms)
         self._executors, self._session, self._existing = executors, session, existing
-        self._fence, self._warm = fence, warm
-        self._sole_user = alone
+        self._fence, self._warm, self._sole_user = fence, warm, alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
         self._host_executors: set[str] = set()  # all executors that ever belonged to a host
         self._staying: set[str] = set()
-        self._critical = False
-        self.taken_over = EarlierLeases()
-        self._reported = RunState()
-        self._last_start = 0.0
-        self._closed = False
+        self.taken_over, self._reported = EarlierLeases(), RunState()
+        self._critical, self._closed, self._last_start = False, False, 0.0
 
     @property
     def only_leased(self) -> bool:
@@ -379,14 +363,10 @@ class Hosts(HostLedger):
     @property
     def recalled(self) -> tuple[str, ...]:
         """Return hosts that their owner wants back, and that are neither leaving nor kept."""
-        staying = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
         with self._lock:
-            return tuple(
-                name
-                for name, lease in self.active.items()
-                if (status := self._records[name].status) is not None and status.recalled
-                if lease.state in staying and name not in self._staying
-            )
+            staying = [name for name, each in self.active.items() if each.state is not HostState.RELEASING]
+            statuses = ((name, self._records[name].status) for name in staying if name not in self._staying)
+            return tuple(name for name, status in statuses if status is not None and status.recalled)
 
     def critical(self, now: bool) -> None:
         """Note for the provider whether the service level is missed."""
@@ -448,7 +428,9 @@ class Hosts(HostLedger):
                             what = "its executor was not warm" if registered else "no executor registered"
                             self._lose(name, f"{what} within {limit:.0f} s")
                     case HostState.RUNNING | HostState.DRAINING:
-                        self._settle(record, batch)
+                        if record.settles_after is None:
+                            record.settles_after = batch + SETTLING_BATCHES
+                        record.settled = record.settled or batch > record.settles_after
                     case HostState.RELEASING:
                         self._give_back(name, record, batch, idle, holds)
             self._release_ended()
@@ -464,12 +446,11 @@ class Hosts(HostLedger):
         before, status = record.status, self._listed[record.provider].get(name)
         record.status = status
         if status is None or status.phase is Phase.GONE:
-            reason = "its provider does not know it" if status is None else status.reason
             record.executor = None
             if self._leases[name].state is HostState.RELEASING:
                 self._to(name, HostState.RELEASED)
             else:
-                self._lose(name, reason)
+                self._lose(name, "its provider does not know it" if status is None else status.reason)
             return
         if status.reason and (before is None or before.reason != status.reason):
             log.info("host %s is %s: %s", name, "recalled" if status.recalled else status.phase, status.reason)
@@ -535,11 +516,6 @@ class Hosts(HostLedger):
 
     # -- under the lock: acting ----------------------------------------------------------------------------------------
 
-    def _settle(self, record: HostRecord, batch: int) -> None:
-        if record.settles_after is None:
-            record.settles_after = batch + SETTLING_BATCHES
-        record.settled = record.settled or batch > record.settles_after
-
     def _give_back(self, name: str, record: HostRecord, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         executor = record.executor
         timed_out = self._clock() - record.waiting_since > (IDLE_TIMEOUT_S if idle else GRACE_TIMEOUT_S)
@@ -552,8 +528,7 @@ class Hosts(HostLedger):
 
     def _release_ended(self) -> None:
         for provider, listed in self._listed.items():
-            ended = [name for name in listed if name in self._leases and name not in self._active]
-            if ended:
+            if ended := [name for name in listed if name in self._leases and name not in self._active]:
                 provider.release(ended)
 
     def _release_orphans(self) -> None:
@@ -572,10 +547,9 @@ class Hosts(HostLedger):
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
-        ready = {name for name, lease in self.active.items() if lease.state in works and self._is_leased(name)}
-        settled = {name for name in ready if self._records[name].settled}
-        holding = {name for name in ready if holds(name)}
-        state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._staying), self._critical)
+        ready = frozenset(name for name, lease in self.active.items() if lease.state in works and self._is_leased(name))
+        settled = frozenset(name for name in ready if self._records[name].settled)
+        state = RunState(ready, settled, frozenset(filter(holds, ready)), frozenset(self._staying), self._critical)
         if state != self._reported:
             self.provider.report(state)
             self._reported = state

@@ -16,9 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.errors import first_line
-from elastream.spark.jvm.driver_side import DriverSide, runs_python
+from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, java_session, runs_python
 from elastream.spark.jvm.executors import Executor
-from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,16 +26,12 @@ log = logging.getLogger(__name__)
 
 # If a long batch takes the executor's slots, that batch warms it up.
 HOLD_TIMEOUT_S, HOLD_PAUSE_S = 30.0, 0.2
-
 # Local property of a warm-up job: the executor's id.
 WARMED_EXECUTOR = "elastream.warms"
-
 # Enough to run the generated code of every stage once, too few to take time.
 ROWS_PER_TASK = 400
-
 # Each task behind the shuffle writes a file, the first one slowly. One a state partition would be many.
 SHUFFLE_TASKS_PER_SLOT = 2
-
 # Unpacks and loads the native library, once a process: seconds on a small host.
 LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 

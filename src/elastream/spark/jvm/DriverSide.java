@@ -210,8 +210,3 @@ public static String batches(Object execution, long after) {
     out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\t').append(planned);
     return out.append('\n').toString();
 }
-
-/** Return a text as one field of a line. */
-private static String line(String text) {
-    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
-}

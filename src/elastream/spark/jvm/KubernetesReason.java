@@ -115,7 +115,3 @@ private static String refused(io.fabric8.kubernetes.client.KubernetesClientExcep
     boolean never = !full && (error.getCode() == 401 || error.getCode() == 403 || error.getCode() == 404);
     return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(message) + "\n";
 }
-
-private static String line(String text) {
-    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
-}

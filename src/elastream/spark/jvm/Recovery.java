@@ -90,16 +90,10 @@ private void readdress(String lost) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
             String[] stage = stageOf(tasks);
             if (stage == null || tasks.isZombie()) continue;
-            boolean changed = false;
             for (int index = 0; index < tasks.tasks().length; index++) {
-                int field = tasks.tasks()[index].partitionId() + 3;
-                if (isWaiting(tasks, index) || field >= stage.length || hostAmong(tasks, index, lost) == null) continue;
-                String target = successor(stage[field], living);
-                if (target == null) continue;
-                prefer(tasks.tasks()[index], target);
-                changed = true;
+                if (isWaiting(tasks, index) || hostAmong(tasks, index, lost) == null) continue;
+                prefer(tasks, index, stage, living);
             }
-            if (changed) mark(tasks.taskSet(), stage[0]);
         }
     } catch (Throwable thrown) { // they run anywhere, as in plain Spark
         readdressFault = "places of running tasks: " + thrown;
@@ -120,13 +114,9 @@ private void moveSubmitted() {
         for (int i = 0; i < waiters.size(); i++) {
             Waiting each = (Waiting) waiters.get(i);
             String[] stage = stageOf(each.tasks);
-            int field = each.task().partitionId() + 3;
-            if (stage == null || field >= stage.length) continue;
-            String target = successor(stage[field], living);
-            if (target == null) continue;
-            prefer(each.task(), target);
-            mark(each.tasks.taskSet(), stage[0]);
-            each.file(scheduler(), java.util.Collections.singletonList(each.task().preferredLocations().head()));
+            if (stage == null || !prefer(each.tasks, each.index, stage, living)) continue;
+            each.file(scheduler(), java.util.Collections.singletonList(
+                each.tasks.tasks()[each.index].preferredLocations().head()));
             movedSubmitted++;
         }
     } catch (Throwable thrown) { // they run anywhere, as in plain Spark
@@ -170,10 +160,16 @@ private static void set(Object on, String field, Object value) throws Exception 
     member.set(on, value);
 }
 
-/** Let `task` wait for `executor` when it is requeued. */
-private void prefer(org.apache.spark.scheduler.Task task, String executor) throws Exception {
-    Object place = new org.apache.spark.scheduler.ExecutorCacheTaskLocation(hostOf(executor), executor);
-    set(task, "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
+/** Let a task wait for the first living successor of its state partition when it is requeued; return false without one. */
+private boolean prefer(org.apache.spark.scheduler.TaskSetManager tasks, int index, String[] stage, java.util.Map living)
+        throws Exception {
+    int field = tasks.tasks()[index].partitionId() + 3;
+    String target = field < stage.length ? successor(stage[field], living) : null;
+    if (target == null) return false;
+    Object place = new org.apache.spark.scheduler.ExecutorCacheTaskLocation(hostOf(target), target);
+    set(tasks.tasks()[index], "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
+    mark(tasks.taskSet(), stage[0]);
+    return true;
 }
 
 /**
@@ -204,18 +200,19 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
     long began = System.nanoTime();
     StringBuilder moved = new StringBuilder();
     int tasks = 0;
-    String fault = readdressFault;
+    String fault = readdressFault, then = fault.length() == 0 ? "" : "; ";
     readdressFault = "";
     try {
         tasks = movedSubmitted();
         repoint(removed.executorId(), moved);
     } catch (Throwable thrown) {
-        fault = fault + (fault.length() == 0 ? "" : "; ") + "state partitions: " + thrown;
+        fault += then + "state partitions: " + thrown;
+        then = "; ";
     }
     try {
         tasks += moveWaiting(removed.executorId());
     } catch (Throwable thrown) {
-        fault = fault + (fault.length() == 0 ? "" : "; ") + "waiting tasks: " + thrown;
+        fault += then + "waiting tasks: " + thrown;
     }
     lost.add(removed.executorId());
     recentUntil = System.nanoTime() + RECENT_NS;
@@ -364,15 +361,11 @@ private int moveWaiting(String lost) {
     java.util.List waiters = waiting(java.util.Collections.singletonList(lost));
     if (waiters.isEmpty()) return 0;
     java.util.List places = new java.util.ArrayList();
-    for (int i = 0; i < waiters.size(); i++) {
-        Waiting each = (Waiting) waiters.get(i);
-        places.add(places(each.tasks, each.index, lost));
-    }
+    for (int i = 0; i < waiters.size(); i++) places.add(places((Waiting) waiters.get(i)));
     int filed = 0;
     synchronized (scheduler) {
-        for (int i = 0; i < waiters.size(); i++) {
+        for (int i = 0; i < waiters.size(); i++)
             if (((Waiting) waiters.get(i)).file(scheduler, (java.util.List) places.get(i))) filed++;
-        }
     }
     context.schedulerBackend().reviveOffers();
     return filed;
@@ -390,10 +383,6 @@ private static final class Waiting {
         this.index = index;
         this.lost = lost;
         this.host = host;
-    }
-
-    org.apache.spark.scheduler.Task task() {
-        return tasks.tasks()[index];
     }
 
     /** Let it wait for one of `places`, or for none. Needs the scheduler's lock; returns true if it still waited. */
@@ -418,14 +407,8 @@ private static final class Waiting {
     }
 
     private static void add(scala.collection.mutable.HashMap book, String place, Object index) {
-        scala.Option there = book.get(place);
-        if (there.isDefined()) {
-            ((scala.collection.mutable.Growable) there.get()).addOne(index);
-        } else {
-            scala.collection.mutable.ArrayBuffer tasks = new scala.collection.mutable.ArrayBuffer();
-            ((scala.collection.mutable.Growable) tasks).addOne(index);
-            book.put(place, tasks);
-        }
+        if (!book.contains(place)) book.put(place, new scala.collection.mutable.ArrayBuffer());
+        ((scala.collection.mutable.Growable) book.get(place).get()).addOne(index);
     }
 }
 
@@ -470,17 +453,17 @@ private static String hostAmong(org.apache.spark.scheduler.TaskSetManager tasks,
 }
 
 /** Living places where a task would go if its stage were submitted now; empty if unknown. */
-private java.util.List places(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost) {
+private java.util.List places(Waiting waiter) {
     java.util.List places = new java.util.ArrayList();
     org.apache.spark.scheduler.DAGScheduler stages = context.dagScheduler();
-    scala.Option stage = stages.stageIdToStage().get(Integer.valueOf(tasks.stageId()));
+    scala.Option stage = stages.stageIdToStage().get(Integer.valueOf(waiter.tasks.stageId()));
     if (stage.isEmpty()) return places;
     scala.collection.immutable.Seq all = stages.getPreferredLocs(
-        ((org.apache.spark.scheduler.Stage) stage.get()).rdd(), tasks.tasks()[index].partitionId());
+        ((org.apache.spark.scheduler.Stage) stage.get()).rdd(), waiter.tasks.tasks()[waiter.index].partitionId());
     for (int i = 0; i < all.size(); i++) {
         if (!(all.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
         String executor = ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) all.apply(i)).executorId();
-        if (lives(executor, lost)) places.add(all.apply(i));
+        if (lives(executor, waiter.lost)) places.add(all.apply(i));
     }
     return places;
 }
@@ -531,9 +514,4 @@ private static org.apache.spark.sql.execution.streaming.state.StateStoreProvider
         new org.apache.spark.sql.execution.streaming.state.StateStoreId(
             stage[1], Long.parseLong(operator.substring(0, operator.indexOf(':'))), partition, stores(operator)[store]),
         java.util.UUID.fromString(stage[0]));
-}
-
-/** Return a text as one field of a line. */
-private static String line(String text) {
-    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
 }

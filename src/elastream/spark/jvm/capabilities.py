@@ -8,8 +8,7 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.gateway import java_context, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_context, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration
@@ -22,25 +21,15 @@ NEEDS_CLASSIC_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Available capabilities, with a sentence in `lacking` for each missing one.
+    """Available capabilities, with a sentence in `lacking` for each missing one."""
 
-    Attributes:
-        driver: Needed to observe or do anything.
-        task_loads: Needed to move partitions.
-        recovery: Fails partitions of a lost executor over; None: Spark does.
-        asks: True if executors can be requested and released.
-        leases: True if the provider can be used.
-        slots: Concurrent tasks of an executor, 0 if unknown.
-        allowed: Executors that Spark may have now.
-    """
-
-    driver: DriverSide | None
-    task_loads: TaskLoads | None = None
-    recovery: Recovery | None = None
-    asks: bool = False
-    leases: bool = False
-    slots: int = 0
-    allowed: int = UNLIMITED
+    driver: DriverSide | None  # needed to observe or do anything
+    task_loads: TaskLoads | None = None  # needed to move partitions
+    recovery: Recovery | None = None  # fails partitions of a lost executor over; None: Spark does
+    asks: bool = False  # True if executors can be requested and released
+    leases: bool = False  # True if the provider can be used
+    slots: int = 0  # concurrent tasks of an executor, 0 if unknown
+    allowed: int = UNLIMITED  # executors that Spark may have now
     lacking: tuple[str, ...] = ()
 
 

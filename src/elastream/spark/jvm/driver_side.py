@@ -1,20 +1,69 @@
-"""Batched reads from the driver's JVM: one call instead of thousands, each a third of a millisecond on both sides."""
+"""Access to the driver's JVM: its objects, and batched reads: one call instead of thousands, each a third of a millisecond.
 
+py4j resolves members by name at run time.
+"""
+
+import re
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import for_release
-from elastream.spark.jvm.gateway import Java, java_context, java_queries, java_session, jvm_of, why_in_java
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.spark.jvm.releases import for_release
 
 # Folder of the Java sources.
 HERE = Path(__file__).parent
 # While a batch is planned, its plan is unknown.
 PLAN_ATTEMPTS, PLAN_RETRY_S = 10, 0.1
+
+
+# An object, a class or a package of the JVM.
+Java: TypeAlias = Any
+
+
+def jvm_of(spark: SparkSession) -> Java:
+    """Return the JVM's packages and classes."""
+    return spark._jvm
+
+
+def gateway_of(spark: SparkSession) -> Java:
+    """Return py4j's gateway, for arrays, callbacks and connections."""
+    return spark.sparkContext._gateway
+
+
+def java_session(spark: SparkSession) -> Java:
+    """Return the JVM's SparkSession."""
+    return spark._jsparkSession
+
+
+def java_context(spark: SparkSession) -> Java:
+    """Return the JVM's SparkContext (the Scala object, not JavaSparkContext)."""
+    return spark.sparkContext._jsc.sc()
+
+
+def java_queries(spark: SparkSession) -> Java:
+    """Return the JVM's running streaming queries of all sessions of the application, by id; they share its executors."""
+    return java_session(spark).sharedState().activeStreamingQueries()
+
+
+def why_in_java(error: BaseException) -> str:
+    """Return the message of a JVM exception in one line, without what py4j and Kubernetes' client add."""
+    match = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    if match is None:
+        return first_line(error)
+    message = re.search(r"Message: (.+?)\.? Received status: ", match[1])
+    return message[1] if message else match[1]
+
+
+# Of all sources: return a text as one field of a line.
+LINE = """
+private static String line(String text) {
+    return text == null ? "" : text.replace('\\t', ' ').replace('\\n', ' ');
+}
+"""
 
 
 class DriverSide:
@@ -30,7 +79,7 @@ class DriverSide:
             compiler.setParentClassLoader(loader)
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
-            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)))
+            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + LINE)
             # An object, because py4j finds classes by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:

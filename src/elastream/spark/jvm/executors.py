@@ -7,27 +7,20 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import PendingReason
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
-from elastream.spark.jvm.pending_reason import release_leftovers
+from elastream.spark.jvm.cluster_manager import release_leftovers
+from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, jvm_of
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """A registered executor.
-
-    Attributes:
-        busy: Seconds of its ended tasks.
-        leaving: True if it gets no new tasks.
-        active: Number of running tasks.
-    """
+    """A registered executor."""
 
     id: str
     host: str
     slots: int
-    busy: float = 0.0
-    leaving: bool = False
-    active: int = 0
+    busy: float = 0.0  # seconds of its ended tasks
+    leaving: bool = False  # True if it gets no new tasks
+    active: int = 0  # number of running tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +46,10 @@ class Executors:
             EnvironmentProblem: The session has been stopped.
         """
         executors = {}
-        for executor, host_port, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
+        for id, at, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
             if int(slots) > 0:  # 0: the driver, if it has executors
-                address = host_port.rsplit(":", 1)[0]
-                executors[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
+                address = at.rsplit(":", 1)[0]
+                executors[id] = Executor(id, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
         if executors.keys() < self.newest.keys() and self._driver.context.isStopped():
             raise EnvironmentProblem("the session has been stopped")  # and with it all executors: none of them is lost
         self.newest = executors
@@ -135,8 +128,7 @@ class AllocationClient:
         """
         gateway = gateway_of(self._spark)
         jvm = gateway.jvm
-        no_host = jvm.scala.Option.empty()
-        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", no_host)
+        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", jvm.scala.Option.empty())
         pairs = gateway.new_array(jvm.scala.Tuple2, 1)
         pairs[0] = jvm.scala.Tuple2(executor, info)
         java_context(self._spark).schedulerBackend().decommissionExecutors(pairs, False, True)

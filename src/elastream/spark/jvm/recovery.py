@@ -11,9 +11,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem, first_line
-from elastream.spark.jvm.driver_side import HERE, DriverSide
-from elastream.spark.jvm.gateway import java_session
-from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_session
+from elastream.spark.jvm.state_partitions import StatefulStage
 
 
 class StageSuccessors(NamedTuple):
@@ -25,23 +24,15 @@ class StageSuccessors(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A lost executor, or a stage submitted meanwhile that still waits for it.
-
-    Attributes:
-        at: Time of Spark's event (epoch seconds).
-        took: Duration of the failover (seconds).
-        waiting: Tasks that would have waited for the lost executor.
-        fault: Reason of a failure, if any.
-        moved: New executor by (run, operator ids, partition).
-    """
+    """A lost executor, or a stage submitted meanwhile that still waits for it."""
 
     executor: str
-    at: float
+    at: float  # time of Spark's event (epoch seconds)
     reason: str
-    took: float
-    waiting: int
-    fault: str
-    moved: Mapping[tuple[str, tuple[int, ...], int], str]
+    took: float  # duration of the failover (seconds)
+    waiting: int  # tasks that would have waited for the lost executor
+    fault: str  # reason of a failure, if any
+    moved: Mapping[tuple[str, tuple[int, ...], int], str]  # new executor by (run, operator ids, partition)
 
 
 class Recovery(DriverSide):

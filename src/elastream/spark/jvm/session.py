@@ -23,8 +23,8 @@ from elastream.clouds.local.authentication import POOL_TOKEN
 from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA_VARIABLE, linked_home, scala_version, spark_home
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.settings import StateStore
-from elastream.spark.jvm.adapters import for_release
-from elastream.spark.jvm.gateway import jvm_of, why_in_java
+from elastream.spark.jvm.driver_side import jvm_of, why_in_java
+from elastream.spark.jvm.releases import for_release
 
 STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
     {

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import Java, jvm_of
 from elastream.spark.jvm.executors import Location
-from elastream.spark.jvm.gateway import Java, jvm_of
 from elastream.spark.jvm.state_partitions import StatePartitions
 
 log = logging.getLogger(__name__)
@@ -29,27 +29,17 @@ UNSUPPORTED_STORE = (
 
 @dataclass(frozen=True, slots=True)
 class StandbyReplica:
-    """A standby replica of one store of one state partition, as its executor reports.
-
-    Attributes:
-        operator: Run, operator number and store, joined by slashes.
-        state: Life cycle state, see `copies/Replica.java`.
-        version: Committed batches that it holds; -1 for none.
-        committed: Committed batches that its executor knows of.
-        memory: Bytes.
-        disk: Bytes.
-        why: Reason for its absence.
-    """
+    """A standby replica of one store of one state partition, as its executor reports."""
 
     executor: str
-    operator: str
+    operator: str  # run, operator number and store, joined by slashes
     partition: int
-    state: str
-    version: int
-    committed: int
-    memory: int
-    disk: int
-    why: str
+    state: str  # life cycle state, see `copies/Replica.java`
+    version: int  # committed batches that it holds; -1 for none
+    committed: int  # committed batches that its executor knows of
+    memory: int  # bytes
+    disk: int  # bytes
+    why: str  # reason for its absence
 
     @property
     def ready(self) -> bool:
@@ -181,11 +171,8 @@ class StageReplicas:
         return [each for each in reported if each.operator in self._names]
 
     def _learn(self) -> None:
-        stores = self._states.stores()
-        if stores is None:
-            return
-        names, why = [], []
-        for operator, rdd in stores.items():
+        names, why = list[str](), list[str]()
+        for operator, rdd in (self._states.stores() or {}).items():
             if rdd is None:
                 why.append(UNSUPPORTED_STORE.format(id=operator.id, kind=operator.kind))
                 continue

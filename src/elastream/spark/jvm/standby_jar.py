@@ -12,13 +12,13 @@ import subprocess
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import DEVNULL
 
 from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.adapters import SPELLINGS, STANDBY_SINCE, for_release
-from elastream.spark.jvm.releases import release_of
+from elastream.spark.jvm.releases import SPELLINGS, STANDBY_SINCE, for_release, release_of
 
 PLUGIN = "elastream.copies.CopiesPlugin"
 SOURCES = Path(__file__).parent / "copies"
@@ -69,7 +69,7 @@ def _key() -> str:
 
 
 def _compile(target: Path) -> None:
-    jars = spark_home() / "jars"
+    jars, limit = spark_home() / "jars", COMPILE_TIMEOUT_S
     path = ":".join(map(str, sorted(jars.glob("*.jar"))))
     spelled = target.with_name("sources")
     spelled.mkdir()
@@ -79,18 +79,10 @@ def _compile(target: Path) -> None:
     target.mkdir()
     command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", COMPILER]
     try:
-        done = subprocess.run(
-            [*command, "-d", str(target), "-classpath", path, *map(str, sources)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMPILE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
+        command += ["-d", str(target), "-classpath", path, *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit, stdin=DEVNULL)
     except subprocess.TimeoutExpired:
-        raise EnvironmentProblem(
-            f"no copies of state are kept: compiling took more than {COMPILE_TIMEOUT_S:.0f} s"
-        ) from None
+        raise EnvironmentProblem(f"no copies of state are kept: compiling took more than {limit:.0f} s") from None
     if done.returncode or not any(target.rglob("*.class")):
         output = (done.stderr + done.stdout).strip().splitlines() or ["it says nothing"]
         raise EnvironmentProblem(f"no copies of state are kept: with this Spark their classes do not compile: {output[-1]}")

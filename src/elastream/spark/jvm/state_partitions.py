@@ -1,4 +1,6 @@
-"""Moves of state partitions of a running query between executors, and loading their state ahead.
+"""State partitions of a running query: its stateful operators, moves between executors, and loading state ahead.
+
+Operators without a shuffle between them run in one task and move together: one `StatefulStage`, one operator to policies.
 
 Spark's state store coordinator has, per partition, the executor that loaded it last, and schedules the task there.
 Reporting another executor between batches makes the next batch run there, with state loaded from the checkpoint: nothing is
@@ -7,10 +9,13 @@ copied or lost. A running batch may overwrite the report, so move right after a 
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from py4j.protocol import Py4JError
@@ -18,30 +23,94 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.adapters import further_arguments
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.executors import Location
-from elastream.spark.jvm.gateway import Java, java_queries, java_session, jvm_of
-from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
+from elastream.spark.jvm.releases import further_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulOperator:
+    """One stateful operator."""
+
+    id: int  # its number in Spark's plan and checkpoint
+    kind: str = ""  # such as `"StateStoreSave"`
+    stores: tuple[str, ...] = ("default",)  # `("default",)` for most, four for a stream-stream join
+    rank: int = 0  # position among the query's stateful operators by age of plan nodes
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulStage:
+    """Stateful operators that share a task per partition. `name` is unique in its query; `root` is the state's folder."""
+
+    name: str
+    partitions: int
+    root: str
+    operators: tuple[StatefulOperator, ...]
+
+
+def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage, ...] | None:
+    """Return the stateful stages of the query of `execution` (Spark's StreamExecution), upstream first.
+
+    None if no batch has a plan yet.
+    """
+    answer = driver.ask("stateful", driver.context, execution)
+    if not answer:
+        return None
+    rows = answer[1:]
+    ages = sorted(int(row[3]) for row in rows)
+    stages = []
+    for _, members in groupby(sorted(rows, key=lambda row: (int(row[0]), int(row[1]))), key=itemgetter(0)):
+        group = list(members)
+        operators = tuple(
+            StatefulOperator(int(each[1]), each[4], tuple(each[6].split(",")), ages.index(int(each[3]))) for each in group
+        )
+        name = "+".join(f"{_word(operator.kind)}{operator.id}" for operator in operators)
+        stages.append(StatefulStage(name, int(group[0][2]), group[0][5], operators))
+    return tuple(stages[::-1])
+
+
+def ranked_kinds(stages: Sequence[StatefulStage]) -> str:
+    """Return the kinds of all stateful operators of a query by rank, as `TaskLoads.java` takes them."""
+    return ",".join(each.kind for each in sorted((o for s in stages for o in s.operators), key=lambda o: o.rank))
+
+
+def _word(kind: str) -> str:
+    words = {
+        "StateStoreSave": "aggregate",
+        "StreamingSymmetricHashJoin": "join",
+        "StreamingDeduplicate": "deduplicate",
+        "SessionWindowStateStoreSave": "session",
+        "FlatMapGroupsInPandasWithState": "apply-in-pandas-with-state",
+        "TransformWithStateInPySpark": "transform-with-state",
+    }
+    return words.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
+
 
 log = logging.getLogger(__name__)
 
 # A batch planned between two checks uses the wrong location.
 LOCATION_CHECK_S = 0.01
 
-FIRST_OPERATOR = StatefulOperator(0)
-
 # An ended batch's plan shows how its operators open their state.
 BATCH_END_TIMEOUT_S = 60.0
-
 
 # Operators with one store, opened in a StateStoreRDD. A stream-stream join has four stores, with names that this RDD cannot
 # have; the next batch loads its state.
 OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})
 
-
 # Local property of a job that loads state ahead: the run whose state it opens. A standby replica serves it.
 OPENED_RUN = "elastream.opens"
+
+
+# Fields of a StateStoreRDD with the parameters of its store.
+STORE_FIELDS = (
+    "keySchema",
+    "valueSchema",
+    "keyStateEncoderSpec",
+    "useColumnFamilies",
+    "useMultipleValuesPerKey",
+    "uniqueId",
+)
 
 
 @dataclass(frozen=True)
@@ -58,33 +127,24 @@ class StateOpener:
 
         A task whose executor stays busy runs, and reports, elsewhere. Raises Py4JError if a task failed.
         """
-        jvm = jvm_of(self.spark)
         context = self.spark.sparkContext
         gateway: Java = context._gateway
+        jvm = gateway.jvm
         # A task opens the state partition of its number: a row for each, although few run.
         rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
         for partition, at in places.items():
             rows.set(partition, _row(jvm, f"executor_{at.address}_{at.executor}"))
         anything = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
         state = self.state
+        where = state.checkpointLocation(), state.queryRunId(), state.operatorId()
         # Spark's operators use this method, which makes tasks forget their store. A store left in a thread would be used
         # by the next task there that opens none for reading.
         operations = _module(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
         opening = operations.StateStoreOps(
             context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), anything), anything
         ).mapPartitionsWithReadStateStore(
-            state.copy(
-                state.checkpointLocation(),
-                state.queryRunId(),
-                state.operatorId(),
-                version,
-                state.numPartitions(),
-                state.stateSchemaMetadata(),
-                jvm.scala.Option.empty(),
-            ),
-            self.store["keySchema"],
-            self.store["valueSchema"],
-            self.store["keyStateEncoderSpec"],
+            state.copy(*where, version, state.numPartitions(), state.stateSchemaMetadata(), jvm.scala.Option.empty()),
+            *(self.store[name] for name in STORE_FIELDS[:3]),
             session.sessionState(),
             jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
             self.store["useColumnFamilies"],
@@ -106,64 +166,37 @@ class StateOpener:
 
 def find_opener(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
     """Return the opener for the state of `operator`, from the ended batch `execution`; None if impossible."""
-    jvm = jvm_of(spark)
     try:
-        with _session_of(jvm, execution):
-            return _opener_in(spark, execution, operator, partitions)
+        node, rdd = _opened(spark, execution, operator)
+        if node is None:
+            return None
+        store = {name: _field(rdd, name) for name in STORE_FIELDS}
+        # Stores with several values per key, or with named versions, open in another way.
+        if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
+            return None
+        return StateOpener(spark, partitions, node.getStateInfo(), store)
     except (Py4JError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split("\n")[:2])
         log.warning("operator %d: its state is not loaded ahead of moves: %s", operator, reason, exc_info=True)
         return None
 
 
-def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
-    opened = _opened(spark, execution, operator)
-    if opened is None:
-        return None
-    node, rdd = opened
-    store = {name: _field(rdd, name) for name in STORE_FIELDS}
-    # Stores with several values per key, or with named versions, open in another way.
-    if store.pop("useMultipleValuesPerKey") or store.pop("uniqueId").isDefined():
-        return None
-    return StateOpener(spark, partitions, node.getStateInfo(), store)
-
-
-def store_rdd(spark: SparkSession, execution: Java, operator: int) -> Java | None:
-    """Return Spark's StateStoreRDD of `operator` over no input, by the plan of `execution`; None without one."""
+def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java | None, Java | None]:
+    """Return the plan's node of `operator`, and its StateStoreRDD over no input; two times None without one."""
     jvm = jvm_of(spark)
     with _session_of(jvm, execution):
-        opened = _opened(spark, execution, operator)
-    return None if opened is None else opened[1]
-
-
-def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java, Java] | None:
-    jvm = jvm_of(spark)
-    for node in _nodes(execution.executedPlan()):
-        # By name: asking another node for a missing member would execute it.
-        if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
-            nothing = jvm.PythonUtils.toSeq([])
-            empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
-                node.child().output(),
-                nothing,
-                jvm.scala.Option.empty(),
-                *further_arguments("LocalTableScanExec", spark.version),
-            )
-            rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
-            while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
-                rdd = rdd.dependencies().apply(0).rdd()
-            return node, rdd
-    return None
-
-
-# Fields of a StateStoreRDD with the parameters of its store.
-STORE_FIELDS = (
-    "keySchema",
-    "valueSchema",
-    "keyStateEncoderSpec",
-    "useColumnFamilies",
-    "useMultipleValuesPerKey",
-    "uniqueId",
-)
+        for node in _nodes(execution.executedPlan()):
+            # By name: asking another node for a missing member would execute it.
+            if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
+                further = further_arguments("LocalTableScanExec", spark.version)
+                empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
+                    node.child().output(), jvm.PythonUtils.toSeq([]), jvm.scala.Option.empty(), *further
+                )
+                rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
+                while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
+                    rdd = rdd.dependencies().apply(0).rdd()
+                return node, rdd
+    return None, None
 
 
 @contextlib.contextmanager
@@ -239,16 +272,13 @@ class StatePartitions:
         spark: SparkSession,
         query: Run | StreamingQuery,
         partitions: int,
-        operators: Sequence[StatefulOperator] = (FIRST_OPERATOR,),
+        operators: Sequence[StatefulOperator] = (StatefulOperator(0),),
         driver: DriverSide | None = None,
     ) -> None:
         """Connect to the coordinator. `operators` run in one task per partition; by default the plan's first."""
-        self.partitions = partitions
-        self._operators = tuple(operators)
-        self._driver = DriverSide(spark) if driver is None else driver
+        self.partitions, self._operators = partitions, tuple(operators)
+        self._spark, self._driver = spark, DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)
-        self._spark = spark
-        self._jvm = jvm
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
         self._queries = java_queries(spark)
@@ -268,9 +298,8 @@ class StatePartitions:
         if root is None:
             return {}
         first = self._operators[0]
-        answers = self._driver.ask(
-            "locations", self._coordinator, root, self._run, first.id, first.stores[0], self.partitions
-        )
+        store = first.id, first.stores[0]
+        answers = self._driver.ask("locations", self._coordinator, root, self._run, *store, self.partitions)
         return {partition: _location(place) for partition, (place,) in enumerate(answers) if place}
 
     def move(self, partition: int, to: Location) -> None:
@@ -288,7 +317,7 @@ class StatePartitions:
         stream = self._queries.get(self._query_id)
         if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
             return None
-        return {each: store_rdd(self._spark, execution, each.id) for each in self._operators}
+        return {each: _opened(self._spark, execution, each.id)[1] for each in self._operators}
 
     def planned(self) -> int:
         """Return the number of the newest planned batch; -1 before the first."""
@@ -307,13 +336,8 @@ class StatePartitions:
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """Load the state of partitions, each at its place, for a later batch; block until done.
 
-        Args:
-            places: New location by partition.
-            keep: Restore the old location after each report. Only for executors without tasks: others would unload the
-                state.
-
-        Returns:
-            The loaded partitions; None if this operator's state cannot be loaded ahead.
+        With `keep`, the old location is restored after each report: only for executors without tasks, as others unload the
+        state. Returns the loaded partitions; None if this operator's state cannot be loaded ahead.
         """
         if len(self._operators) > 1:
             return None
@@ -346,10 +370,12 @@ class StatePartitions:
 
     def _look_for_opener(self) -> bool:
         execution, until = self._execution(), time.monotonic() + BATCH_END_TIMEOUT_S
-        while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
-            time.sleep(LOCATION_CHECK_S)
-        if execution is None or not ended:
+        if execution is None:
             return False
+        while not self._has_ended(execution):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(LOCATION_CHECK_S)
         self._opener = find_opener(self._spark, execution, self._operators[0].id, self.partitions)
         self._looked_for_opener = True
         return True

@@ -23,7 +23,6 @@ from elastream.recording.lines import line, replace_whole, write_whole
 
 # A longer file is rewritten if the newest version takes less than 1 / REWRITE_RATIO of it.
 REWRITE_BYTES, REWRITE_RATIO = 250_000, 10
-NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Allocation:
     why: str = ""
 
 
-EMPTY = Allocation(0, NOTHING)
+EMPTY = Allocation(0, MappingProxyType({}))
 
 
 class AllocationStore:
@@ -48,41 +47,30 @@ class AllocationStore:
     def __init__(self, path: Path | str, *, max_bytes: int = REWRITE_BYTES) -> None:
         self.path, self._max_bytes = Path(path), max_bytes
         self._lock = threading.Lock()
-        self._latest = EMPTY
-        self.bytes_written = 0
-        self.bytes_read = 0
-        try:
+        self.latest = EMPTY  # the newest version written or read by this object
+        self.bytes_written = self.bytes_read = 0
+        with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
-            with self._locked():
-                self._read_new()
-                self._file.truncate(self._bytes_processed)
-        except OSError as error:
-            raise self._problem(error) from error
-
-    @property
-    def latest(self) -> Allocation:
-        """Return the newest version written or read by this object."""
-        return self._latest
+        with self._locked():
+            self._read_new()
+            self._file.truncate(self._bytes_processed)
 
     def refresh(self) -> Allocation:
         """Read the newest version from the file; costs one stat call if there is none."""
-        try:
-            with self._lock:
-                self._read_new()
-                return self._latest
-        except OSError as error:
-            raise self._problem(error) from error
+        with self._lock, self._explained():
+            self._read_new()
+            return self.latest
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
         """Write changed hosts of tasks (None: no planned host) as a new version; return it once it is on disk."""
         with self._lock, self._locked():
             self._read_new()
-            changed = {task: host for task, host in hosts.items() if self._latest.hosts.get(task) != host}
+            changed = {task: host for task, host in hosts.items() if self.latest.hosts.get(task) != host}
             if not changed:
-                return self._latest
+                return self.latest
             entry = {
-                "version": self._latest.version + 1,
+                "version": self.latest.version + 1,
                 "written": at,
                 "why": why,
                 "hosts": [[task.operator, task.index, host] for task, host in changed.items()],
@@ -96,10 +84,10 @@ class AllocationStore:
                 raise
             self.bytes_written += len(content)
             self._bytes_processed += len(content)
-            self._latest = self._after(entry)
+            self.latest = self._after(entry)
             if self._bytes_processed > self._max_bytes:
                 self._rewrite()
-            return self._latest
+            return self.latest
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -107,7 +95,7 @@ class AllocationStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
+        with self._explained():
             fcntl.flock(self._file, fcntl.LOCK_EX)
             while self._reopened():
                 fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -115,8 +103,14 @@ class AllocationStore:
                 yield
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise self._problem(error) from error
+            why = error.strerror or error
+            raise EnvironmentProblem(f"the allocation plan {self.path} cannot be written: {why}") from error
 
     def _reopened(self) -> bool:
         """Reopen the file if another process has rewritten it; return True if so."""
@@ -128,10 +122,10 @@ class AllocationStore:
 
     def _open(self) -> None:
         self._file: FileIO = create_private(self.path).open("ab+", buffering=0)
-        self._bytes_processed, self._latest = 0, EMPTY
+        self._bytes_processed, self.latest = 0, EMPTY
 
     def _rewrite(self) -> None:
-        latest = self._latest
+        latest = self.latest
         hosts = [[task.operator, task.index, host] for task, host in latest.hosts.items()]
         whole = {"version": latest.version, "whole": True, "written": latest.written, "why": latest.why, "hosts": hosts}
         content = line(marked(whole))
@@ -139,7 +133,7 @@ class AllocationStore:
             replace_whole(self.path, content)
             self._file.close()
             self._open()
-            self._bytes_processed, self._latest = len(content), latest
+            self._bytes_processed, self.latest = len(content), latest
 
     def _read_new(self) -> None:
         self._reopened()
@@ -152,28 +146,22 @@ class AllocationStore:
         for each in whole.splitlines(keepends=True):
             try:
                 fields = json.loads(each)
-                self._latest = self._after(fields if self._bytes_processed else unmarked(fields, self.path))
+                self.latest = self._after(fields if self._bytes_processed else unmarked(fields, self.path))
             except (ValueError, TypeError, KeyError) as error:
-                number = self._latest.version + 1
+                number = self.latest.version + 1
                 raise InputError(f"{self.path}, line {number}: not a version of an allocation plan ({error})") from error
             self._bytes_processed += len(each)
 
     def _after(self, entry: Mapping[str, object]) -> Allocation:
         version, changes = int(str(entry["version"])), entry["hosts"]
-        if version != self._latest.version + 1 and not (self._latest is EMPTY and entry.get("whole")):
-            raise ValueError(f"version {version} follows version {self._latest.version}")
+        if version != self.latest.version + 1 and not (self.latest is EMPTY and entry.get("whole")):
+            raise ValueError(f"version {version} follows version {self.latest.version}")
         if not isinstance(changes, list):
             raise TypeError("hosts is not a list")
-        hosts = dict(self._latest.hosts)
-        for operator, index, host in changes:
-            if host is None:
-                hosts.pop(TaskId(operator, index), None)
-            else:
-                hosts[TaskId(operator, index)] = host
+        hosts = dict(self.latest.hosts)
+        hosts |= {TaskId(operator, index): host for operator, index, host in changes}
+        hosts = {task: host for task, host in hosts.items() if host is not None}
         return Allocation(version, MappingProxyType(hosts), float(str(entry["written"])), str(entry["why"]))
-
-    def _problem(self, error: OSError) -> EnvironmentProblem:
-        return EnvironmentProblem(f"the allocation plan {self.path} cannot be written: {error.strerror or error}")
 
 
 class InMemoryPlan:

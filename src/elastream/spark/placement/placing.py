@@ -1,21 +1,26 @@
 """Locations of state partitions, and migration of those that are not on their planned host.
 
 After each batch every task is checked: if it is not on its planned host, because the plan changed or Spark ran it
-elsewhere, it migrates (states: `elastream.core.migration`).
+elsewhere, it migrates (states: `elastream.core.migration`). `Rings` places partitions by ring, and orders the successors of
+a lost host; an operator without a ring has an implicit one of all usable hosts at even tokens.
 """
 
 import logging
 import math
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import filterfalse
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from elastream.core.alarm import AlarmedThread, Alarms
 from elastream.core.migration import Migration, MigrationState
+from elastream.core.ring import Ring, in_zones
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
@@ -80,15 +85,11 @@ Target = Callable[[str], Location | None]
 
 @dataclass(frozen=True, slots=True)
 class MigrationLimits:
-    """Limits of concurrent migrations.
+    """Limits of concurrent migrations."""
 
-    Attributes:
-        per_host: Migrations to one host, hence per batch; None: no limit. One with a standby replica there does not count.
-        lazy: Load state ahead of the move, if no batch waits for it.
-    """
-
+    # Migrations to one host, hence per batch; None: no limit. One with a standby replica there does not count.
     per_host: int | None = 1
-    lazy: bool = True
+    lazy: bool = True  # load state ahead of the move, if no batch waits for it
 
 
 @dataclass
@@ -115,15 +116,11 @@ class Placing:
         benefit: Callable[[TaskId], float] = lambda task: 0.0,
         alarms: Alarms | None = None,
     ) -> None:
-        """Create without locations. `clock` is for histories; `benefit` is the priority of a task's migration, higher
-        first.
-        """
-        self._states: Mapping[str, StatePartitions] = dict(states)  # immutable, to be read without the lock
+        """Create without locations. `benefit` is the priority of a task's migration, higher first."""
+        # The attached partitions by operator, one object a run of its query: immutable, to be read without the lock.
+        self.states: Mapping[str, StatePartitions] = dict(states)
         self._ended_at = dict.fromkeys({task.operator for task in plan.latest.hosts}, clock())
-        self._clock = clock
-        self.plan = plan
-        self.limits = limits or MigrationLimits()
-        self.benefit = benefit
+        self._clock, self.plan, self.limits, self.benefit = clock, plan, limits or MigrationLimits(), benefit
         self.replica_hosts: Callable[[], Mapping[TaskId, Collection[str]]] = dict
         self._lock = threading.RLock()
         self._where: dict[TaskId, Location] = {}
@@ -140,18 +137,12 @@ class Placing:
     @property
     def tasks(self) -> tuple[TaskId, ...]:
         """Return all state partitions."""
-        states = self._states
-        return tuple(TaskId(name, index) for name, state in states.items() for index in range(state.partitions))
+        return tuple(TaskId(name, index) for name, count in self.partitions.items() for index in range(count))
 
     @property
     def partitions(self) -> Mapping[str, int]:
         """Return the number of state partitions by operator."""
-        return {name: state.partitions for name, state in self._states.items()}
-
-    @property
-    def states(self) -> Mapping[str, StatePartitions]:
-        """Return the attached partitions by operator: one object a run of its query."""
-        return self._states
+        return {name: state.partitions for name, state in self.states.items()}
 
     def where(self) -> Mapping[TaskId, Location]:
         """Return the last location of each task."""
@@ -171,13 +162,13 @@ class Placing:
     def attach(self, name: str, states: StatePartitions) -> None:
         """Add the state partitions of an operator, or replace those of a restarted query."""
         with self._lock:
-            self._states = {**self._states, name: states}
+            self.states = {**self.states, name: states}
             self._ended_at.pop(name, None)
 
     def detach(self, name: str) -> None:
         """Remove an operator whose query has ended; its planned hosts stay for a while."""
         with self._lock:
-            self._states = {operator: states for operator, states in self._states.items() if operator != name}
+            self.states = {operator: states for operator, states in self.states.items() if operator != name}
             self._ended_at[name] = self._clock()
             for task in [task for task in self._under_way if task.operator == name]:
                 self._end(task, MigrationState.DROPPED)
@@ -213,8 +204,8 @@ class Placing:
 
     def look(self, operators: Iterable[str] | None = None) -> None:
         """Read the locations of the tasks of `operators` (default: all)."""
-        for name in list(self._states) if operators is None else operators:
-            if (states := self._states.get(name)) is not None:
+        for name in list(self.states) if operators is None else operators:
+            if (states := self.states.get(name)) is not None:
                 locations = {TaskId(name, index): location for index, location in states.where().items()}
                 with self._lock:
                     self._where |= locations
@@ -222,28 +213,28 @@ class Placing:
     def ran(self, operator: str, batch: int, executors: Sequence[str]) -> None:
         """Record the executor of each task of a batch, unless a `look` is newer."""
         with self._lock:
-            if operator in self._states and batch > self._as_of.get(operator, -1):
+            if operator in self.states and batch > self._as_of.get(operator, -1):
                 self._as_of[operator] = batch
                 self._where |= {TaskId(operator, index): Location("", each) for index, each in enumerate(executors)}
 
     def relocate(self, places: Mapping[TaskId, Location]) -> None:
         """Record where tasks are from now on, regardless of reports by batches."""
         with self._lock:
-            self._where |= {task: at for task, at in places.items() if task.operator in self._states}
+            self._where |= {task: at for task, at in places.items() if task.operator in self.states}
 
     def follow(self, target: Target) -> None:
         """Start a migration of each misplaced task, if the plan or a report of `ran` is new. Makes no call to Spark."""
         with self._lock:
             state = (self.plan.latest.version, dict(self._as_of))
             if self.plan.latest.hosts and state != self._followed:
-                self._follow_plan(self._states, target)
+                self._follow_plan(self.states, target)
             self._followed = state
 
     def batch_ended(self, operators: Collection[str], batch: int, target: Target) -> None:
         """Process the end of batch `batch` of the query of `operators`: read locations, and advance migrations."""
         self.look(operators)
         with self._lock:
-            self._as_of |= {name: batch for name in operators if name in self._states}
+            self._as_of |= {name: batch for name in operators if name in self.states}
             for task in [task for task in self._under_way if task.operator in operators]:
                 self._settle(task, batch, target)
             self._follow_plan(operators, target)
@@ -259,8 +250,7 @@ class Placing:
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
     def _request(self, task: TaskId, host: str, why: str) -> None:
-        running = self._under_way.get(task)
-        if running is not None:
+        if (running := self._under_way.get(task)) is not None:
             if running.migration.host == host:
                 return
             self._end(task, MigrationState.DROPPED)
@@ -315,17 +305,14 @@ class Placing:
 
     def _start_migrations(self, target: Target) -> None:
         """Start as many migrations as the limits allow, the greatest benefit first, then the oldest."""
-        count: dict[str, int] = {}
-        for each in self._under_way.values():
-            if each.place is not None and each.migration.state is not MigrationState.FLIPPED:
-                count[each.migration.host] = count.get(each.migration.host, 0) + 1
+        active = [each for each in self._under_way.values() if each.migration.state is not MigrationState.FLIPPED]
+        count = Counter(each.migration.host for each in active if each.place is not None)
         waiting = [each for each in self._under_way.values() if each.place is None]
         # State is loaded ahead only if no batch waits for it: by an executor without tasks, or between batches. During a
         # batch, a load on a participating executor would delay the batch.
         occupied, most = set(self._where.values()), math.inf if self.limits.per_host is None else self.limits.per_host
-        fresh = {
-            each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in occupied
-        }
+        hosts = {each.migration.host for each in waiting if self.limits.lazy}
+        fresh = {host for host in hosts if target(host) not in occupied}
         copied = self.replica_hosts() if waiting else {}
         loads: dict[tuple[str, bool], StatePreload] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
@@ -334,12 +321,12 @@ class Placing:
             if place is not None and host in copied.get(task, ()):
                 each.place, each.keep = place, keep
                 continue
-            if place is None or (not keep and count.get(host, 0) >= most):
+            if place is None or (not keep and count[host] >= most):
                 continue
-            count[host] = count.get(host, 0) + 1
+            count[host] += 1
             each.place = place
             located = task in self._where and task.operator not in self._cold
-            if self.limits.lazy and located and each.loads < MAX_PRELOADS and (keep or self._states[task.operator].idle()):
+            if self.limits.lazy and located and each.loads < MAX_PRELOADS and (keep or self.states[task.operator].idle()):
                 # One job loads all states selected now: a job costs the driver more than loading a small state.
                 each.load = loads.setdefault((task.operator, keep), StatePreload(task.operator, keep, {}))
                 each.load.places[task] = place
@@ -350,15 +337,13 @@ class Placing:
 
     def _waits(self, each: _ActiveMigration) -> bool:
         """Return True while an executor without tasks still loads: its first task would unload the rest."""
-        return each.load is not None or (
-            each.keep
-            and any(other.load for other in self._under_way.values() if other.migration.host == each.migration.host)
-        )
+        neighbours = (other for other in self._under_way.values() if other.migration.host == each.migration.host)
+        return each.load is not None or (each.keep and any(other.load for other in neighbours))
 
     def _flip(self, each: _ActiveMigration) -> None:
         if each.migration.state in (MigrationState.WANTED, MigrationState.WARM):
             assert each.place is not None
-            states, task = self._states[each.migration.task.operator], each.migration.task
+            states, task = self.states[each.migration.task.operator], each.migration.task
             states.move(task.index, each.place)
             # An already planned batch may have chosen its executors before the report.
             each.due = states.planned() + 1
@@ -369,7 +354,7 @@ class Placing:
         loaded: Collection[int] | None = ()
         try:
             places = {task.index: place for task, place in load.places.items()}
-            if (states := self._states.get(load.operator)) is None:
+            if (states := self.states.get(load.operator)) is None:
                 return  # its query has ended meanwhile
             loaded = states.load(places, keep=load.keep)
         finally:
@@ -406,3 +391,87 @@ class Placing:
         ends.append(ended)
         if len(ends) >= 2 * ENDED_MIGRATIONS:
             del ends[:-ENDED_MIGRATIONS]
+
+
+class Rings:
+    """Rings by operator. Thread-safe."""
+
+    def __init__(self, placing: Placing, usable: Callable[[], Sequence[str]], zone: Callable[[str], str]) -> None:
+        """Create without rings. `usable` returns the hosts that take tasks, `zone` a host's fault zone."""
+        self._placing, self._usable, self._zone = placing, usable, zone
+        self._lock = threading.Lock()
+        self._rings: Mapping[str, Ring] = {}
+        self._even_of: tuple[Mapping[str, str], Ring | None] = {}, None
+
+    @property
+    def active(self) -> Mapping[str, Ring]:
+        """Return the rings that were set, for operators whose queries run."""
+        running = self._placing.partitions
+        return {name: ring for name, ring in self._rings.items() if name in running}
+
+    def of(self, operator: str) -> Ring | None:
+        """Return the ring that was set for `operator`, else the implicit one; None without any host."""
+        ring = self._rings.get(operator)
+        return self._even() if ring is None else ring
+
+    def successors(self, task: TaskId, at: str) -> Sequence[str]:
+        """Return the hosts to take `task` over if its host `at` is lost: clockwise neighbours, nearest first.
+
+        For a host off the ring, the task's owner comes first.
+        """
+        ring = self.of(task.operator)
+        if ring is None or at in ring:
+            return () if ring is None else ring.successors(at, len(ring))
+        owner = ring.owner(task.index / self._placing.partitions[task.operator])
+        return (owner, *ring.successors(owner, len(ring)))
+
+    def _even(self) -> Ring | None:
+        zones = {host: self._zone(host) for host in self._usable()}
+        before, ring = self._even_of
+        if list(zones.items()) != list(before.items()):
+            ring = Ring.even(in_zones(zones)) if zones else None
+            self._even_of = zones, ring
+        return ring
+
+    def owner(self, task: TaskId) -> str | None:
+        """Return the owner of `task` by the ring that was set for its operator; None without one."""
+        ring, count = self._rings.get(task.operator), self._placing.partitions.get(task.operator)
+        return None if ring is None or count is None else ring.owner(task.index / count)
+
+    def follow(self, operator: str, ring: Ring, last_hosts: Mapping[TaskId, str], why: str) -> int:
+        """Place the partitions of `operator` by `ring`, as one version of the plan; return how many must move."""
+        with self._lock:
+            self._rings = {**self._rings, operator: ring}
+        hosts = ring.hosts_of(self._placing.partitions[operator])
+        placement = {TaskId(operator, index): host for index, host in enumerate(hosts)}
+        targets = self._placing.targets()
+        there = {task for task, host in placement.items() if targets.get(task, last_hosts.get(task)) == host}
+        self._placing.move_all(placement, why, there=there)
+        return len(placement) - len(there)
+
+    def forget(self, operator: str) -> None:
+        """Drop the ring of `operator`: its partitions are placed otherwise."""
+        with self._lock:
+            self._rings = {name: ring for name, ring in self._rings.items() if name != operator}
+
+    def leave(self, host: str) -> None:
+        """Take `host` off every ring; its clockwise neighbour owns its keys."""
+        self._reduce(lambda node: node != host)
+
+    def retain(self, present: Collection[str]) -> Mapping[TaskId, str]:
+        """Take all hosts but `present` off every ring; return the new host of each orphaned partition."""
+        before = self._rings
+        self._reduce(lambda node: node in present)
+        orphaned: dict[TaskId, str] = {}
+        for operator, ring in self._rings.items():
+            count = self._placing.partitions.get(operator)
+            if ring is before.get(operator) or count is None:
+                continue
+            pairs = zip(before[operator].hosts_of(count), ring.hosts_of(count), strict=True)
+            orphaned |= {TaskId(operator, index): new for index, (old, new) in enumerate(pairs) if old not in present}
+        return orphaned
+
+    def _reduce(self, stays: Callable[[str], bool]) -> None:
+        with self._lock:
+            rings = {name: ring for name, ring in self._rings.items() if any(map(stays, ring.nodes))}
+            self._rings = {name: reduce(Ring.without, filterfalse(stays, ring.nodes), ring) for name, ring in rings.items()}

@@ -1,8 +1,7 @@
 """Checks of a run's folder before it is resumed, and before any host starts.
 
-Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records
-for those
-it has already read.
+Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records for
+those it has already read.
 """
 
 import json
@@ -29,17 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class QueryProgress(NamedTuple):
-    """Progress of a query.
+    """Progress of a query."""
 
-    Attributes:
-        committed: Its last committed batch; -1 before the first.
-        newest: Its last planned batch; -1 before the first.
-        read_of_edge: Committed records of each durable edge, by name.
-    """
-
-    committed: int = -1
-    newest: int = -1
-    read_of_edge: Mapping[str, int] = MappingProxyType({})
+    committed: int = -1  # its last committed batch; -1 before the first
+    newest: int = -1  # its last planned batch; -1 before the first
+    read_of_edge: Mapping[str, int] = MappingProxyType({})  # committed records of each durable edge, by name
 
 
 NOWHERE = QueryProgress()
@@ -48,9 +41,8 @@ NOWHERE = QueryProgress()
 def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
     """Raise InputError, with the file, if the run of `layout` cannot continue from its folder.
 
-    A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has
-    begun: it would
-    take rewritten records for earlier ones.
+    A query without a checkpoint begins anew, with a warning if others have begun. It may not if a durable edge has begun:
+    it would take rewritten records for earlier ones.
     """
     read_request(directory.wanted)
     progress = {each.name: _progress_of(directory, each.name) for each in layout.segments}

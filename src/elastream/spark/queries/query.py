@@ -15,12 +15,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.gateway import Java, java_queries, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.standby import StandbyRegistry
-from elastream.spark.jvm.state_partitions import Run, StatePartitions
-from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
+from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
 from elastream.spark.telemetry.speeds import SpeedProbes
@@ -45,47 +43,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryAccess:
-    """Access to the queries of one session.
-
-    Attributes:
-        spark: The session.
-        driver: Its driver.
-        placing: Receives where tasks run.
-        task_loads: None if this Spark does not report single tasks.
-        traffic: Receives bytes by sender and receiver; None if not measured.
-        caught_up: Most batches of a query whose tasks one observation reads.
-        speeds: Speed of hosts; None if no process of ours runs on them.
-        recovery: Acts on lost executors; None if Spark does.
-        copies: Receives executors' reports of standby replicas; None without any.
-        wall: Clock that dates batches.
-        steady: Clock that nobody sets.
-    """
+    """Access to the queries of one session."""
 
     spark: SparkSession
     driver: DriverSide
-    placing: Placing
-    task_loads: TaskLoads | None = None
-    traffic: Traffic | None = None
-    caught_up: int = 1
-    speeds: SpeedProbes | None = None
-    recovery: Recovery | None = None
-    copies: StandbyRegistry | None = None
-    wall: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.monotonic
+    placing: Placing  # receives where tasks run
+    task_loads: TaskLoads | None = None  # None if this Spark does not report single tasks
+    traffic: Traffic | None = None  # receives bytes by sender and receiver; None if not measured
+    caught_up: int = 1  # most batches of a query whose tasks one observation reads
+    speeds: SpeedProbes | None = None  # speed of hosts; None if no process of ours runs on them
+    recovery: Recovery | None = None  # acts on lost executors; None if Spark does
+    copies: StandbyRegistry | None = None  # receives executors' reports of standby replicas; None without any
+    wall: Callable[[], float] = time.time  # clock that dates batches
+    steady: Callable[[], float] = time.monotonic  # clock that nobody sets
 
 
 class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    The driver's status store has it with or without web interface; one gateway call fetches the newest batches,
-    however many
-    tasks they have. Spark schedules task p of a stateful stage on state partition p.
-
-    Args:
-        loads: Source of task loads.
-        execution: Spark's StreamExecution of the query.
-        stages: All of its stateful stages.
-        senders: Report the feeding stages too (they have no `ranks`), as `Exchanged` needs them.
+    The driver's status store has it with or without web interface; one gateway call fetches the newest batches, however
+    many tasks they have. Spark schedules task p of a stateful stage on state partition p. With `senders`, the feeding
+    stages are reported, too; they have no `ranks`.
     """
 
     def __init__(
@@ -102,23 +80,17 @@ class StatefulTasks:
         """
         if not self._kinds:
             return ()
-        lines = self._loads.ask(
-            "loads", self._loads.context, self._execution, self._kinds, self._newest, batches, self._senders
-        )
-        loads = read_loads(lines)
+        arguments = self._execution, self._kinds, self._newest, batches, self._senders
+        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments))
         self._newest = max((load.batch for load in loads), default=self._newest)
         return loads
 
 
 class Query:
-    """One query through all its runs. It attaches its stateful stages to the placing of `access`.
+    """One query through all its runs, of which its id is the same. It attaches its stateful stages to `access.placing`.
 
-    Args:
-        access: Access to the session.
-        query_id: Survives restarts.
-        name: Of the query.
-        called: Returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without a
-            name is neither observed nor moved.
+    `called` returns the operator names of stateful stages, upstream first, by default `"name/stage"`. A stage without one
+    is neither observed nor moved.
     """
 
     def __init__(
@@ -128,11 +100,9 @@ class Query:
         name: str,
         called: Callable[[Sequence[StatefulStage]], Sequence[str]] | None = None,
     ) -> None:
-        self.id, self.name = query_id, name
-        self._with = access
+        self.id, self.name, self.runs, self._with = query_id, name, 0, access
         self._called = called or (lambda stages: [f"{name}/{stage.name}" for stage in stages])
         self.run_id: str | None = None
-        self.runs = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -140,9 +110,7 @@ class Query:
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
         self.status = QueryStatus()
-        self._looked = 0.0
-        self._offset = math.nan
-        self.stepped = 0.0
+        self._looked, self._offset, self.stepped = 0.0, NAN, 0.0
         self._across = self._unsure = False
         self._since: float | None = None
         self._stall = (-math.inf, 0.0)
@@ -160,6 +128,15 @@ class Query:
     def newest(self) -> int:
         """Number of the newest batch; -1 before the first."""
         return self.batches[-1].id if self.batches else -1
+
+    @property
+    def behind(self) -> float:
+        """Records waiting after the newest batch; NaN before the first, or if no source reports any."""
+        return self.batches[-1].behind if self.batches else NAN
+
+    @property
+    def _last(self) -> Batch | None:
+        return self.batches[-1] if self.batches else None
 
     def run(self, run_id: str) -> None:
         """Note that the query runs as `run_id`, and forget an earlier run."""
@@ -181,9 +158,9 @@ class Query:
         """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
             id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
-            self._execution = java_queries(self._with.spark).get(id)
-            if self._execution is None:
+            if (execution := java_queries(self._with.spark).get(id)) is None:
                 return ()
+            self._execution = execution
         if self.stages is None:
             self._find_stages()
         before, now = self.status, self._with.wall()
@@ -203,7 +180,7 @@ class Query:
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
         """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
-            last = self.batches[-1] if self.batches else None
+            last = self._last
             batch = read_batch(self.name, row, last, self.status.poll)
             if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
@@ -221,9 +198,10 @@ class Query:
         elif not same:
             # It began since the last look: its records came after the start of the batch before, or after the last poll.
             # The first batch may take what was there before the query was first seen; that counts from now on.
-            last = self.batches[-1] if self.batches else None
-            start = 0.0 if last is None else last.start
-            self._since = now if last is None else start if reported else max(start, self._looked - self.status.poll)
+            if (last := self._last) is None:
+                self._since = now
+            else:
+                self._since = last.start if reported else max(last.start, self._looked - self.status.poll)
 
     def _read_loads(self) -> None:
         if self._tasks is None:
@@ -256,9 +234,8 @@ class Query:
     def stalled(self, now: float) -> float:
         """Return the running time of a batch [s] if it is unusually long; else 0.
 
-        Meanwhile the load of the query's tasks is unknown, as they report when they end. It stays in doubt for as
-        long after it, STALL_DOUBT_S
-        at most.
+        Meanwhile the load of the query's tasks is unknown, as they report when they end. It stays in doubt for as long
+        after it, STALL_DOUBT_S at most.
         """
         at, so_far = self._stall
         return self._unusual(now) or (so_far if now - at < min(so_far, STALL_DOUBT_S) else 0.0)
@@ -296,9 +273,8 @@ class Query:
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.
 
-        No record can have arrived before the last poll that did not return it. The running batch counts as one more
-        of usual size, so
-        that a stall shows, even in the first batch.
+        No record can have arrived before the last poll that did not return it. The running batch counts as one more of
+        usual size, so that a stall shows, even in the first batch.
         """
         recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
@@ -314,9 +290,9 @@ class Query:
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """Return the load of each partition of each stage at epoch second `now`, by operator name."""
-        nothing, loads = LoadWindow(), {}
+        loads = {}
         for name, stage in (self.stages or {}).items():
-            loads[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
+            loads[name] = self._windows.get(name, LoadWindow()).loads(stage.partitions, now)
             if (sizes := self._sizes.get(name)) is not None:
                 loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
         return loads
@@ -333,8 +309,7 @@ class Query:
         return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]
 
     def _find_stages(self) -> None:
-        stages = stateful_stages(self._with.driver, self._execution)
-        if stages is None:
+        if (stages := stateful_stages(self._with.driver, self._execution)) is None:
             return
         self.stages = dict(zip(self._called(stages), stages, strict=False))
         self._sizes = {name: StateSizes(stage) for name, stage in self.stages.items()}
@@ -359,5 +334,4 @@ class Query:
 
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:
     """Return the running time [s] of unusually long batches, by query."""
-    seconds_of = {query.name: query.stalled(now) for query in queries}
-    return {name: seconds for name, seconds in seconds_of.items() if seconds}
+    return {query.name: seconds for query in queries if (seconds := query.stalled(now))}

@@ -34,41 +34,23 @@ SHUFFLERS, SHUFFLED_EACH = 4, 1000
 
 @dataclass(frozen=True)
 class RunningSegment:
-    """A segment and the query that runs it.
-
-    Attributes:
-        segment: Of the layout.
-        query: Runs it.
-        checkpoint: Spark's folder.
-        inputs: Folder that tasks read.
-        composition_file: File with the composition requested of all segments; our own sources and edges read it.
-        own_source: True if the segment has such a source or edge: its offsets carry the composition. Else `log` does.
-        began: Composition under which all segments started.
-        keyed: Its keyed operators, by name.
-        meter: Counts of all segments.
-        codec: Encodes compositions.
-        sources: Control folders of our own sources, by name.
-        edges: Folders of the durable edges of files that it reads.
-        reads: Sources, by name, and durable edges, in the order in which the query reads them.
-        places: Local files that sources without a load read.
-        interval: Least time between two batches [s].
-    """
+    """A segment and the query that runs it."""
 
     segment: Segment
     query: StreamingQuery
-    checkpoint: AnyPath
-    inputs: AnyPath
-    composition_file: Path
-    own_source: bool
-    began: Composition
-    keyed: tuple[str, ...]
-    meter: Meter
-    codec: CompositionCodec
-    sources: Mapping[str, Path]
-    edges: Mapping[Edge, AnyPath]
-    reads: tuple[str | Edge, ...]
-    places: Mapping[str, str]
-    interval: float
+    checkpoint: AnyPath  # Spark's folder
+    inputs: AnyPath  # folder that tasks read
+    composition_file: Path  # file with the composition requested of all segments; our own sources and edges read it
+    own_source: bool  # True if the segment has such a source or edge: its offsets carry the composition. Else `log` does.
+    began: Composition  # composition under which all segments started
+    keyed: tuple[str, ...]  # its keyed operators, by name
+    meter: Meter  # counts of all segments
+    codec: CompositionCodec  # encodes compositions
+    sources: Mapping[str, Path]  # control folders of our own sources, by name
+    edges: Mapping[Edge, AnyPath]  # folders of the durable edges of files that it reads
+    reads: tuple[str | Edge, ...]  # sources, by name, and durable edges, in the order in which the query reads them
+    places: Mapping[str, str]  # local files that sources without a load read
+    interval: float  # least time between two batches [s]
 
     @property
     def log(self) -> CompositionLog:
@@ -143,11 +125,8 @@ def led_by_edges(layout: Layout) -> tuple[str, ...]:
     """Return operators leading a stage that reads durable edges of files and no source; their width sets that stage's."""
     inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
     heads = {operator.name for operator in layout.graph.sources}
-    return tuple(
-        stage.operators[0]
-        for stage in layout.stages
-        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
-    )
+    leads = [stage.operators[0] for stage in layout.stages if not stage.keyed and not heads & set(stage.operators)]
+    return tuple(name for name in leads if inputs.get(name) == "parquet")
 
 
 def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
@@ -157,6 +136,7 @@ def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
 
 
 def stage_behind(segment: Segment, edge: Edge) -> Stage:
+    """Return the stage that reads `edge`."""
     (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
     return stage
 

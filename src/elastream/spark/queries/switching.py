@@ -22,10 +22,9 @@ All switches of a plan are one version, written at once for all queries; no quer
 
 Parallelism is part of a composition and its version. It changes the meaning of no record, so it is written at once.
 
-`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's
-offsets hold
-its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed by
-shares: the output of a batch met versions in the same proportions as its input.
+`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's offsets
+hold its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed
+by shares: the output of a batch met versions in the same proportions as its input.
 """
 
 import contextlib
@@ -62,7 +61,6 @@ log = logging.getLogger(__name__)
 
 # Newest compositions that are remembered by version: batches commit long before that many further switches.
 REMEMBERED_VERSIONS = 1000
-
 # Activates a version of an operator's key table, given the compositions of possible batches. Returns why it cannot, or an
 # empty string.
 TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition]], str]
@@ -73,21 +71,12 @@ def switch(
 ) -> None:
     """Put `composition` in force from one of the next batches on, in every segment, without a restart.
 
-    Segments with our own source or an edge of files take it with their next batch; others two batches after the
-    newest planned
-    one. Raises EnvironmentProblem or OSError.
-
-    Args:
-        layout: Layout of the dataflow.
-        running: Queries of the dataflow.
-        composition: To put in force.
-        hold_sources: True if sources take no more records.
+    Segments with our own source or an edge of files take it with their next batch; others two batches after the newest
+    planned one. With `hold_sources`, sources take no more records. Raises EnvironmentProblem or OSError.
     """
     code = running[0].codec.encode(composition)
-    write_request(
-        running[0].composition_file,
-        CompositionRequest(composition.version, code, widths_of(layout, composition), hold_sources),
-    )
+    request = CompositionRequest(composition.version, code, widths_of(layout, composition), hold_sources)
+    write_request(running[0].composition_file, request)
     for each in running:
         if not each.own_source and each.codec.size > 1 and each.log.newest().version != composition.version:
             each.log.switch(each.checkpoint, composition.version, code)
@@ -96,18 +85,7 @@ def switch(
 class Switching:
     """Writes compositions for the queries `running`, and tracks what they run under.
 
-    `apply` and `settle` may be called from two threads.
-
-    Args:
-        layout: Of the dataflow.
-        running: Its queries.
-        consistency: Treatment of records in transit.
-        tables: Activates key tables; None without any.
-        changed: Called for each requested change.
-
-    Attributes:
-        composition: Requested composition.
-        effective: Composition of each segment's last committed batch. A segment is missing before its first batch.
+    `apply` and `settle` may be called from two threads. `tables` activates key tables; `changed` is called for each change.
     """
 
     def __init__(
@@ -122,6 +100,7 @@ class Switching:
         self._tables, self._changed = tables, changed
         self._layout, self._running, self.consistency = layout, tuple(running), consistency
         self.composition = self._written = running[0].began
+        # Composition of each segment's last committed batch. A segment is missing before its first batch.
         self.effective: Mapping[str, Composition] = {}
         self._versions = {self.composition.version: self.composition}
         self._segment = {each.segment.name: each for each in running}
@@ -154,11 +133,7 @@ class Switching:
 
     def add_batches(self, fresh: Sequence[Batch]) -> None:
         """Add committed batches, those of each query in order."""
-        compositions = {}
-        for batch in fresh:
-            ran = self.ran(batch)
-            if ran is not None:
-                compositions[batch.query] = self.under(ran)
+        compositions = {batch.query: self.under(ran) for batch in fresh if (ran := self.ran(batch)) is not None}
         self.effective = {**self.effective, **compositions}
 
     def ran(self, batch: Batch) -> BatchComposition | None:
@@ -183,8 +158,7 @@ class Switching:
 
     def _status_of(self, switch: Switch) -> tuple[Status, str]:
         """Return DONE if the newest committed batch of the element's query and all later versions have the switch."""
-        effective = self.effective.get(switch.segment(self._layout))
-        if effective is not None:
+        if (effective := self.effective.get(switch.segment(self._layout))) is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
             if all(switched(each, [switch]) is each for each in since):
                 return Status.DONE, ""
@@ -235,9 +209,8 @@ class Switching:
 class Drain:
     """Detects that no records are in transit in `running`, whose sources are held at `version`.
 
-    A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its
-    durable edges
-    writes nothing more. So queries come to rest upstream first.
+    A held source has no records in transit (`ShapedReader`). Then a query that has committed all records of its durable
+    edges writes nothing more. So queries come to rest upstream first.
     """
 
     def __init__(self, running: Sequence[RunningSegment], version: int) -> None:
@@ -306,8 +279,7 @@ class UpdateTracker:
 
     def requested(self, at: float, before: Composition, after: Composition) -> None:
         """Begin an update, unless it changes parallelism alone."""
-        changed = changed_operators(self._layout.graph, before, after)
-        if changed:
+        if changed := changed_operators(self._layout.graph, before, after):
             queries = frozenset(self._layout.stage_of[name].segment for name in changed)
             self._updates[after.version] = _PendingUpdate(Update(after.version, at), queries, set(queries))
             for version in list(self._updates)[:-REMEMBERED_BATCHES]:
@@ -326,15 +298,14 @@ class UpdateTracker:
 
     def updates(self, epoch: float = 0.0) -> tuple[Update, ...]:
         """Return the newest updates, oldest first, on a clock that began at `epoch`."""
+        updates = (each.update for each in self._updates.values())
         return tuple(
-            replace(u, requested=u.requested - epoch, in_force=u.in_force - epoch, until=u.until - epoch)
-            for u in (each.update for each in self._updates.values())
+            replace(u, requested=u.requested - epoch, in_force=u.in_force - epoch, until=u.until - epoch) for u in updates
         )
 
     def measured(self) -> Mapping[Metric, float]:
         """Return figures over all updates; empty before the first."""
-        updates = [each.update for each in self._updates.values()]
-        if not updates:
+        if not (updates := [each.update for each in self._updates.values()]):
             return {}
         latency = next((u.latency for u in reversed(updates) if not math.isnan(u.latency)), math.nan)
         mixed = self._mixed_before + sum(update.mixed for update in updates)

@@ -15,16 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from elastream.core.action import (
-    ActionTable,
-    Outcome,
-    SetKeyTable,
-    SetParallelism,
-    Status,
-    Switch,
-    SwitchAlternate,
-    SwitchEdge,
-)
+from elastream.core import action
 from elastream.core.frames import Frame, application_frame
 from elastream.core.latency import Basis, figures, weighted_share
 from elastream.core.metrics import Metric
@@ -118,14 +109,14 @@ class SessionQueries:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
-    def handle(self, table: ActionTable) -> None:
+    def handle(self, table: action.ActionTable) -> None:
         """Make `table` refuse actions on queries."""
-        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism):
+        for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
             table.refuse(kind, WRITTEN)
 
-    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+    def switch(self, switches: Sequence[action.Switch]) -> tuple[action.Outcome, ...]:
         """Refuse all switches."""
-        return tuple(Outcome(each, Status.REFUSED, WRITTEN) for each in switches)
+        return tuple(action.Outcome(each, action.Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
         """Return False: no switch ever waits."""
@@ -148,8 +139,7 @@ class SessionQueries:
     def _find(self, now: float) -> None:
         """Detect the running queries at second `now`."""
         chosen = self._chosen()
-        running = set()
-        running_now = running_queries(self._with.driver, self._with.spark)
+        running, running_now = set(), running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
         before, self._real_time = self._real_time, {each.id: each.label for each in running_now if each.real_time}
         for query_id, name in self._real_time.items():
@@ -201,38 +191,31 @@ def operator_frame(
 ) -> Frame:
     """Return a row per operator. Busy cores `used` that no stateful stage accounts for are charged to the sources."""
     names = tuple(graph.by_name)
-    columns: dict[Metric, dict[str, float]] = {
-        metric: {} for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BACKLOG, Metric.BUSY_CORES)
-    }
     per_stage = {name: float(each.busy.sum()) for name, each in loads.items()}
     charged = sum(load for load in per_stage.values() if load == load)
-    for query in live:
-        columns[Metric.ARRIVAL_RATE][query.name] = query.arriving(wall)
-        columns[Metric.PROCESSED_RATE][query.name] = query.rate(wall)
-        columns[Metric.BACKLOG][query.name] = query.batches[-1].behind if query.batches else NAN
+    columns: dict[Metric, dict[str, float]] = {
+        Metric.ARRIVAL_RATE: {query.name: query.arriving(wall) for query in live},
+        Metric.PROCESSED_RATE: {query.name: query.rate(wall) for query in live},
+        Metric.BACKLOG: {query.name: query.behind for query in live},
         # In this order, NaN stays NaN.
-        columns[Metric.BUSY_CORES][query.name] = max(used - charged, 0.0) / len(live)
-    columns[Metric.BUSY_CORES] |= per_stage
-    columns[Metric.PARALLELISM] = {name: float(each.busy.size) for name, each in loads.items()}
-    columns |= state_columns(loads)
+        Metric.BUSY_CORES: {**{query.name: max(used - charged, 0.0) / len(live) for query in live}, **per_stage},
+        Metric.PARALLELISM: {name: float(each.busy.size) for name, each in loads.items()},
+        **state_columns(loads),
+    }
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 
 def application_row(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
     """Return one row for all queries: latency and batch of the slowest, rates of all."""
-    batches = [query.batches[-1].seconds for query in live if query.batches]
-    rates, arriving = [query.rate(wall) for query in live], [query.arriving(wall) for query in live]
     samples = [sample for query in live if len((sample := query.latencies(wall))[0])]
     latencies = [figures(*sample) for sample in samples]
-    behind = [query.batches[-1].behind if query.batches else NAN for query in live]
     values = {
-        Metric.LATENCY: max((each[Metric.LATENCY] for each in latencies), default=NAN),
-        Metric.LATENCY_P50: max((each[Metric.LATENCY_P50] for each in latencies), default=NAN),
+        **{m: max((each[m] for each in latencies), default=NAN) for m in (Metric.LATENCY, Metric.LATENCY_P50)},
         Metric.LATENCY_P99: max((float(seconds.max()) for seconds, _ in samples), default=NAN),
-        Metric.BATCH_DURATION: max(batches, default=NAN),
-        Metric.THROUGHPUT: sum(rates) if rates else NAN,
-        Metric.ARRIVAL_RATE: sum(arriving) if arriving else NAN,
-        Metric.BACKLOG: sum(behind) if behind else NAN,
+        Metric.BATCH_DURATION: max((query.batches[-1].seconds for query in live if query.batches), default=NAN),
+        Metric.THROUGHPUT: sum(query.rate(wall) for query in live) if live else NAN,
+        Metric.ARRIVAL_RATE: sum(query.arriving(wall) for query in live) if live else NAN,
+        Metric.BACKLOG: sum(query.behind for query in live) if live else NAN,
         Metric.COST: cost,
     }
     if target is not None and samples:

@@ -27,40 +27,31 @@ POLLING = 0.01
 
 
 class QueryStatus(NamedTuple):
-    """Status of a query at one look.
+    """Status of a query at one look."""
 
-    Attributes:
-        poll: Seconds between two polls while idle; NaN if unknown.
-        planned: Number of the newest planned batch.
-    """
-
-    poll: float = NAN
+    poll: float = NAN  # seconds between two polls while idle; NaN if unknown
     processing: bool = False
-    planned: int = -1
+    planned: int = -1  # number of the newest planned batch
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """Progress of one source in one batch.
+    """Progress of one source in one batch."""
 
-    Attributes:
-        start: Its first offset.
-        end: Its last offset.
-        rows: Records taken.
-        behind: Records that the source still has after the batch was planned; NaN if it reports none.
-        everything: True if the batch took all that was available, as far as the source reports.
-        waiting: Epoch second before which none of the records can have arrived, at the earliest the start of the first
-            batch seen.
-        waiting_records: Records still waiting, oldest first: (earliest arrival [epoch s], count; inf if unreported).
-    """
-
-    start: Mapping[str, Any] = field(default_factory=dict)
-    end: Mapping[str, Any] = field(default_factory=dict)
-    rows: int = 0
-    behind: float = NAN
-    everything: bool = True
+    start: Mapping[str, Any] = field(default_factory=dict)  # its first offset
+    end: Mapping[str, Any] = field(default_factory=dict)  # its last offset
+    rows: int = 0  # records taken
+    behind: float = NAN  # records that the source still has after the batch was planned; NaN if it reports none
+    everything: bool = True  # True if the batch took all that was available, as far as the source reports
+    # Epoch second before which none of the records can have arrived, at the earliest the start of the first batch seen
     waiting: float = NAN
+    # Records still waiting, oldest first: (earliest arrival [epoch s], count; inf if unreported)
     waiting_records: WaitingRecords = ()
+
+    def shifted(self, seconds: float) -> "SourceProgress":
+        """Return the progress as a clock set forward by `seconds` would have dated it."""
+        waiting_records = tuple((at + seconds, count) for at, count in self.waiting_records)
+        return replace(self, waiting=self.waiting + seconds, waiting_records=waiting_records)
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -70,24 +61,20 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One committed micro-batch; times are epoch seconds.
-
-    Attributes:
-        since: End of the previous batch, but at most WINDOW before `start`. Rates count from here, so that waits for a
-            trigger count.
-        sources: In the order in which the query reads them.
-        observed: Observed values of the sources' timestamps, by source.
-        stepped: True if the system clock was set meanwhile. Its times are bounds then, and latencies are unknown.
-    """
+    """One committed micro-batch; times are epoch seconds."""
 
     query: str
     id: int
     start: float
     seconds: float
     rows: int
+    # End of the previous batch, but at most WINDOW before `start`. Rates count from here, so that waits for a trigger
+    # count.
     since: float = NAN
-    sources: tuple[SourceProgress, ...] = ()
+    sources: tuple[SourceProgress, ...] = ()  # in the order in which the query reads them
+    # Observed values of the sources' timestamps, by source
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # True if the system clock was set meanwhile. Its times are bounds then, and latencies are unknown.
     stepped: bool = False
 
     @property
@@ -97,14 +84,7 @@ class Batch:
 
     def shifted(self, seconds: float) -> "Batch":
         """Return the batch as a clock set forward by `seconds` would have dated it."""
-        sources = tuple(
-            replace(
-                each,
-                waiting=each.waiting + seconds,
-                waiting_records=tuple((at + seconds, count) for at, count in each.waiting_records),
-            )
-            for each in self.sources
-        )
+        sources = tuple(each.shifted(seconds) for each in self.sources)
         return replace(self, start=self.start + seconds, since=self.since + seconds, sources=sources)
 
     def between(self, before: float, now: float) -> "Batch":
@@ -138,14 +118,7 @@ def read_status(fields: Sequence[str]) -> QueryStatus:
 
 
 def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: float = NAN) -> Batch:
-    """Parse a batch from a line of `batches` in `DriverSide.java`.
-
-    Args:
-        query: Name of the query.
-        fields: The line's fields.
-        before: The query's previous batch, if any.
-        poll: Seconds between two polls of an idle query.
-    """
+    """Parse a batch of `query` from a line of `batches` in `DriverSide.java`. poll: seconds between polls while idle."""
     number, at, rows, took, polled, observed, *sources = fields
     start = int(at) / 1e3
     # While a query is idle it polls its sources; the last poll before this batch found nothing.
@@ -153,12 +126,10 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
     idle = before is not None and last_poll >= before.end
     progress = []
     for position, each in enumerate(sources):
-        last = before.source(position) if before is not None else None
-        if last is None or before is None:
-            since = start  # what was there before the query was first seen counts from then on
-        else:
-            since = last_poll if idle else before.start
-        progress.append(_dated(_source_progress(json.loads(each)), () if last is None else last.waiting_records, since))
+        # What was there before the query was first seen counts from then on.
+        since = start if before is None else last_poll if idle else before.start
+        waiting = () if before is None else before.source(position).waiting_records
+        progress.append(_dated(_source_progress(json.loads(each)), waiting, since))
     return Batch(
         query=query,
         id=int(number),
@@ -167,9 +138,7 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
         rows=sum(each.rows for each in progress) if progress else int(rows),
         since=start if before is None else min(start, max(before.end, start - WINDOW)),
         sources=tuple(progress),
-        observed={
-            unquote(name.removeprefix(OBSERVATION_PREFIX)): row for name, row in json.loads(observed or "{}").items()
-        },
+        observed={unquote(key.removeprefix(OBSERVATION_PREFIX)): row for key, row in json.loads(observed or "{}").items()},
     )
 
 
@@ -225,16 +194,12 @@ def _dated(progress: SourceProgress, before: WaitingRecords, since: float) -> So
 
 def span_of(batches: Sequence[Batch]) -> float:
     """Return the seconds that consecutive batches cover, gaps included; NaN unless positive."""
-    if not batches:
-        return NAN
-    seconds = max(batch.end for batch in batches) - min(batch.since for batch in batches)
+    seconds = max((batch.end for batch in batches), default=NAN) - min((batch.since for batch in batches), default=NAN)
     return seconds if seconds > 0 else NAN
 
 
 def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
     """Return the records/s that consecutive batches took, from all sources or from source `source`."""
-    if not batches:
-        return NAN
     rows = sum(batch.rows if source is None else batch.source(source).rows for batch in batches)
     return rows / span_of(batches)
 
@@ -259,12 +224,7 @@ def planned_offsets(checkpoint: AnyPath, at_least: int) -> Sequence[Mapping[str,
 
 
 def planned_at(checkpoint: AnyPath, last: int | None) -> float:
-    """Return the epoch second at which the running batch was planned; NaN if none runs.
-
-    Args:
-        checkpoint: Of the query.
-        last: The newest batch known to be committed.
-    """
+    """Return the epoch second at which the batch after `last` (committed) was planned; NaN if none runs."""
     number = last + 1 if last is not None else latest_batch(checkpoint)
     try:
         planned = modified_at(checkpoint / "offsets" / str(number))

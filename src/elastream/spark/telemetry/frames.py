@@ -27,9 +27,8 @@ UNMEASURED = HostUsage()
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
     """Return the cores that the `working` hosts spend on the load; NaN if one host's use is unknown.
 
-    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others
-    is the
-    cost of its start, and must not look like work that needs more hosts.
+    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others is
+    the cost of its start, and must not look like work that needs more hosts.
     """
     used = {name: hosts.value(name, Metric.CPU) * lease.type.cores for name, lease in working.items()}
     others = [name for name in working if name not in compiling]
@@ -58,30 +57,26 @@ class HostCpuUsage:
     ) -> Frame:
         """Return a row per lease. CPU use is unknown until a host is up.
 
-        Args:
-            leases: Leases by host.
-            placement: Host of each task.
-            links: A row per ordered pair of hosts; a host's traffic is the sum over its links.
-            use: Fraction of a host's slots that its tasks occupied, for hosts without a known CPU time.
-            measured: Measurements by provider.
-            now: Seconds.
-            speeds: Speeds from probes. CPU use is relative to the share of its cores that a host gets.
-            copies: Megabytes of standby replicas by host.
-            span: CPU use covers from span[0] to span[1] seconds ago if known for so long, else the last CPU_WINDOW.
+        A host's traffic is the sum over its `links`. `use` returns the occupied fraction of a host's slots, for one without
+        `measured` CPU time. CPU use is relative to the share of its cores that a host gets (`speeds`), and covers span[0]
+        to span[1] seconds ago if known for so long, else the last CPU_WINDOW. `copies`: megabytes of standby replicas.
         """
         count = Counter(placement.values())
         measurements = {name: measured.get(name, UNMEASURED) for name in leases}
         oldest = max((each.age for each in speeds.values()), default=0.0)
+
+        def cpu(name: str, lease: Lease) -> float:
+            if lease.state in (HostState.REQUESTED, HostState.STARTING):
+                return NAN
+            if (seconds := measurements[name].cpu_seconds) is None:
+                return use(name)
+            return self._cpu_of(lease, seconds, now, span, speeds[name].share if name in speeds else 1.0)
+
         return Frame(
             tuple(leases),
             {
-                Metric.CPU: [
-                    self._cpu_of(lease, measurements[name], use, now, span, speeds[name].share if name in speeds else 1.0)
-                    for name, lease in leases.items()
-                ],
-                Metric.MEMORY: [
-                    NAN if (used := measurements[name].memory) is None or math.isinf(used) else used for name in leases
-                ],
+                Metric.CPU: [cpu(name, lease) for name, lease in leases.items()],
+                Metric.MEMORY: [_finite(measurements[name].memory) for name in leases],
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
@@ -90,25 +85,13 @@ class HostCpuUsage:
             {Metric.SPEED: oldest, Metric.CPU: span[1]},
         )
 
-    def _cpu_of(
-        self,
-        lease: Lease,
-        measurement: HostUsage,
-        use: Callable[[str], float],
-        now: float,
-        span: tuple[float, float],
-        share: float,
-    ) -> float:
-        """Return the utilisation of the `share` of cores that a host gets, over `span` or CPU_WINDOW, else of its slots."""
-        if lease.state in (HostState.REQUESTED, HostState.STARTING):
-            return NAN
-        if measurement.cpu_seconds is None:
-            return use(lease.host)
+    def _cpu_of(self, lease: Lease, seconds: float, now: float, span: tuple[float, float], share: float) -> float:
+        """Return the utilisation of the `share` of cores that a host gets, over `span` or CPU_WINDOW."""
         samples = self._cpu.setdefault(lease.host, deque())
-        if not self._possible(samples, now, measurement.cpu_seconds, lease.type.cores):
+        if not self._possible(samples, now, seconds, lease.type.cores):
             samples.clear()
-        if 0 <= measurement.cpu_seconds < math.inf:
-            samples.append((now, measurement.cpu_seconds))
+        if 0 <= seconds < math.inf:
+            samples.append((now, seconds))
         if not samples:
             return NAN
         while len(samples) > 2 and samples[1][0] <= now - REMEMBERED_S:
@@ -119,7 +102,7 @@ class HostCpuUsage:
             before, after = np.interp([then, until], times, used).tolist()
         else:
             then, before = next((each for each in reversed(samples) if each[0] <= now - CPU_WINDOW), samples[0])
-            until, after = now, measurement.cpu_seconds
+            until, after = now, seconds
         return float((after - before) / (until - then) / lease.type.cores / share) if until > then else NAN
 
     @staticmethod
@@ -150,15 +133,9 @@ def task_frame(
     lags: Mapping[TaskId, float] = MappingProxyType({}),
     waiting: Mapping[str, float] = MappingProxyType({}),
 ) -> TaskFrame:
-    """Return a row per task on one of `hosts`, with its load per second.
+    """Return a row per task on one of `hosts`, with its load per second, and the lag of its most recent standby replica.
 
-    Args:
-        graph: The dataflow.
-        hosts: Names, in row order.
-        placement: Host of each task.
-        loads: By operator.
-        lags: Lag of the most recent standby replica of each task.
-        waiting: Seconds of waiting work by operator, from `seconds_waiting`. A task's backlog is its rate times this.
+    A task's backlog is its rate times the seconds of `waiting` work of its operator (`seconds_waiting`).
     """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}
@@ -213,9 +190,8 @@ def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
 
 def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
     """Return the busy cores by task, where known."""
-    return {
-        task: busy for task, busy in zip(frame.tasks, frame.column(Metric.BUSY_CORES).tolist(), strict=True) if busy > 0
-    }
+    busy = frame.column(Metric.BUSY_CORES).tolist()
+    return {task: cores for task, cores in zip(frame.tasks, busy, strict=True) if cores > 0}
 
 
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:

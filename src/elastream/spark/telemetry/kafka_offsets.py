@@ -17,15 +17,13 @@ from pyspark.sql import SparkSession
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.errors import in_one_line
 from elastream.spark.dataflow.kafka import kafka_admin
-from elastream.spark.jvm.gateway import java_queries, jvm_of, why_in_java
+from elastream.spark.jvm.driver_side import java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.session import session_stopped
 
 log = logging.getLogger(__name__)
 
-# Seconds between two commits: Kafka's own `auto.commit.interval.ms`.
-EVERY = 5.0
-# Timeout of a request to a broker (seconds).
-PATIENCE = 10.0
+# Seconds between two commits (Kafka's own `auto.commit.interval.ms`), and timeout of a request to a broker.
+EVERY, PATIENCE = 5.0, 10.0
 SOON = {f"{what}.timeout.ms": f"{1e3 * PATIENCE:.0f}" for what in ("request", "default.api")}
 
 
@@ -39,8 +37,8 @@ def offsets_read(progresses: Iterable[Mapping[str, Any]]) -> dict[str, dict[int,
                 continue
             for topic, partitions in end.items():
                 mine = read.setdefault(topic, {})
-                for partition, offset in partitions.items():
-                    mine[int(partition)] = min(int(offset), mine.get(int(partition), int(offset)))
+                for partition, offset in ((int(each), int(at)) for each, at in partitions.items()):
+                    mine[partition] = min(offset, mine.get(partition, offset))
     return read
 
 
@@ -48,15 +46,15 @@ class OffsetCommits:
     """Commits new offsets to the consumer groups of `topics`."""
 
     def __init__(self, spark: SparkSession, topics: Sequence[KafkaTopic]) -> None:
-        self._spark, self._topics = spark, topics
+        self._spark, self._topics, self._unread = spark, topics, False
         self._committed: dict[tuple[str, str, str], dict[int, int]] = {}
         self._failing: set[str] = set()
-        self._unread = False
 
     def commit(self) -> None:
         """Commit new offsets. Failures are logged and tried again next time."""
         try:
-            read = offsets_read(self._progresses())
+            newest = [query.lastProgress() for query in java_queries(self._spark).values()]
+            read = offsets_read([json.loads(str(each.json())) for each in newest if each is not None])
         except Exception as error:
             if not self._unread and not session_stopped(self._spark):
                 log.warning("how far topics have been read is unknown: %s", in_one_line(error), exc_info=True)
@@ -76,10 +74,6 @@ class OffsetCommits:
                 continue
             self._failing.discard(topic.topic)
             self._committed[key] = offsets
-
-    def _progresses(self) -> list[Mapping[str, Any]]:
-        newest = [query.lastProgress() for query in java_queries(self._spark).values()]
-        return [json.loads(str(each.json())) for each in newest if each is not None]
 
     def _write(self, topic: KafkaTopic, offsets: Mapping[int, int]) -> None:
         jvm = jvm_of(self._spark)

@@ -10,9 +10,9 @@ import ctypes
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from elastream.clouds.provider import HostStatus
@@ -36,8 +36,7 @@ class LinkProbes:
         self._status = status
         self._sockets: dict[str, socket.socket] = {}
         self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
-        self._last = -PERIOD
-        self._offset = 0.0
+        self._last, self._offset = -PERIOD, 0.0
 
     def onto(self, links: Frame, leases: Mapping[str, Lease], now: float) -> Frame:
         """Return `links` (a row per ordered pair of hosts) with one-way latency [s], half of a round trip.
@@ -56,11 +55,8 @@ class LinkProbes:
 
     def _look(self, leases: Mapping[str, Lease], now: float) -> Mapping[tuple[str, ...], tuple[float, float]]:
         """Return (seconds, time) by pair of running hosts that answered; ping again after PERIOD."""
-        running = [
-            name
-            for name, lease in leases.items()
-            if lease.state in (HostState.RUNNING, HostState.DRAINING) and self._namespace(name) is not None
-        ]
+        up = (name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING))
+        running = [name for name in up if self._namespace(name) is not None]
         self._offset = time.time() - now
         for gone in set(self._sockets).difference(running):
             self._sockets.pop(gone).close()
@@ -107,28 +103,18 @@ class LinkProbes:
 
 def open_socket_in(namespace: Path, kind: int, protocol: int = 0) -> socket.socket:
     """Open a non-blocking socket inside a network namespace. Raises OSError."""
-    opened: list[socket.socket | OSError] = []
 
-    def enter_and_open() -> None:
-        # Only this thread changes its namespace, and it ends at once.
+    def enter_and_open() -> socket.socket:
         libc = ctypes.CDLL(None, use_errno=True)
-        try:
-            with namespace.open("rb") as file:
-                if libc.setns(file.fileno(), CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            sock = socket.socket(socket.AF_INET, kind, protocol)
-            sock.setblocking(False)
-            opened.append(sock)
-        except OSError as error:
-            opened.append(error)
+        with namespace.open("rb") as file:
+            if libc.setns(file.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        sock = socket.socket(socket.AF_INET, kind, protocol)
+        sock.setblocking(False)
+        return sock
 
-    thread = threading.Thread(target=enter_and_open)
-    thread.start()
-    thread.join()
-    (result,) = opened
-    if isinstance(result, OSError):
-        raise result
-    return result
+    with ThreadPoolExecutor(1) as alone:  # only this thread changes its namespace, and it ends at once
+        return alone.submit(enter_and_open).result()
 
 
 def _request(number: int, target: str) -> bytes:

@@ -67,12 +67,6 @@ class FileLog:
         except OSError:  # a folder is removed while it is listed
             return None
 
-    def _names(self) -> list[str]:
-        try:
-            return names_in(self._folder)
-        except OSError:
-            return []
-
     def _read(self, number: int) -> tuple[InputFile, ...] | None:
         """Return the files of one entry. Every tenth entry repeats all earlier files, its own last."""
         for name in (str(number), f"{number}.compact"):
@@ -90,11 +84,14 @@ class FileLog:
                 if entry["batchId"] == number:
                     files.append(InputFile(entry["timestamp"] / 1e3, _status(path)[1]))
             return tuple(files)
-        later = sorted(int(name.partition(".")[0]) for name in self._names() if name.endswith(".compact"))
-        if later and later[-1] > number:  # entries of an earlier run, of which only the compact ones are left
-            self._next = later[-1]
-            return self._read(later[-1])
-        return None
+        try:
+            later = max(int(name.partition(".")[0]) for name in names_in(self._folder) if name.endswith(".compact"))
+        except (OSError, ValueError):  # no folder, or no such entry
+            return None
+        if later <= number:
+            return None
+        self._next = later  # entries of an earlier run, of which only the compact ones are left
+        return self._read(later)
 
 
 def files_in(place: str) -> Iterator[str]:
@@ -123,17 +120,9 @@ Moments: TypeAlias = list[tuple[float, float]]
 
 
 class Origin:
-    """Source `number` of the query with its checkpoint at `checkpoint`.
+    """Source `number` of the query with its checkpoint at `checkpoint`, and the declared load `pattern`.
 
-    Args:
-        number: Position of the source in the query.
-        checkpoint: Of the query.
-        pattern: Its declared load.
-        stamped: Name of the observation of its records' timestamps, if they have any.
-        place: Local files that it reads.
-
-    Attributes:
-        basis: Basis of its recent latencies; None before its first batch.
+    `stamped` names the observation of its records' timestamps, if they have any; `place` are the local files that it reads.
     """
 
     def __init__(
@@ -149,9 +138,9 @@ class Origin:
         self._files: FileLog | None = None
         self._samples: deque[tuple[float, float]] = deque()
         self._rows = self._bytes = self._records = 0.0
-        self._behind = NAN
-        self._committed, self._ended = -1, NAN
-        self.basis: Basis | None = None
+        # Records waiting at a source without a load, as of its last batch or by its files' sizes.
+        self.backlog, self._committed, self._ended = NAN, -1, NAN
+        self.basis: Basis | None = None  # of its recent latencies; None before its first batch
 
     def add_batch(self, batch: Batch) -> Moments:
         """Add the next committed batch; return from when its records count."""
@@ -160,7 +149,7 @@ class Origin:
             self._files = FileLog(self._checkpoint / "sources" / str(self.number), self._place)
         moments = self._moments(batch, progress)
         if self.pattern is None:
-            self._rows, self._behind, self._ended = self._rows + progress.rows, progress.behind, batch.end
+            self._rows, self.backlog, self._ended = self._rows + progress.rows, progress.behind, batch.end
             if self._files is None:
                 self._note(batch.start, self._rows + (progress.behind if progress.behind == progress.behind else 0.0))
         return moments
@@ -172,7 +161,8 @@ class Origin:
             first, last = progress.numbers
             started = float(progress.end.get("started") or NAN)
             return started + self.pattern.due(first), started + self.pattern.due(last - 1)
-        return min((at for at, _ in moments), default=NAN), max((at for at, _ in moments), default=NAN)
+        times = [at for at, _ in moments] or [NAN]
+        return min(times), max(times)
 
     def look(self, now: float, under_way: bool, interval: float) -> None:
         """Measure the backlog at epoch second `now`.
@@ -180,9 +170,7 @@ class Origin:
         Args:
             now: Epoch seconds.
             under_way: True if a batch is planned and not committed.
-            interval: Longest time between two polls, or from a batch's end to the next poll [s]. Until a poll has
-                returned nothing,
-                records may still have arrived.
+            interval: Longest time to the next poll [s]. Until a poll has returned nothing, records may still have arrived.
         """
         if self.pattern is not None:
             return
@@ -191,8 +179,8 @@ class Origin:
             waiting, planned = self._files.waiting(), self._files.files(self._committed, self._committed + 1)
             if waiting is not None and self._bytes > 0:
                 each = self._records / self._bytes
-                self._behind = each * _bytes(waiting)
-                self._note(now, self._rows + self._behind + (each * _bytes(planned) if under_way else 0.0))
+                self.backlog = each * _bytes(waiting)
+                self._note(now, self._rows + self.backlog + (each * _bytes(planned) if under_way else 0.0))
                 return
         if not under_way and self._samples and now - interval > self._ended:
             self._note(now - interval, self._samples[-1][1])
@@ -202,19 +190,12 @@ class Origin:
         self._samples.clear()
 
     @property
-    def backlog(self) -> float:
-        """Records waiting at a source without a load, as of its last batch or by its files' sizes."""
-        return self._behind
-
-    @property
     def arrivals(self) -> float:
         """Arrival rate [records/s] of a source without a load over the last ARRIVALS seconds; NaN before two samples."""
         if len(self._samples) < 2:
             return NAN
         last, total = self._samples[-1]
-        base, before = next(
-            ((at, count) for at, count in reversed(self._samples) if at <= last - ARRIVALS), self._samples[0]
-        )
+        base, before = next((each for each in reversed(self._samples) if each[0] <= last - ARRIVALS), self._samples[0])
         return max(0.0, total - before) / (last - base)
 
     def _note(self, at: float, total: float) -> None:

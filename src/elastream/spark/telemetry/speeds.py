@@ -2,9 +2,8 @@
 
 A host's speed is the rate of one core of its type relative to the standard core. It is lower if a core needs more CPU
 seconds for the same work, and if the host does not get all of its cores. The standard is the fastest host present: the
-thesis
-(Kumbhare 2015, section 1.3) divides by the best observed and takes that for the rated speed. The fastest host therefore has
-its type's declared speed, and costs in CPU seconds need no other reference machine.
+thesis (Kumbhare 2015, section 1.3) divides by the best observed and takes that for the rated speed. The fastest host
+therefore has its type's declared speed, and costs in CPU seconds need no other reference machine.
 """
 
 import contextlib
@@ -70,9 +69,8 @@ class SpeedProbes:
 
     def look(self, host_of: Mapping[str, str], leases: Mapping[str, Lease], now: float) -> Mapping[str, HostSpeed]:
         """Return the speed of each working host whose probe has reported. host_of: by executor."""
-        working = {
-            name: lease.type for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)
-        }
+        works = (HostState.RUNNING, HostState.DRAINING)
+        working = {name: lease.type for name, lease in leases.items() if lease.state in works}
         probes: dict[str, _Probed] = {}
         for executor, host in host_of.items():
             if host in working and (probed := self._read(executor, now)).readings and now - probed.read_at <= STALE_S:
@@ -84,13 +82,12 @@ class SpeedProbes:
         cores = sum(type.cores for type in working.values())
         occupied = sum(type.cores / shares.get(host, 1.0) for host, type in working.items())
         self.stretch = occupied / cores if cores else 1.0
-        speeds = {host: standard / each.piece for host, each in probes.items()}
-        for host, speed in speeds.items():
-            if speed > (1 - LEAST_DIFFERENCE) * working[host].speed:
-                speeds[host] = working[host].speed
-        return {
-            host: HostSpeed(speeds[host] * shares[host], shares[host], now - each.read_at) for host, each in probes.items()
-        }
+        speeds = {}
+        for host, each in probes.items():
+            rated, speed = working[host].speed, standard / each.piece
+            speeds[host] = rated if speed > (1 - LEAST_DIFFERENCE) * rated else speed
+        ages = {host: now - each.read_at for host, each in probes.items()}
+        return {host: HostSpeed(speeds[host] * shares[host], shares[host], age) for host, age in ages.items()}
 
     def _read(self, executor: str, now: float) -> _Probed:
         probed = self._probed.setdefault(executor, _Probed())

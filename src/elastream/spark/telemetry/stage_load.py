@@ -26,56 +26,31 @@ USUAL_BATCHES = 5
 
 MILLI, NANO = 1e-3, 1e-9
 # Fields of a task in `TaskLoads.java`, in its order, with the factor to the unit of `StageLoad`.
-FIGURES = {
-    "run_time": MILLI,
-    "waited": MILLI,
-    "cpu": NANO,
-    "records": 1.0,
-    "local_bytes": 1.0,
-    "remote_bytes": 1.0,
-    "written_bytes": 1.0,
-}
+FIGURES = {"run_time": MILLI, "waited": MILLI, "cpu": NANO}
+FIGURES |= dict.fromkeys(("records", "local_bytes", "remote_bytes", "written_bytes"), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageLoad:
-    """A stage of a finished batch. Each column has a row per task, which is the state partition in a stateful stage.
+    """A stage of a finished batch. Each column has a row per task, which is the state partition in a stateful stage."""
 
-    Attributes:
-        batch: Number of the batch in its query.
-        stage: Spark's id.
-        parents: Ids of the stages whose shuffles it reads.
-        ranks: Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
-        python: True if its tasks hand records to Python, whose CPU time Spark does not count.
-        seconds: From the end of the previous batch to the end of this one; NaN if unknown.
-        ended: Epoch seconds.
-        executor: Id of the executor that ran each task.
-        task: Spark's id of the attempt that succeeded.
-        run_time: Seconds that each task occupied a slot, failed attempts included.
-        waited: Seconds of them spent waiting for shuffle blocks.
-        cpu: Core-seconds of the task's JVM thread, failed attempts included.
-        records: Records read from shuffles.
-        local_bytes: Shuffle bytes read from its own executor.
-        remote_bytes: Shuffle bytes read from other executors.
-        written_bytes: Shuffle bytes written for the next stage.
-    """
-
-    batch: int
-    stage: int
-    parents: tuple[int, ...]
+    batch: int  # number of the batch in its query
+    stage: int  # Spark's id
+    parents: tuple[int, ...]  # ids of the stages whose shuffles it reads
+    # Stateful operators that its tasks run, as `StatefulOperator.rank` counts them; empty for a feeding stage.
     ranks: tuple[int, ...]
-    python: bool
-    seconds: float
-    ended: float
-    executor: tuple[str, ...]
-    task: Integers
-    run_time: Floats
-    waited: Floats
-    cpu: Floats
-    records: Floats
-    local_bytes: Floats
-    remote_bytes: Floats
-    written_bytes: Floats
+    python: bool  # True if its tasks hand records to Python, whose CPU time Spark does not count
+    seconds: float  # from the end of the previous batch to the end of this one; NaN if unknown
+    ended: float  # epoch seconds
+    executor: tuple[str, ...]  # id of the executor that ran each task
+    task: Integers  # Spark's id of the attempt that succeeded
+    run_time: Floats  # seconds that each task occupied a slot, failed attempts included
+    waited: Floats  # seconds of them spent waiting for shuffle blocks
+    cpu: Floats  # core-seconds of the task's JVM thread, failed attempts included
+    records: Floats  # records read from shuffles
+    local_bytes: Floats  # shuffle bytes read from its own executor
+    remote_bytes: Floats  # shuffle bytes read from other executors
+    written_bytes: Floats  # shuffle bytes written for the next stage
 
     @property
     def partitions(self) -> int:
@@ -94,9 +69,8 @@ class StageLoad:
 def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
     """Parse loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
-    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs
-    of a batch
-    ran one stateful stage, their costs add up.
+    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs of a
+    batch ran one stateful stage, their costs add up.
     """
     ended: dict[int, float] = {}
     loads: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
@@ -160,27 +134,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 class PartitionLoads(NamedTuple):
-    """Load per second of the state partitions of a stage, a row each; NaN if unknown.
+    """Load per second of the state partitions of a stage, a row each; NaN if unknown."""
 
-    Attributes:
-        busy: Cores.
-        error: Standard error of `busy`.
-        occupied: Share of the time that the partition's task occupied a slot.
-        records: Records/s read from shuffles.
-        traffic: Bytes/s read from shuffles, from all executors.
-        age: Seconds since the newest batch ended.
-        state: Megabytes of checkpointed state.
-        delta: Size of the newest checkpoint relative to the whole state of the stage.
-    """
-
-    busy: Floats
-    error: Floats
-    occupied: Floats
-    records: Floats
-    traffic: Floats
-    age: float
-    state: Floats
-    delta: float = math.nan
+    busy: Floats  # cores
+    error: Floats  # standard error of `busy`
+    occupied: Floats  # share of the time that the partition's task occupied a slot
+    records: Floats  # records/s read from shuffles
+    traffic: Floats  # bytes/s read from shuffles, from all executors
+    age: float  # seconds since the newest batch ended
+    state: Floats  # megabytes of checkpointed state
+    delta: float = math.nan  # size of the newest checkpoint relative to the whole state of the stage
 
 
 class LoadWindow:
@@ -193,8 +156,7 @@ class LoadWindow:
 
     def __init__(self, length: int = SAMPLES) -> None:
         self._loads: deque[StageLoad] = deque(maxlen=length)
-        self._least = LEAST_SAMPLES
-        self._doubtful = False
+        self._least, self._doubtful = LEAST_SAMPLES, False
 
     def add(self, load: StageLoad) -> None:
         """Add a batch."""
@@ -214,10 +176,9 @@ class LoadWindow:
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
-        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their
-        error comes from
-        the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates decay
-        while no batch ends.
+        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their error
+        comes from the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates
+        decay while no batch ends.
         """
         samples = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in samples if load.seconds > 0]
@@ -231,11 +192,8 @@ class LoadWindow:
         error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(samples))
         if self._doubtful:
             error = np.maximum(error, np.abs(busy[-1] - usual))
-        traffic = [load.local_bytes + load.remote_bytes for load in samples]
-        occupied, records, exchanged = (
-            np.mean(columns, axis=0) / seconds
-            for columns in ([load.run_time for load in samples], [load.records for load in samples], traffic)
-        )
+        columns = [(load.run_time, load.records, load.local_bytes + load.remote_bytes) for load in samples]
+        occupied, records, exchanged = (np.mean(column, axis=0) / seconds for column in zip(*columns, strict=True))
         return PartitionLoads(usual, error, occupied, records, exchanged, age, np.full(partitions, math.nan))
 
 
@@ -269,8 +227,7 @@ def _parts(load: StageLoad) -> Floats:
 
 def _usual(loads: Sequence[StageLoad]) -> Floats:
     """Return the median of each partition's share of the work."""
-    usual: Floats = np.median([_parts(each) for each in loads], axis=0)
-    return usual
+    return np.asarray(np.median([_parts(each) for each in loads], axis=0))
 
 
 def _moved(one: Floats, other: Floats) -> float:

@@ -2,9 +2,8 @@
 
 For the version that a batch creates, both stores write its changes (`7.delta` of the heap store, `7.changelog` of RocksDB)
 and sometimes the whole state (`7.snapshot`; `7.zip`, which names the shared files that belong to it). So the gain of an
-incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read;
-all is
-unknown unless the checkpoint is on a file system of this machine.
+incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read; all
+is unknown unless the checkpoint is on a file system of this machine.
 """
 
 import json
@@ -13,16 +12,15 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulStage
 
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
@@ -33,22 +31,6 @@ MEGABYTE = 1e6
 # Cores that listing may take: with hundreds of partitions some looks are skipped.
 LISTING_CORES = 0.005
 NAN = math.nan
-
-
-class StateFile(NamedTuple):
-    """A file of one partition's state.
-
-    Attributes:
-        version: Of the state; batch b creates version b + 1.
-        whole: True for the whole state, False for a change.
-        bytes: Size, with the shared files that it names.
-        at: Epoch second at which it was written.
-    """
-
-    version: int
-    whole: bool
-    bytes: float
-    at: float
 
 
 def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
@@ -63,59 +45,25 @@ def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
     )
 
 
-def state_files(folder: Path) -> tuple[StateFile, ...]:
-    """Return the state files in a partition's `folder` by version; the newest if two attempts wrote one."""
-    files: dict[tuple[int, bool], StateFile] = {}
-    for version, whole, path in _written(folder):
-        try:
-            at, size = os.stat(path).st_mtime, _size(path)
-        except OSError:  # cleaned up since it was listed
-            continue
-        other = files.get((version, whole))
-        if other is None or other.at < at:
-            files[version, whole] = StateFile(version, whole, size, at)
-    return tuple(files[key] for key in sorted(files))
-
-
-def delta_over_full(partitions: Sequence[Sequence[StateFile]]) -> float:
-    """Return the size of one checkpoint relative to the state it left; NaN before every partition has a snapshot.
-
-    partitions: `state_files` of each; the newest version counts that was written both as a change and whole.
-    """
-    changed = full = 0.0
-    for files in partitions:
-        changes = {file.version: file.bytes for file in files if not file.whole}
-        whole = {file.version: file.bytes for file in files if file.whole and file.version in changes}
-        if not whole:
-            return NAN
-        changed, full = changed + changes[max(whole)], full + whole[max(whole)]
-    return changed / full if full > 0 else NAN
-
-
 @dataclass
 class _Store:
-    """The store in one folder.
-
-    Attributes:
-        whole: Version and bytes of the newest snapshot.
-        deltas: Bytes of changes by version, since then.
-    """
+    """The store in one folder."""
 
     folder: Path
-    whole: tuple[int, float] = (0, 0.0)
-    deltas: dict[int, float] = field(default_factory=dict)
+    whole: tuple[int, float] = (0, 0.0)  # version and bytes of the newest snapshot
+    deltas: dict[int, float] = field(default_factory=dict)  # bytes of changes by version, since then
 
     def look(self, version: int) -> None:
         """Read the files up to `version`."""
-        listed = [each for each in _written(self.folder) if each[0] <= version]
+        listed = [each for each in written_files(self.folder) if each[0] <= version]
         snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
         if snapshots:
             newest, _, path = max(snapshots)
-            self.whole = (newest, _size(path))
+            self.whole = (newest, file_size(path))
         self.deltas = {v: size for v, size in self.deltas.items() if v >= self.whole[0]}
         for number, whole, path in listed:
             if not whole and number >= self.whole[0] and number not in self.deltas:
-                self.deltas[number] = _size(path)
+                self.deltas[number] = file_size(path)
 
     def size(self, version: int) -> float:
         """Return the bytes of the state at `version`; NaN if a file is missing."""
@@ -172,7 +120,7 @@ def _local(root: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
 
 
-def _written(folder: Path) -> Iterator[tuple[int, bool, str]]:
+def written_files(folder: Path) -> Iterator[tuple[int, bool, str]]:
     """Yield (version, True if whole state, path) of each file in `folder`; nothing if there is no such folder."""
     try:
         names = os.listdir(folder)
@@ -183,7 +131,7 @@ def _written(folder: Path) -> Iterator[tuple[int, bool, str]]:
             yield int(match[1]), match[2] in WHOLE, f"{folder}/{name}"
 
 
-def _size(path: str) -> float:
+def file_size(path: str) -> float:
     """Return the bytes of a file and the shared files that a RocksDB snapshot names; NaN if unreadable."""
     try:
         size = float(os.stat(path).st_size)

@@ -2,15 +2,15 @@
 
 The driver needs them to direct readers, so they cost nothing; one call returns those of all shuffles that fed the stateful
 stages of a batch. Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce
-partitions
-it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
+partitions it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
 """
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -19,8 +19,7 @@ from elastream.core.frames import Floats, Frame, Integers
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Exchange
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.driver_side import HERE, DriverSide
-from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_context
 from elastream.spark.telemetry.stage_load import StageLoad
 
 # Batches of a query over which rates are means.
@@ -75,29 +74,23 @@ def read_flows(lines: Iterable[Sequence[str]], loads: Sequence[StageLoad]) -> tu
 
 def _pairs(loads: Sequence[StageLoad]) -> list[tuple[StageLoad, StageLoad]]:
     by_stage = {(load.batch, load.stage): load for load in loads}
-    return [
-        (sender, receiver)
-        for receiver in loads
-        if receiver.ranks
-        for parent in receiver.parents
-        if (sender := by_stage.get((receiver.batch, parent))) is not None
-    ]
+    links = [(by_stage.get((load.batch, parent)), load) for load in loads if load.ranks for parent in load.parents]
+    return [(sender, receiver) for sender, receiver in links if sender is not None]
+
+
+# A batch's operators, by rank of a stateful operator, and its flows.
+BatchFlows: TypeAlias = tuple[Mapping[int, str], tuple[Flow, ...]]
 
 
 class Traffic:
-    """Traffic of the last batches of some queries.
+    """Traffic of the last batches of some queries, from the registry `outputs`; without one, only added flows are known.
 
     Queries have names of the caller's choice; stateful stages are named after their tasks' operator.
-
-    Args:
-        outputs: Registry to ask; None if there is none. Then only added flows are known.
     """
 
     def __init__(self, outputs: MapOutputs | None) -> None:
         self._outputs = outputs
-        self._flows: dict[str, deque[tuple[Mapping[int, str], tuple[Flow, ...]]]] = defaultdict(
-            lambda: deque(maxlen=BATCHES)
-        )
+        self._flows: dict[str, deque[BatchFlows]] = defaultdict(lambda: deque(maxlen=BATCHES))
 
     def take(self, query: str, operators: Mapping[int, str], loads: Sequence[StageLoad]) -> None:
         """Fetch the flows of the batches of `query` in `loads`, which include the senders.
@@ -157,10 +150,9 @@ class Traffic:
 
 
 def _rates(
-    batches: Iterable[tuple[Mapping[int, str], tuple[Flow, ...]]], rows: Mapping[str, Mapping[int, int]]
+    batches: Collection[BatchFlows], rows: Mapping[str, Mapping[int, int]]
 ) -> Iterable[tuple[Integers, Integers, Floats]]:
     """Yield (source, target, bytes/s) of one query for each pair of stages, as means over its batches."""
-    batches = list(batches)
     seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
     total: dict[tuple[str, str], Floats] = {}
     for operators, flows in batches:

@@ -1,7 +1,6 @@
 """Records of one task that an operator left out because its function raised.
 
-Each task attempt writes a file before its batch commits; the newest attempt counts. `spark.telemetry.left_out` reads
-them.
+Each task attempt writes a file before its batch commits; the newest attempt counts. `spark.telemetry.left_out` reads them.
 """
 
 import json
@@ -31,20 +30,14 @@ LeaveOut: TypeAlias = Callable[[BaseException | str, Sequence[Any]], None]
 
 
 class LeftOut:
-    """Records that one task leaves out: counted, and optionally stored as dead letters.
-
-    Args:
-        folder: Folder of the query; None only counts.
-        lead: Lead of the task's stage.
-    """
+    """Records that one task of the stage of `lead` leaves out: counted, and stored in the query's `folder`, if any."""
 
     def __init__(
         self, folder: AnyPath | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
     ) -> None:
         number, again = attempt
-        self._path = (
-            None if folder is None or batch < 0 else folder / str(batch) / f"{quote(lead, safe='')}-{task}.{number}"
-        )
+        name = f"{quote(lead, safe='')}-{task}.{number}"
+        self._path = None if folder is None or batch < 0 else folder / str(batch) / name
         self._file: FileIO | BytesIO | None = None
         self._lock = threading.Lock()  # waiting functions run on several threads
         self._places: dict[tuple[str, str], int] = {}
@@ -66,13 +59,8 @@ class LeftOut:
             self._count((operator, alternate), len(records))
             what = error if isinstance(error, str) else _describe(error)
             for record in records if keep else ():
-                letter = {
-                    "operator": operator,
-                    "alternate": alternate,
-                    "error": what[:MAX_ERROR_CHARS],
-                    "record": _as_json(record),
-                }
-                letter |= {} if key is None else {"key": _as_json(key)}
+                letter = {"operator": operator, "alternate": alternate, "error": what[:MAX_ERROR_CHARS]}
+                letter |= {"record": _as_json(record)} | ({} if key is None else {"key": _as_json(key)})
                 line = json.dumps(letter, default=repr).encode() + b"\n"
                 if self._letters == MAX_LETTERS or self._bytes + len(line) > MAX_LETTERS_BYTES:
                     return
@@ -106,9 +94,9 @@ class LeftOut:
         assert self._path is not None
         if isinstance(self._path, RemotePath):
             self._file = BytesIO()
-            return self._file
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("wb", buffering=0)
+        else:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb", buffering=0)
         return self._file
 
 

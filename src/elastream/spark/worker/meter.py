@@ -29,12 +29,6 @@ class MeterRow:
     """Counts of one alternate of an operator in one batch. A replayed task counts once.
 
     The lead of a stage has a row without alternate: records that entered, and their transfer time.
-
-    Attributes:
-        busy: Thread time, or occupied time of a pool's threads (seconds).
-        first: Start of the first call (epoch seconds).
-        last: End of the last call (epoch seconds).
-        tasks: Number of tasks.
     """
 
     segment: str
@@ -43,10 +37,10 @@ class MeterRow:
     code: int
     rows_in: int
     rows_out: int
-    busy: float
-    first: float
-    last: float
-    tasks: int
+    busy: float  # thread time, or occupied time of a pool's threads (seconds)
+    first: float  # start of the first call (epoch seconds)
+    last: float  # end of the last call (epoch seconds)
+    tasks: int  # number of tasks
     alternate: str = ""
 
 
@@ -97,16 +91,9 @@ def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
     for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate, _ in newest.values():
         key = (segment, batch, operator, code, alternate)
         before = counts.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
-        counts[key] = MeterRow(
-            *key[:4],
-            before.rows_in + rows_in,
-            before.rows_out + rows_out,
-            before.busy + busy,
-            min(before.first, first),
-            max(before.last, last),
-            before.tasks + 1,
-            alternate,
-        )
+        numbers = before.rows_in + rows_in, before.rows_out + rows_out
+        times = before.busy + busy, min(before.first, first), max(before.last, last)
+        counts[key] = MeterRow(*key[:4], *numbers, *times, before.tasks + 1, alternate)
     return [counts[key] for key in sorted(counts)]
 
 

@@ -34,17 +34,11 @@ MIN_TICKS = 20
 
 @dataclass(frozen=True, slots=True)
 class SpeedReading:
-    """A reading of the probe.
+    """A reading of the probe."""
 
-    Attributes:
-        piece: CPU time of the work (seconds).
-        cores: Cores that quotas and the CPU set allow.
-        kept: Share of the demanded CPU time that no hypervisor stole.
-    """
-
-    piece: float
-    cores: float
-    kept: float = 1.0
+    piece: float  # CPU time of the work (seconds)
+    cores: float  # cores that quotas and the CPU set allow
+    kept: float = 1.0  # share of the demanded CPU time that no hypervisor stole
 
 
 def file_of(folder: Path, executor: str) -> Path:

@@ -33,9 +33,7 @@ class Folding:
     """One task's part of one signal, in progress."""
 
     def __init__(self, tap: SignalTap) -> None:
-        self.tap = tap
-        self.count = 0
-        self.value = 0.0
+        self.tap, self.count, self.value = tap, 0, 0.0
 
     @property
     def part(self) -> Part:
@@ -63,14 +61,7 @@ class Folding:
         return column.filter(pc.invert(pc.is_nan(column)))
 
 
-_OF_COLUMN = {
-    Fold.SUM: pc.sum,
-    Fold.MEAN: pc.sum,
-    Fold.MIN: pc.min,
-    Fold.MAX: pc.max,
-    Fold.ANY: pc.any,
-    Fold.ALL: pc.all,
-}
+_OF_COLUMN = {Fold.SUM: pc.sum, Fold.MEAN: pc.sum, Fold.MIN: pc.min, Fold.MAX: pc.max, Fold.ANY: pc.any, Fold.ALL: pc.all}
 
 
 def folded(fold: Fold, parts: Iterable[Part]) -> SignalValue | None:

@@ -41,28 +41,20 @@ StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterato
 
 @dataclass(frozen=True, slots=True)
 class AlternateDigits:
-    """The digits that select an alternate.
-
-    Attributes:
-        by: Positions of the table's columns in the key.
-    """
+    """The digits that select an alternate."""
 
     pick: Digit | None = None
     table: Digit | None = None
-    by: tuple[int, ...] = ()
+    by: tuple[int, ...] = ()  # positions of the table's columns in the key
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedOperator:
-    """A keyed operator, as sent to the workers.
-
-    Attributes:
-        states: Codec of the key's states, or grouping of its window records.
-    """
+    """A keyed operator, as sent to the workers."""
 
     name: str
     alternates: tuple[Implementation, ...]
-    states: States | Grouping
+    states: States | Grouping  # codec of the key's states, or grouping of its window records
     choice: AlternateDigits
     timeout: Timeout | None = None
     on_error: OnError = OnError.FAIL
@@ -117,8 +109,7 @@ class _Task:
 
     def count(self, alternate: int, rows_in: int, rows_out: int, busy: float) -> None:
         """Count a call of an alternate that ends now."""
-        counts = self._counted.get(alternate)
-        if counts is None:
+        if (counts := self._counted.get(alternate)) is None:
             name, now = self.keyed.alternates[alternate].name, time.time()
             counts = [self._segment, self._batch, self.keyed.name, self._code, 0, 0, 0.0, now - busy, now, name, self._task]
             self._counted[alternate] = counts
@@ -158,9 +149,7 @@ def _applied(
 ) -> Iterator[pd.DataFrame]:
     keyed, number = task.keyed, task.chosen(key)
     chosen, timeout = keyed.alternates[number], keyed.timeout
-    rows, moments = _rows(frames)
-    stored = state.getOption
-    started = time.thread_time()
+    (rows, moments), stored, started = _rows(frames), state.getOption, time.thread_time()
     try:
         result, left = chosen.function(key, rows, states.of(stored, number))
         after = states.after(stored, number, left)
@@ -181,11 +170,9 @@ def _applied(
 
 
 def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Iterator[pd.DataFrame]:
-    keyed, number = task.keyed, task.chosen(key)
-    function = keyed.timeout.function if keyed.timeout is not None else None
-    stored = state.getOption
+    keyed, number, stored = task.keyed, task.chosen(key), state.getOption
     state.remove()
-    if function is None:
+    if keyed.timeout is None or (function := keyed.timeout.function) is None:
         return
     started = time.thread_time()
     try:
@@ -201,9 +188,8 @@ def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Ite
 def _windowed(
     task: _Task, grouping: Grouping, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    timeout, started, rows = task.keyed.timeout, time.thread_time(), 0
+    timeout, started, rows, moments = task.keyed.timeout, time.thread_time(), 0, None
     waiting = grouping.unpack(state.getOption)
-    moments = None
     if state.hasTimedOut:
         windows, waiting = grouping.flush(waiting), grouping.empty
     else:

@@ -11,51 +11,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    _make_type_verifier,
-)
+from pyspark.sql import types
 
 State: TypeAlias = tuple[Any, ...]
 Fit: TypeAlias = Callable[[Any], Any]
 
-_BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_BITS: Mapping[type, int] = {types.ByteType: 8, types.ShortType: 16, types.IntegerType: 32, types.LongType: 64}
 
 
 class States:
-    """The states of one keyed operator.
+    """The states of one keyed operator, of a schema an alternate. `own`: each alternate has a state of its own."""
 
-    Args:
-        schemas: State schema of each alternate.
-        own: True if each alternate has its own state.
-    """
-
-    def __init__(self, schemas: Sequence[StructType], own: bool) -> None:
-        self._schemas = tuple(schemas)
-        self._own = own
+    def __init__(self, schemas: Sequence[types.StructType], own: bool) -> None:
+        self._schemas, self._own = tuple(schemas), own
         self._fits: dict[int, tuple[Fit, ...]] = {}
 
     @property
-    def schema(self) -> StructType:
+    def schema(self) -> types.StructType:
         """Return the schema of the fields that Spark stores for a key."""
         fields = len(self._schemas) if self._own else 1
-        return StructType([StructField(f"state_{number}", BinaryType()) for number in range(fields)])
+        return types.StructType([types.StructField(f"state_{number}", types.BinaryType()) for number in range(fields)])
 
     def of(self, stored: State | None, alternate: int) -> State | None:
         """Return an alternate's state from the stored fields, or None."""
-        content = None if stored is None else stored[self._at(alternate)]
+        content = None if stored is None else stored[alternate if self._own else 0]
         if content is None:
             return None
         state: State = pickle.loads(content)
@@ -63,13 +42,10 @@ class States:
 
     def after(self, stored: State | None, alternate: int, state: Any) -> State | None:
         """Return the fields to store after `alternate` returned `state`, or None. Raises ValueError."""
-        at = self._at(alternate)
+        at = alternate if self._own else 0
         fields = list(stored) if stored is not None else [None] * len(self.schema)
         fields[at] = None if state is None else pickle.dumps(self._fitted(alternate, state), pickle.HIGHEST_PROTOCOL)
         return None if all(field is None for field in fields) else tuple(fields)
-
-    def _at(self, alternate: int) -> int:
-        return alternate if self._own else 0
 
     def _fitted(self, alternate: int, state: Any) -> State:
         schema = self._schemas[alternate]
@@ -83,28 +59,27 @@ class States:
             raise ValueError(f"it left a state that is not ({shown}): {error}") from error
 
 
-def fit_of(kind: DataType) -> Fit:
+def fit_of(kind: types.DataType) -> Fit:
     """Return a function that converts values to Python's own types, or raises."""
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, types.FloatType | types.DoubleType):
         return _fraction
     if (bits := _BITS.get(type(kind))) is not None:
         return lambda value: _whole(value, bits)
-    if isinstance(kind, StringType):
+    if isinstance(kind, types.StringType):
         return _text
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         element = _or_none(fit_of(kind.elementType))
         return lambda value: [element(each) for each in _several(value)]
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         key, each = fit_of(kind.keyType), _or_none(fit_of(kind.valueType))
         return lambda value: {key(name): each(item) for name, item in value.items()}
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         fields = [(field.name, _or_none(fit_of(field.dataType))) for field in kind]
         return lambda value: _struct(value, fields)
-    verify = _make_type_verifier(kind)
+    verify = types._make_type_verifier(kind)
 
     def verified(value: Any) -> Any:
-        plain = _plain(value)
-        verify(plain)
+        verify(plain := _plain(value))
         return plain
 
     return verified

@@ -129,11 +129,8 @@ TIMED_RECORDS, TIMED_DIVISOR = 1000, 8
 class KeyTableRunner:
     """An operator in one task whose alternate a key table chooses for each record.
 
-    Functions of single records keep record order; results of batch functions are grouped by alternate.
-
-    Args:
-        make: Returns the runner of an alternate.
-        otherwise: Alternate for missing keys.
+    Functions of single records keep record order; results of batch functions are grouped by alternate. `make` returns the
+    runner of an alternate; `otherwise` is the one for missing keys.
     """
 
     def __init__(self, make: Callable[[int], Runner], lookup: Lookup, otherwise: int, schema: pa.Schema) -> None:
@@ -178,8 +175,7 @@ class KeyTableRunner:
             made += self._in_order(values, timed, numbers, runs, form, bad)
         results = Results(form, values, made, bad)
         output = self._output(results, chunk, numbers, runs)
-        rows_in = np.bincount(numbers)
-        rows_out = np.bincount(numbers, np.array(results.counts(), dtype=np.int64))
+        rows_in, rows_out = np.bincount(numbers), np.bincount(numbers, np.array(results.counts(), dtype=np.int64))
         for number, run in runs.items():
             run.count(begun, 0.0, int(rows_in[number]), int(rows_out[number]))
         return output
@@ -212,9 +208,8 @@ class KeyTableRunner:
         def failed(at: int, error: BaseException) -> None:
             runs[int(chosen[at])].runner.failed(values, bad, first + at, error)
 
-        made = map_each(
-            map(list, results) if form is Form.FLAT_MAP else results, left, len(rest), Results.blank(form), failed
-        )
+        each_made = map(list, results) if form is Form.FLAT_MAP else results
+        made = map_each(each_made, left, len(rest), Results.blank(form), failed)
         usual, counts = sum(self._costs.values()) / len(self._costs), np.bincount(chosen, minlength=max(runs) + 1)
         parts = {number: self._costs.get(number, usual) * int(counts[number]) for number in runs}
         each = (cpu_seconds() - started) / max(sum(parts.values()), 1e-12)
@@ -226,9 +221,7 @@ class KeyTableRunner:
         if not next(iter(runs.values())).runner.as_arrow:
             return results.chunk(chunk, self._schema)
         started = cpu_seconds()
-        output = results.arrow(
-            chunk, self._schema, lambda at, error: runs[int(numbers[at])].runner.misfit(results, at, error)
-        )
+        output = results.arrow(chunk, self._schema, lambda at, why: runs[int(numbers[at])].runner.misfit(results, at, why))
         spent = (cpu_seconds() - started) / len(runs)
         for run in runs.values():
             run.busy += spent

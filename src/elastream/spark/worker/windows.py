@@ -45,10 +45,8 @@ class Grouping:
         """Return the tables that `pack` stored; empty ones without state."""
         if stored is None:
             return self.empty
-        return tuple(
-            schema.empty_table() if each is None else _table(bytes(each), schema)
-            for each, schema in zip(stored, self.ports, strict=True)
-        )
+        pairs = zip(stored, self.ports, strict=True)
+        return tuple(schema.empty_table() if each is None else _table(bytes(each), schema) for each, schema in pairs)
 
     @property
     def in_time(self) -> bool:
@@ -82,11 +80,9 @@ class Grouping:
         count = min(map(len, spans))
         if not count:
             return [], waiting
-        windows = [
-            tuple(part.slice(of[n][0], of[n][1] - of[n][0]) for part, of in zip(waiting, spans, strict=True))
-            for n in range(count)
-        ]
-        return windows, tuple(part.slice(of[count - 1][2]) for part, of in zip(waiting, spans, strict=True))
+        pairs = list(zip(waiting, spans, strict=True))
+        windows = [tuple(part.slice(of[n][0], of[n][1] - of[n][0]) for part, of in pairs) for n in range(count)]
+        return windows, tuple(part.slice(of[count - 1][2]) for part, of in pairs)
 
     def flush(self, waiting: PortTables) -> list[PortTables]:
         """Return the windows to emit when no more records are expected."""

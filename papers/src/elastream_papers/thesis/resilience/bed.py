@@ -24,7 +24,7 @@ from elastream.errors import EnvironmentProblem, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings, StateStore
 from elastream.spark.jvm.standby import OpenedReplica
-from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.jvm.state_partitions import StatefulStage
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import SessionQueries

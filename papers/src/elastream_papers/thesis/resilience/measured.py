@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.errors import ElastreamError, in_one_line
-from elastream.spark.telemetry.state_files import delta_over_full, folders_of, state_files
+from elastream.spark.telemetry.state_files import folders_of
 from elastream_papers.thesis.resilience.balancing import CORES, balanced_after
 from elastream_papers.thesis.resilience.bars import DELTA_RATE
 from elastream_papers.thesis.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, Steps, bed
+from elastream_papers.thesis.resilience.checkpoint_files import delta_over_full, state_files
 from elastream_papers.thesis.resilience.job import Job
 from elastream_papers.thesis.resilience.outside import OutsideStore, count_outside, missing, outside_store
 from elastream_papers.thesis.resilience.scene import ResilienceAssumptions

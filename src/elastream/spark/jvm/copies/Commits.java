@@ -29,15 +29,9 @@ final class Commits {
             FileStatus[] all = files.listStatus(folder);
             for (int i = 0; i < all.length; i++) {
                 String name = all[i].getPath().getName();
-                if (!name.isEmpty() && name.length() < 19 && digits(name))
-                    committed = Math.max(committed, Long.parseLong(name) + 1L);
+                if (name.matches("[0-9]{1,18}")) committed = Math.max(committed, Long.parseLong(name) + 1L);
             }
         }
         return committed;
-    }
-
-    private static boolean digits(String name) {
-        for (int i = 0; i < name.length(); i++) if (!Character.isDigit(name.charAt(i))) return false;
-        return true;
     }
 }

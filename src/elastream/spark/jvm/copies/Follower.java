@@ -2,7 +2,6 @@ package elastream.copies;
 
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -328,18 +327,11 @@ public final class Follower implements ExecutorPlugin, Runnable {
         return bytes / 1000000L;
     }
 
-    /** Replicas, the warmest first: by rank, then by how much changes. */
+    /** Replicas, the warmest first. */
     private Replica[] inOrder() {
         Replica[] all = (Replica[]) replicas.values().toArray(new Replica[0]);
-        Arrays.sort(all, new Warmth());
+        Arrays.sort(all);
         return all;
-    }
-
-    private static final class Warmth implements Comparator {
-        public int compare(Object left, Object right) {
-            Replica one = (Replica) left, other = (Replica) right;
-            return one.rank != other.rank ? Integer.compare(one.rank, other.rank) : Double.compare(other.heat, one.heat);
-        }
     }
 
     /** Report, and receive the requested replicas if they have changed. */

@@ -23,7 +23,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId;
  * committed batches of its own run: a failed attempt's change is rewritten before its batch is committed, and not read
  * before.
  */
-abstract class Replica {
+abstract class Replica implements Comparable {
     static final int WANTED = 0, LOADING = 1, FOLLOWING = 2, TAKEN = 3, NO_ROOM = 4, DROPPED = 5;
     static final String[] NAMES = {"wanted", "loading", "following", "taken", "no room", "dropped"};
     /** Longest delay (ms) before a failed replica is retried. */
@@ -53,6 +53,12 @@ abstract class Replica {
         this.partition = partition;
         this.rank = rank;
         this.id = operator.id(partition);
+    }
+
+    /** Warmer replicas come first: by rank, then by how much changes. */
+    public int compareTo(Object with) {
+        Replica other = (Replica) with;
+        return rank != other.rank ? Integer.compare(rank, other.rank) : Double.compare(other.heat, heat);
     }
 
     /** Read the state of `version` into memory or onto disk. */

@@ -17,9 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.core.task_id import TaskId
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, java_context
 from elastream.spark.jvm.executors import Executors, Location
-from elastream.spark.jvm.gateway import java_context, java_query
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import MigrationLimits, Placing
@@ -131,7 +130,7 @@ class Follower:
                 log.debug("a pass of the follower failed", exc_info=True)
 
     def _look(self) -> None:
-        progress = java_query(self.query).lastProgress()
+        progress = self.query._jsq.lastProgress()
         batch = -1 if progress is None else int(progress.batchId())
         if batch > self.ended:
             self.ended = batch
