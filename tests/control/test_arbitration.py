@@ -191,61 +191,6 @@ def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itse
     assert [p.refused for p in arbitrate([Proposal(a, "again") for a in granted], observation)] == [""] * len(granted)
 
 
-HOSTS = [f"h{number}" for number in range(1, 6)]
-TASKS = [TaskId("count", index) for index in range(3)]
-actions = st.lists(
-    st.one_of(
-        st.builds(LeaseHost, st.sampled_from(HOSTS), st.sampled_from(["small", "big"])),
-        st.builds(RenewHost, st.sampled_from(HOSTS)),
-        st.builds(DrainHost, st.sampled_from(HOSTS)),
-        st.builds(CancelDrain, st.sampled_from(HOSTS)),
-        st.builds(ReleaseHost, st.sampled_from(HOSTS)),
-        st.builds(MoveTask, st.sampled_from(TASKS), st.sampled_from(HOSTS)),
-        st.builds(
-            SetParallelism,
-            st.just("source"),
-            st.integers(1, 4),
-            st.lists(st.sampled_from(HOSTS), max_size=2).map(tuple),
-            st.lists(st.sampled_from(TASKS), max_size=2).map(tuple),
-        ),
-        st.builds(SwitchAlternate, st.just("words"), st.sampled_from(["split", "split_fast"])),
-        st.builds(SwitchEdge, st.just("where"), st.sampled_from(["table", "archive"])),
-    ),
-    max_size=12,
-)
-
-
-def contradicted(action, granted) -> bool:
-    """Whether `action` contradicts one of `granted`, each looked at in turn."""
-
-    def puts_on(other, host):
-        return (isinstance(other, MoveTask) and other.host == host) or (
-            isinstance(other, SetParallelism) and host in other.on
-        )
-
-    def removes(one, moved):
-        return isinstance(one, SetParallelism) and isinstance(moved, MoveTask) and moved.task in one.without
-
-    return any(
-        (other.subject == action.subject and other.kind not in action.follows)
-        or (isinstance(action, DrainHost | ReleaseHost) and puts_on(other, action.host))
-        or removes(other, action)
-        or removes(action, other)
-        for other in granted
-    )
-
-
-@given(plan=actions)
-def test_whatever_the_plan_what_is_granted_contradicts_nothing_and_what_is_refused_for_it_does(plan):
-    granted = []
-    for action, reason in zip(plan, reasons(plan), strict=True):
-        if not reason:
-            assert not contradicted(action, granted)
-            granted.append(action)
-        elif "contradicts" in reason:
-            assert contradicted(action, granted)
-
-
 @pytest.mark.parametrize(("running", "first", "granted"), [(0, False, 4), (1, False, 19), (3, False, 57), (1, True, 100)])
 def test_a_round_leaves_at_most_twenty_times_as_many_hosts_as_before_it_but_the_first(running, first, granted):
     plant = FakePlant(hosts=max(1, running), max_hosts=200)

@@ -18,8 +18,7 @@ from elastream.core.guarding import GuardDecision
 from elastream.core.observation import Composition, Observation
 from elastream.core.plant import Plan
 from elastream.dataflow.signals import SignalReading, Signals
-from elastream.errors import ElastreamError, InputError
-from elastream.guards.document import parse_guards
+from elastream.errors import ElastreamError
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.recording.guard_log import GuardLog
@@ -265,20 +264,6 @@ def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> 
 # -- switches under way ------------------------------------------------------------------------------------------------
 
 
-def test_all_switches_of_a_plan_are_one_call_journaled_before_and_after(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    plant = Committing()
-    written: list[str] = []
-    switch = plant.switch
-    plant.switch = lambda switches: (written.append(path.read_text()), switch(switches))[1]  # type: ignore[method-assign]
-    archive = SwitchEdge("where", "archive")
-    ran(plant, guarded(plant)[1], Planned([FAST, archive]), limit=1.0, journal=Journal(path))
-    assert plant.together == [(FAST, archive)]
-    assert plant._composition.version == 1
-    assert [line.count('"state":"tried"') for line in written[0].splitlines()] == [1, 1]
-    assert path.read_text().count('"state":"accepted"') == 2
-
-
 def test_a_plant_that_raises_or_answers_too_little_has_failed_at_all_switches_of_the_plan() -> None:
     for answer in (lambda switches: 1 / 0, lambda switches: ()):
         plant = FakePlant()
@@ -297,16 +282,6 @@ def test_a_switch_is_under_way_until_a_batch_that_ran_under_it_was_committed(com
     assert [p.refused for d in recording.decisions for p in d.proposals] == [
         "", "it is under way already", "it is under way already", "it runs so already",
     ]  # fmt: skip
-
-
-def test_a_switch_that_a_later_one_overtakes_is_dropped() -> None:
-    plant, journal = Committing(), Journal()
-    plant.clock._on_sleep = lambda now: plant.commit() if now == 6.0 else None
-    ran(plant, guarded(plant)[1], Planned([FAST], [SLOW]), journal=journal)
-    assert [(entry.action, entry.state) for entry in journal.entries] == [
-        (FAST, ActionState.DROPPED),
-        (SLOW, ActionState.DONE),
-    ]
 
 
 def test_a_switch_of_an_idle_query_never_fails_for_want_of_a_batch() -> None:
@@ -413,23 +388,6 @@ def test_versions_are_appended_whole_and_read_as_they_come(tmp_path: Path) -> No
     assert "damaged (KeyError: 'number')" in damage
     with pytest.raises(ElastreamError, match="cannot be written"):
         GuardLog(Path("/proc/no/guards.jsonl")).append("", "x", "test")
-
-
-def test_a_recorded_subject_is_that_of_the_graph() -> None:
-    plant = FakePlant()
-    recording = ran(plant, guarded(plant)[1], limit=1.0)
-    assert Subject.recorded(recording.header) == Subject.of(plant.context.graph)
-
-
-def test_an_evaluator_takes_over_only_what_both_versions_have() -> None:
-    document = parse_guards(BY_ERROR, Path("g.yaml"))
-    old = Evaluator(document.elements, document.signals)
-    old.update(1.0, {"error": SignalReading(0.5, 1.0)})
-    new = Evaluator(document.elements, document.signals, old)
-    new.update(2.0, {})
-    assert new.standings["words"].allowed == ("split_fast",), "active guards stay so while their signal is unknown"
-    with pytest.raises(InputError):
-        Recording.outline("/nowhere")
 
 
 def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:

@@ -15,7 +15,7 @@ from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost
 from elastream.core.fitting import check_rules
 from elastream.core.hosts import Billing, HostState, Lease
 from elastream.core.plant import Plan
-from elastream.core.scaling import RULE_NAMES, ScalingRules, rule_of
+from elastream.core.scaling import ScalingRules, rule_of
 from elastream.errors import InputError
 from elastream.policies.by_load import ByLoad
 from elastream.policies.highest_value import HighestValue
@@ -61,12 +61,6 @@ def run(policy, *, limit=20.0, plant=None, epoch=0.0, **rules):
     refused = {d.time: {rule_of(p.refused) for p in d.proposals if p.refused} for d in decisions}
     granted = {d.time: sum(o.succeeded for o in d.outcomes) for d in decisions}
     return plant, refused, granted
-
-
-def test_without_rules_nothing_is_refused_by_one():
-    _, refused, granted = run(grow(2), limit=4.0)
-    assert granted == {0.0: 2, 2.0: 2}
-    assert refused == {0.0: set(), 2.0: set()}
 
 
 def test_growth_waits_until_the_whole_window_up_wanted_it():
@@ -314,12 +308,6 @@ def test_a_wrong_option_is_one_sentence(pair, said):
     with pytest.raises(InputError, match="--scaling") as raised:
         ScalingRules().with_pairs([pair])
     assert said in str(raised.value)
-
-
-@pytest.mark.parametrize("name", RULE_NAMES)
-def test_a_refusal_names_its_rule(name):
-    assert rule_of(f"{name}: because") == name
-    assert rule_of(f"not {name}: because") == rule_of(name) == ""
 
 
 def test_rules_that_the_cloud_cannot_keep_are_refused_before_a_run():

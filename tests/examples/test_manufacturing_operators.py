@@ -153,13 +153,6 @@ def told(folder, line, change=lambda rows, warnings: None):
 WHOLE = factory.Line.of(steps(8, every=2 * factory.TICK))  # 16 readings: one report
 
 
-def test_a_right_run_passes(tmp_path):
-    told(tmp_path, WHOLE)
-    said = factory.check(WHOLE, tmp_path)
-    assert said[0] == "16 displays, 16 of them in 1 reports: each reading arrived exactly once."
-    assert "(100.0%)" in said[1]
-
-
 def lost(rows, warnings):
     rows.pop()
 

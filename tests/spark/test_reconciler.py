@@ -1,7 +1,6 @@
 """Hosts that leave and partitions that wait, in the hands of the reconciler; driver, session and provider are fakes."""
 
 import logging
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -116,12 +115,6 @@ class World:
         return self.hosts.state(host)
 
 
-def test_without_moves_it_looks_once_a_second():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    assert world.look() == pytest.approx(CALM_S)
-    assert world.reconciler.locations() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
-
-
 def test_where_looking_is_dear_it_looks_less_often():
     world = World("h1")
     world.driver.cost = 0.2
@@ -155,12 +148,6 @@ def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():
     assert world.reconciler.locations()[FIRST] == "h2"
 
 
-def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.move(FIRST, "h2")
-    assert world.look() == STEP_S
-
-
 def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.placing.pin({FIRST: "h1"})
@@ -185,13 +172,6 @@ def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
     world.hosts.drain("h1")
     world.reconciler.empty("h1")
     assert world.placing.targets() == {SECOND: "h2", FIRST: "h3"}
-
-
-def test_tasks_on_a_draining_host_are_moved_again_until_gone():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.hosts.drain("h2")
-    world.look()
-    assert world.placing.targets() == {THIRD: "h1"}
 
 
 def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
@@ -247,12 +227,6 @@ def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
     assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
 
 
-def run_until_it_ends(world):
-    world.reconciler.start(world.release, lambda: world.load)
-    world.reconciler._thread.join(30)
-    assert not world.reconciler._thread.is_alive()
-
-
 def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world = World("h1")
     world.driver.fault = ZeroDivisionError
@@ -262,21 +236,6 @@ def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world.driver.fault = None
     assert world.reconciler.once() is not None
     assert not world.alarms.active
-
-
-def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
-    world = World("h1")
-    world.driver.fault = ConnectionError
-    world.spark.sparkContext._jsc = None
-    run_until_it_ends(world)
-    assert not world.alarms.active
-
-
-def test_a_closed_mover_has_no_thread_left():
-    world = World("h1")
-    world.reconciler.start(world.release, lambda: world.load)
-    world.reconciler.close()
-    assert "elastream-reconciler" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_draining_ring_host_hands_its_interval_to_its_neighbour():

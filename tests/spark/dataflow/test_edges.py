@@ -56,17 +56,6 @@ def test_records_are_numbered_batch_by_batch_and_file_by_file(tmp_path):
     assert (log.by(999.0), log.by(1000.0), log.by(1010.0)) == (0, 3, 5)
 
 
-def test_what_is_forgotten_still_counts(tmp_path):
-    write(tmp_path, 0, [1, 2], [3])
-    write(tmp_path, 1, [4])
-    log = EdgeLog(tmp_path)
-    log.refresh()
-    log.forget(3)
-    assert log.refresh() == 4
-    assert [(piece.first, piece.rows) for piece in log.pieces(3, 4)] == [(0, 1)]
-    assert log.by(999.0) == 3
-
-
 def test_a_batch_is_planned_only_from_written_records(tmp_path):
     found = reader(tmp_path)
     start = found.initialOffset()
@@ -90,13 +79,6 @@ def test_width_and_code_of_a_batch_come_from_its_offset(tmp_path):
     assert len(parts) == 5
     (batch,) = found.read(parts[0])
     assert batch.schema == SCHEMA
-
-
-def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
-    write(tmp_path / "records", 0, list(range(25)))
-    found = reader(tmp_path, partitions=4, rows_each=10)
-    start = found.initialOffset()
-    assert len(found.partitions(start, found.latestOffset(start))) == 3
 
 
 @settings(max_examples=examples(40))
@@ -129,13 +111,6 @@ def test_ranges_hold_every_record_once_also_in_a_replay(tmp_path_factory, writte
         found.commit(start)
         seen += [n for part in parts for n in part]
     assert seen == list(range(total))
-
-
-def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
-    write(tmp_path / "records", 0, list(range(1000)))
-    found = reader(tmp_path, seconds=1.0)
-    taken = found.latestOffset(found.initialOffset())["n"]
-    assert 0 < taken < 1000
 
 
 def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):

@@ -4,12 +4,10 @@ The broker is the released one, in KRaft mode, one process for this module. Wher
 jars is missing, the tests that need them are skipped and say so.
 """
 
-import ctypes
+import contextlib
 import json
 import logging
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -37,13 +35,11 @@ from elastream.spark.dataflow.sources import check_source, open_source
 from elastream.spark.jvm.capabilities import probe
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
+from support.clusters import HERE, free_port, java_dependencies, kept_jars, processes
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 
-POMS = Path(__file__).parents[2] / "support" / "kafka"
-JARS = Path(os.environ["JARS_OF_TESTS"])
-"""Kept from run to run."""
-PORTS = range(21_000, 21_500)
+POMS = HERE / "support" / "kafka"
 CONNECTORS = [
     {"connector": pyspark.__version__, "tokens": pyspark.__version__},
     # A mirror may lag behind Spark's own release: the newest parts that it was seen to hold, of one binary interface.
@@ -54,10 +50,6 @@ CONNECTORS = [
 def test_the_package_is_the_connector_of_this_spark() -> None:
     assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     assert kafka_package("4.2.0").endswith(":4.2.0")
-
-
-def test_what_maven_is_to_fetch_is_said_where_it_is_looked_for() -> None:
-    assert {path.stem for path in POMS.glob("*.xml")} == {"broker", "connector"}
 
 
 def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,53 +66,12 @@ def test_a_topic_is_read_from_its_beginning_by_default() -> None:
     assert source_options(kafka("lines", startingOffsets="latest"))["startingOffsets"] == "latest"
 
 
-def test_a_topic_is_written_with_its_own_options() -> None:
-    topic = KafkaTopic("counts", "a:1", {"kafka.acks": "all"})
-    assert sink_options(topic) == {"kafka.bootstrap.servers": "a:1", "topic": "counts", "kafka.acks": "all"}
-
-
-def kept(pom: str, versions: dict[str, str]) -> Path:
-    return JARS / "-".join((pom, *versions.values()))
-
-
-def jars(pom: str, **versions: str) -> list[Path] | str:
-    """Jars that Maven resolves for a pom; or why there are none."""
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        return "Java and Maven are needed"
-    folder = kept(pom, versions)
-    if not (folder / "complete").exists():
-        command = ["mvn", "-q", "-B", "-f", str(POMS / f"{pom}.xml"), *(f"-D{k}={v}" for k, v in versions.items())]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-        tried = subprocess.run(command, capture_output=True, text=True)
-        if tried.returncode:
-            return f"Maven cannot resolve {pom}.xml with {versions}: {tried.stdout.strip()[:200]}"
-        (folder / "complete").touch()
-    return sorted(folder.glob("*.jar"))
-
-
-def free_ports(count: int) -> list[int]:
-    found = []
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError(f"no free port among {PORTS}")
-
-
-def end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a broker."""
-    found = jars("broker")
-    if isinstance(found, str):
-        pytest.skip(found)
+    found = java_dependencies(POMS / "broker.xml", transitive=True)
     folder = tmp_path_factory.mktemp("kafka")
-    port, controller = free_ports(2)
+    port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(
         f"""process.roles=broker,controller
@@ -142,35 +93,26 @@ group.initial.rebalance.delay.ms=0
     identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
     subprocess.run(format_storage, check=True, capture_output=True)
-    log = folder / "broker.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, preexec_fn=end_with_parent
-        )
-    try:
+    with processes(folder) as started:
+        process = started.start("broker", [*java, "kafka.Kafka", str(properties)])
 
         def answers() -> bool:
-            assert process.poll() is None, f"the broker ended: {log.read_text()[-1000:]}"
+            assert process.poll() is None, f"the broker ended: {(folder / 'broker.log').read_text()[-1000:]}"
             return not socket.socket().connect_ex(("127.0.0.1", port))
 
-        wait_until(answers, otherwise=lambda: f"the broker does not answer: {log.read_text()[-1000:]}")
+        wait_until(answers, otherwise=lambda: f"the broker does not answer: {(folder / 'broker.log').read_text()[-1000:]}")
         yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait(30)
 
 
 @pytest.fixture(scope="module")
 def spark(broker: str) -> Iterator[SparkSession]:
     """A session with the connector of this Spark, or else the newest that a repository has."""
-    reasons = []
-    for versions in sorted(CONNECTORS, key=lambda each: not (kept("connector", each) / "complete").exists()):
-        found = jars("connector", **versions)
-        if not isinstance(found, str):
-            break
-        reasons.append(found)
-    else:
-        pytest.skip("; ".join(reasons))
+    found, pom = list[Path](), POMS / "connector.xml"
+    for versions in sorted(CONNECTORS, key=lambda each: not (kept_jars(pom, each) / "complete").exists()):
+        with contextlib.suppress(pytest.skip.Exception):
+            found = found or java_dependencies(pom, transitive=True, **versions)
+    if not found:
+        pytest.skip("Maven cannot fetch the connector for Kafka")
     forget_jvm()  # jars are found by a JVM that is started with them
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -221,29 +163,6 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
         found = drain(stream, tmp_path).collect()
         assert sorted(row["value"] for row in found) == sorted(f"line {n}" for n in range(last))
         assert all(row["key"] == row["value"][-1] for row in found)
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.kafka
-def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    source, sink = kafka("before", broker), kafka("after", broker)
-    write(spark, source, 0, 300)
-    operator = Operator("before", Kind.SOURCE, reads=source)
-    steering = Steering(operator.name, tmp_path)
-    stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
-    query = (
-        stream.selectExpr("key", "upper(value) as value")
-        .writeStream.format("kafka")
-        .options(**sink_options(sink))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    wait_until(lambda: not query.isActive)
-    assert query.exception() is None
-    written = spark.read.format("kafka").options(**source_options(sink)).load().selectExpr("cast(value as string) v")
-    assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
 
 
 @pytest.mark.slow

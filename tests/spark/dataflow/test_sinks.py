@@ -54,23 +54,6 @@ def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factor
     assert dict(zip(found["word"], found["count"], strict=True)) == table
 
 
-def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Path):
-    begin_results(tmp_path, ["word"])
-    for number in (2, 10, 9):
-        write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number, ["word"], DAY)  # type: ignore[arg-type]
-    assert latest(tmp_path)["count"].tolist() == [10]
-    assert latest(tmp_path).columns.tolist() == ["word", "count"]
-
-
-def test_a_batch_is_one_file_and_half_written_ones_are_not_read(tmp_path: Path):
-    begin_results(tmp_path, ["word"])
-    write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0, ["word"], DAY)  # type: ignore[arg-type]
-    (tmp_path / "batch=1").mkdir()
-    (tmp_path / "batch=1" / ".changes.parquet").write_bytes(b"PAR1 and then the power went")
-    assert [file.name for file in (tmp_path / "batch=0").iterdir()] == ["changes.parquet"]
-    assert latest(tmp_path)["count"].tolist() == [1]
-
-
 def test_the_key_may_be_given_and_need_not_be_what_the_log_says(tmp_path: Path):
     (tmp_path / "batch=0").mkdir()
     pq.write_table(pa.table({"day": [1, 1, 2], "hour": [1, 1, 2], "n": [5, 6, 7]}), tmp_path / "batch=0" / "x.parquet")
@@ -118,20 +101,6 @@ def test_what_is_replaced_are_results_and_nothing_else(tmp_path: Path):
         (tmp_path / name).touch()
     replace_results([ParquetSink(str(tmp_path)), ParquetSink(str(tmp_path / "nowhere"))])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["part-time.txt", "thesis.pdf"]
-
-
-def test_a_folder_with_files_of_someone_else_is_left_alone(tmp_path: Path):
-    (tmp_path / "thesis.pdf").touch()
-    with pytest.raises(EnvironmentProblem, match=r"holds other files \(thesis.pdf\)"):
-        begin_results(tmp_path, ["word"])
-    assert (tmp_path / "thesis.pdf").exists()
-
-
-def test_appending_to_the_results_of_an_earlier_run_is_refused(tmp_path: Path):
-    (tmp_path / "batch=0").mkdir()
-    with pytest.raises(EnvironmentProblem, match=r"holds the results of an earlier run \(batch=0\)"):
-        begin_results(tmp_path)
-    begin_results(tmp_path, fresh=False)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):

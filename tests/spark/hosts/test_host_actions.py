@@ -94,16 +94,6 @@ def test_a_drain_can_be_cancelled_and_a_request_withdrawn(actions):
     assert hosts.hosts.state("h2") is HostState.RELEASED
 
 
-def test_the_active_leases_are_those_that_have_not_ended(actions):
-    hosts = actions(h1=HostState.RUNNING, h2=HostState.REQUESTED).hosts
-    assert hosts.active == hosts.leases
-    hosts.release("h2")
-    assert [*hosts.active] == ["h1"]
-    assert [*hosts.leases] == ["h1", "h2"]
-    hosts.close()
-    assert not hosts.active
-
-
 def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost(monkeypatch):
     monkeypatch.setattr("elastream.spark.hosts.hosts.ENDED_LEASES", 3)
     hosts = book()

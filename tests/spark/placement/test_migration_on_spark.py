@@ -329,29 +329,6 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
 
 
 @pytest.mark.slow
-def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tmp_path):
-    """Spark keeps a store that was opened for reading with the thread, for the task's next operator to write to."""
-    folders = tmp_path / "one", tmp_path / "other"
-    for folder in folders:
-        folder.mkdir()
-    one = Stepped(spark, folders[0])
-    try:
-        one.batch()
-        one.batch()
-        states = StatePartitions(spark, one.query, 1)
-        for place in places(spark):
-            states.load({0: place}, keep=False)
-        other = Stepped(spark, folders[1])
-        try:
-            other.batch()
-        finally:
-            other.query.stop()
-    finally:
-        one.query.stop()
-    assert other.fed == 1
-
-
-@pytest.mark.slow
 def test_a_restarted_driver_reads_the_plan_and_restores_the_placement(spark, tmp_path):
     checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
     one, other = (place.address for place in places(spark))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from test_compile import Run
 
 from elastream.core.observation import Composition
-from elastream.dataflow.builder import Dataflow, Stream, timeout
+from elastream.dataflow.builder import Dataflow, Stream
 from elastream.dataflow.endpoints import collect, files, records
 from elastream.loads import constant
 from elastream.spark.dataflow.sinks import tables_collected
@@ -180,21 +180,6 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
     dropped(tmp_path / "right", 100, 260)
     dropped(tmp_path / "left", 200, 240)
     until_there(run, expected(240, 260))
-    run.stop()
-
-
-@pytest.mark.slow
-def test_an_unfilled_count_window_is_emitted_after_its_timeout(spark, tmp_path):
-    flow = Dataflow("timeouts")
-    counted = flow.source(files(dropped(tmp_path / "in"), SCHEMA)).window(count=7).group_by("k")
-    counted.apply(whole, returns=LISTS, timeout=timeout("2s", by="at"), name="counted").sink(collect("ended"))
-    run = Run.start(spark, flow, tmp_path)
-    dropped(tmp_path / "in", 0, 30)
-    sevens = [{"k": k, "numbers": ns[:7]} for k, ns in by_key(30).items()]
-    until_there(run, {"ended": sevens})
-    dropped(tmp_path / "in", 300, 301)  # half a minute later, of the first key only
-    left = [{"k": k, "numbers": ns[7:]} for k, ns in by_key(30).items() if k != row(300)["k"]]
-    until_there(run, {"ended": [*sevens, *left]})
     run.stop()
 
 

@@ -30,16 +30,6 @@ def test_random_switches_mix_no_batch_and_replays_are_alike(local_spark, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
-def test_records_meet_one_version_on_their_way_where_that_is_the_mode(local_spark, tmp_path, mode):
-    trial = Trial(local_spark, tmp_path, mode, rate=100.0, interval=0.05)
-    trial.run(4)
-    assert not violations(trial)
-    assert trial.figures["mixed records"] == 0
-    assert trial.latencies
-
-
-@pytest.mark.slow
 def test_a_driver_lost_during_a_drain_leaves_the_composition_in_force(local_spark, tmp_path):
     trial = Trial(local_spark, tmp_path, Consistency.DRAIN, rate=200.0, interval=0.05)
     trial.wait(2)

@@ -111,10 +111,3 @@ def test_a_task_that_was_killed_in_the_middle_of_a_line_spoils_nothing(directory
     watch.committed({"source": 0})
     assert kept(directory) == [(0, 1)]
     watch.close()
-
-
-def test_where_nothing_may_be_left_out_nothing_is_looked_for(directory):
-    watch = LeftOutCounts(flow("fail"), directory)
-    watch.committed({"source": 3})
-    assert watch.counts == {}
-    assert not [*directory.root.iterdir()]

@@ -1,6 +1,5 @@
 """Records on which a function raises, without Spark: what goes on without them, what is counted, and what tasks write."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.left_out import MAX_LETTERS, LeftOut
-from elastream.spark.worker.runner import OperatorError
 from elastream.spark.worker.table_lookup import publish_table
 from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
@@ -125,14 +123,6 @@ def test_failing_records_are_counted_and_do_not_affect_others(tmp_path_factory, 
     assert [each["record"] if isinstance(each["record"], int) else each["record"]["n"] for each in found.letters] == bad
     assert {(each["operator"], each["alternate"]) for each in found.letters} == {("f", "f")}
     assert all(each["error"] for each in found.letters)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_without_it_the_first_record_that_raises_fails_the_task(tmp_path, form):
-    walk, codec = flowing(FORMS[form], "fail")
-    with pytest.raises(OperatorError):
-        ran(walk, [1, 2, 3, 4], tmp_path, code=codec.encode(Composition(1)) if codec.widths else 0)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_what_is_skipped_is_counted_and_not_kept(tmp_path):
@@ -236,10 +226,3 @@ def test_what_has_no_records_that_a_function_raises_on_is_refused(add, why):
 
     with pytest.raises(DataflowError, match=why):
         built()
-
-
-def test_a_line_of_a_file_is_json(tmp_path):
-    LeftOut(tmp_path, 4, "a", 0).add("f", "f", True, "no", [1])
-    count, letter = (json.loads(line) for line in (tmp_path / "4" / "a-0.0").read_text().splitlines())
-    assert count == {"operator": "f", "alternate": "f", "count": 1}
-    assert letter["record"] == 1

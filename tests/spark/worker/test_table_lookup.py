@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -149,12 +148,6 @@ def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows
     assert sum(emitted.values()) == len(expected)
 
 
-def test_version_zero_is_no_table(tmp_path):
-    rows = [{"key": "a", "group": 1, "n": 1}]
-    found, _ = ran(graph_of("map", "key"), rows, Composition(1, {"choose": "three"}), None)
-    assert found == [{"key": "a", "group": 1, "n": 4}]
-
-
 def test_two_versions_in_use_do_not_mix(tmp_path):
     graph, rows = graph_of("map", "key"), [{"key": "a", "group": 1, "n": 0}]
     for version, alternate in ((1, "one"), (2, "two"), (256, "three")):
@@ -221,16 +214,6 @@ def test_a_record_of_one_column_is_its_own_key(tmp_path):
     rows = [{"key": "", "group": 0, "n": n} for n in range(4)]
     found, _ = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)
     assert [row["n"] for row in found] == [0, 1, -2, 3]
-
-
-def test_frames_of_pandas_keep_their_columns(tmp_path):
-    flow = Dataflow("choosing")
-    functions = {"all": lambda frame: frame, "none": lambda frame: frame.iloc[:0]}
-    flow.source(None).map_pandas(functions, returns=DDL, name="choose", select_by="key").sink(None)
-    tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "none", ("c",): "none"}))
-    rows = [{"key": key, "group": 1, "n": 0} for key in "bc"]
-    assert ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)[0] == []
-    assert isinstance(functions["all"](pd.DataFrame()), pd.DataFrame)
 
 
 @pytest.mark.parametrize("rows", [1, 200])
