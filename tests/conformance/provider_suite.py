@@ -151,7 +151,7 @@ def provider_suite(case: ProviderCase) -> type:
             made.provider.release(["h2", "", "no/such"])
             assert set(made.provider.hosts()) == {"h1"}
 
-        def test_a_name_that_no_host_can_have_is_refused_with_nothing_of_the_call_done(self, made):
+        def test_an_impossible_host_name_is_refused_with_nothing_of_the_call_done(self, made):
             for name in case.wrong:
                 with pytest.raises(CloudError, match=r".+"):
                     made.provider.lease({"h1": made.kind, name: made.kind})
@@ -171,7 +171,7 @@ def provider_suite(case: ProviderCase) -> type:
             await_phase(made, "h1", None, patience=case.patience)
             assert made.provider.hosts()["h2"].phase is Phase.UP
 
-        def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
+        def test_a_host_withdrawn_while_it_waits_for_room_never_starts(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
             before = self.wait_without_room(made)
@@ -187,14 +187,14 @@ def provider_suite(case: ProviderCase) -> type:
                 assert (set(made.provider.hosts()), running()) == ({"h2"}, 1)
                 made.tick()
 
-        def test_what_is_granted_late_waits_with_a_reason_and_comes_once_there_is_room(self, made):
+        def test_a_host_waits_with_a_reason_and_comes_once_there_is_room(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
             before = self.wait_without_room(made)
             made.fill(False)
             await_phase(made, "h1", Phase.UP, patience=case.patience, before=before)
 
-        def test_a_host_that_drains_stays_until_it_is_released_and_one_beside_it_stays_as_it_is(self, made):
+        def test_a_draining_host_stays_until_released_and_others_are_untouched(self, made):
             """To drain is the plant's: a provider sees a host that no longer holds state, and then its release."""
             self.up(made, "h1", "h2")
             both = frozenset({"h1", "h2"})
@@ -223,7 +223,7 @@ def provider_suite(case: ProviderCase) -> type:
 
         if case.ends_when_closed:
 
-            def test_after_one_that_was_closed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+            def test_after_a_close_the_next_provider_finds_no_host_and_names_are_free(self, tmp_path):
                 with case.make(tmp_path) as first:
                     self.up(first, "h1")
                     first.provider.close()
@@ -232,7 +232,7 @@ def provider_suite(case: ProviderCase) -> type:
 
         else:
 
-            def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
+            def test_leased_hosts_are_adopted_after_a_controller_was_killed(self, made):
                 self.up(made, "h1")
                 if made.fill is not None:
                     made.fill(True)
@@ -249,7 +249,7 @@ def provider_suite(case: ProviderCase) -> type:
 
         if case.killed is not None:
 
-            def test_after_a_controller_that_was_killed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+            def test_after_a_killed_controller_the_next_finds_no_host_and_free_names(self, tmp_path):
                 with case.killed(tmp_path) as after:
                     self.finds_nothing_and_leases_h1(after)
 

@@ -363,7 +363,7 @@ def conformance_suite(case: PlantCase) -> type:
                 assert times == sorted(set(times))
                 assert len({observation.context.graph.name, plant.context.graph.name}) == 1
 
-        def test_every_host_that_takes_tasks_comes_to_have_a_speed_and_with_it_its_cores_count(self, shared):
+        def test_every_host_that_takes_tasks_has_a_speed_that_scales_its_cores(self, shared):
             promises = promised(Metric.SPEED, Rows.HOST, case.kind)
             measured = any(each.when in ((), (Condition.HOST_UP,)) for each in promises)
             if not measured or (case.measures is not None and (Rows.HOST, Metric.SPEED) not in case.measures):
@@ -576,7 +576,7 @@ def conformance_suite(case: PlantCase) -> type:
                     assert seen.alternates.value(row, Metric.SERVICE_TIME) > 0
                     assert seen.alternates.value(row, Metric.SELECTIVITY) >= 0
 
-        def test_domain_signals_have_values_taken_when_records_reached_their_branches(self, shared):
+        def test_domain_signals_have_values_of_when_records_reached_them(self, shared):
             with self.plant(shared) as plant:
                 signals = list(plant.context.graph.signals)
                 if not signals:

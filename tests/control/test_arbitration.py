@@ -107,7 +107,7 @@ def test_what_is_under_way_is_not_requested_again():
     ]
 
 
-def test_no_more_hosts_than_allowed_and_a_release_makes_no_room_before_it_is_over():
+def test_a_release_makes_no_room_for_leases_before_it_is_over():
     plan = [ReleaseHost("h1"), LeaseHost("h4", "small"), LeaseHost("h5", "small"), LeaseHost("h6", "small")]
     assert reasons(plan) == ["", "", "", "max_hosts: at most 5 hosts may be leased"]
 
@@ -124,7 +124,7 @@ def late(latency=9.0, backlog=500.0, **options):
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan((RenewHost("h1"),)), Plan((MoveTask(TASK, "h2"),))])
-def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the_policy_says_and_does_nothing(plan):
+def test_the_host_limit_is_reported_if_records_are_late(plan):
     assert (
         bound_remark(late(), plan)
         == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, and 2.0 s is the target"
@@ -145,7 +145,7 @@ def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the
     ],
     ids=["said", "done", "unknown", "more may be leased", "one comes", "in time", "nothing waits", "no target"],
 )
-def test_nothing_is_said_of_the_bound_where_the_policy_does_or_it_is_not_what_holds_records_up(seen, plan):
+def test_the_host_limit_is_not_reported_if_it_explains_no_lateness(seen, plan):
     assert bound_remark(seen, plan) == ""
 
 
@@ -173,7 +173,7 @@ CONTEXT = observed().context
 
 
 @given(st.lists(any_action(CONTEXT), max_size=8), st.sets(st.sampled_from(["h1", "h2", "h3"])), st.integers(1, 3))
-def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itself(actions, drained, min_hosts):
+def test_granted_actions_are_proposed_ones_and_never_contradict_each_other(actions, drained, min_hosts):
     observation = observed(drained=drained, min_hosts=min_hosts)
     proposals = [Proposal(action, f"p{number}") for number, action in enumerate(actions)]
     answered = arbitrate(proposals, observation)
@@ -192,7 +192,7 @@ def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itse
 
 
 @pytest.mark.parametrize(("running", "first", "granted"), [(0, False, 4), (1, False, 19), (3, False, 57), (1, True, 100)])
-def test_a_round_leaves_at_most_twenty_times_as_many_hosts_as_before_it_but_the_first(running, first, granted):
+def test_a_round_but_the_first_multiplies_hosts_by_twenty_at_most(running, first, granted):
     plant = FakePlant(hosts=max(1, running), max_hosts=200)
     plant.clock.advance(1.0)
     if not running:

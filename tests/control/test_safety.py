@@ -49,7 +49,7 @@ def test_it_is_never_tried_more_often_than_the_attempts_within_a_rest(pauses):
     assert all(sum(start <= at < start + 100.0 for at in tries) <= 6 for start in tries)
 
 
-def test_what_all_waits_for_is_tried_again_within_about_a_minute_however_often_it_failed():
+def test_a_vital_action_is_tried_again_within_a_minute_whatever_failed():
     backoff = BackOff()
     for attempt in range(20):
         backoff.failed(LEASE, 100.0 * attempt, "no room")

@@ -60,22 +60,22 @@ def test_the_dataflow_is_that_of_the_paper(tmp_path):
 STATUS = st.lists(st.sampled_from(["available", "planned", "defect"]), max_size=30)
 
 
-@given(states=STATUS, data=st.data())
-def test_each_new_defect_is_reported_once_however_batches_fall(states, data):
-    rows = [{"machine": "M1", "number": number, "status": status} for number, status in enumerate(states)]
-    told, _ = in_batches(factory.filter_availability, ("M1",), rows, data.draw(cuts(len(rows))))
-    assert [row["number"] for row in told] == [
-        n for n, state in enumerate(states) if state == "defect" and (n == 0 or states[n - 1] != "defect")
-    ]
+HEAT = st.lists(st.sampled_from([20.0, 90.0, 90.1, 99.0]), max_size=30)
+WARNINGS = {
+    "a defect": (factory.filter_availability, "status", STATUS, lambda status: status == "defect"),
+    "too hot": (factory.monitor_temperature, "temperature", HEAT, lambda degrees: degrees > 90),
+}
 
 
-@given(heat=st.lists(st.sampled_from([20.0, 90.0, 90.1, 99.0]), max_size=30), data=st.data())
-def test_each_time_that_a_machine_becomes_too_hot_is_reported_once(heat, data):
-    rows = [{"machine": "M1", "number": number, "temperature": degrees} for number, degrees in enumerate(heat)]
-    told, _ = in_batches(factory.monitor_temperature, ("M1",), rows, data.draw(cuts(len(rows))))
-    assert [row["number"] for row in told] == [
-        n for n, degrees in enumerate(heat) if degrees > 90 and (n == 0 or heat[n - 1] <= 90)
-    ]
+@pytest.mark.parametrize("warning", WARNINGS)
+@given(data=st.data())
+def test_each_new_warning_is_reported_once_however_batches_fall(warning, data):
+    operator, field, values, warns = WARNINGS[warning]
+    measured = data.draw(values)
+    rows = [{"machine": "M1", "number": number, field: value} for number, value in enumerate(measured)]
+    told, _ = in_batches(operator, ("M1",), rows, data.draw(cuts(len(rows))))
+    begun = [warns(value) and not (n and warns(measured[n - 1])) for n, value in enumerate(measured)]
+    assert [row["number"] for row in told] == [n for n, begins in enumerate(begun) if begins]
 
 
 def parts_of(reading):

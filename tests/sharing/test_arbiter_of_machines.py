@@ -111,16 +111,6 @@ def test_a_second_application_gets_its_minimum_at_once_then_its_share():
     assert play.counts() == {"a": 2, "b": 2}
 
 
-def test_a_higher_priority_has_more_and_leaves_its_rest_to_the_other():
-    play = Play(pool(3))
-    high, low = play.join("high", wants=3, priority=2.0), play.join("low", wants=3)
-    assert play.step(20).counts() == {"high": 2, "low": 1}
-    high.wants, low.wants = 1, 3
-    assert play.step(20).counts() == {"high": 1, "low": 2}
-    high.wants = 3
-    assert play.step(20).counts() == {"high": 2, "low": 1}
-
-
 def test_a_critical_higher_priority_takes_others_down_to_their_minimum():
     play = Play(pool(6))
     high, _ = play.join("high", wants=6, priority=1.5), play.join("low", wants=6)

@@ -104,23 +104,6 @@ def test_a_draining_host_is_withheld_and_removed_once_released() -> None:
     assert set(state.hosts) == {"h2"}
 
 
-def test_a_drain_is_cancelled_when_the_patience_is_over() -> None:
-    before = start(h1=viewed(), h2=viewed())
-    state, _ = decide(RULES, before, 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    state, _ = decide(RULES, state, 99.0, [])
-    assert state.hosts["h1"].tenure is Tenure.RECALLED
-    state, told = decide(RULES, state, 100.0, [])
-    assert views(told) == {"a": (("h1", "h2"), ())}
-    assert replace(state.hosts["h1"], term=1) == before.hosts["h1"]
-
-
-def test_a_drain_is_cancelled_when_the_application_refuses() -> None:
-    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    state, told = decide(RULES, state, 1.0, [Claim("a", 1, 2, ("h1", "h2"), refused=("h1",))])
-    assert views(told) == {"a": (("h1", "h2"), ())}
-    assert state.hosts["h1"].tenure is Tenure.HELD
-
-
 def test_the_last_hosts_stay() -> None:
     state, (order,) = decide(RULES, start(h1=viewed()), 0.0, [asks(up=("h1",), release=("h1",))])
     assert order.kept == (("h1", "infrastructure manager", "at least 1 host must stay"),)
