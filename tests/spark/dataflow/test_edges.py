@@ -113,12 +113,11 @@ def test_ranges_hold_every_record_once_also_in_a_replay(tmp_path_factory, writte
     assert seen == list(range(total))
 
 
-def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
-    for name, value in (("SPARE_BATCHES", 2), ("REMOVED_BATCHES", 3)):
-        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+def test_read_batches_are_removed_but_still_counted(tmp_path):
+    limits = {"spare_batches": 2, "removed_batches": 3}
     for batch in range(10):
         write(tmp_path, batch, [batch] if batch % 3 else [], at=1000.0 + batch)
-    reader, late = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    reader, late = EdgeLog(tmp_path, **limits), EdgeLog(tmp_path, **limits)
     assert reader.refresh() == 6
     late.refresh()
     reader.retire(upto=1, before=2000.0)  # only batches 0 and 1 were read: too few at a time
@@ -126,7 +125,7 @@ def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
     reader.retire(upto=6, before=1006.0)
     assert sorted(each.name for each in tmp_path.glob("batch=*")) == [f"batch={n}" for n in (6, 7, 8, 9)]
     reader.retire(upto=6, before=2000.0)  # the newest two stay
-    fresh = EdgeLog(tmp_path)
+    fresh = EdgeLog(tmp_path, **limits)
     for batch in range(10, 14):
         write(tmp_path, batch, [batch], at=1000.0 + batch)
     for log in (reader, late, fresh):
@@ -137,11 +136,9 @@ def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
     assert sorted(each.name for each in tmp_path.glob("batch=*")) == ["batch=12", "batch=13"]
 
 
-def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path, monkeypatch):
-    for name, value in (("SPARE_BATCHES", 1), ("REMOVED_BATCHES", 1)):
-        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path):
     write(tmp_path, 0, [1, 2])
-    behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path, spare_batches=1, removed_batches=1)
     behind.refresh()
     for batch in range(1, 6):
         write(tmp_path, batch, [batch])

@@ -224,7 +224,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     (tmp_path / "in" / "b.txt").write_text("or not\n\nto be\n")
     (tmp_path / "in" / "a.txt").write_text("to be\n")
     lines = ["to be", "or not", "to be"]
-    load = constant("500/s", "6s")
+    load = constant("500/s", "3s")
     spec = TextFiles(str(tmp_path / "in"), load)
     checkpoint, control, out = tmp_path / "checkpoint", tmp_path / "control", tmp_path / "out"
 
@@ -254,7 +254,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 
     batches = written_by_batch(out)
     records = [value for batch in batches.values() for value in batch["value"].to_pylist()]
-    assert len(records) == target == 3000
+    assert len(records) == target == 1500
     assert Counter(records) == Counter(lines[n % 3] for n in range(target))
     assert len({code_in_offsets(checkpoint, number) for number in batches}) > 2
 

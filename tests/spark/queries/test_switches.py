@@ -22,7 +22,7 @@ def violations(trial: Trial) -> dict[str, float]:
 
 def test_random_switches_mix_no_batch_and_replays_are_alike(local_spark, tmp_path):
     trial = Trial(local_spark, tmp_path, rate=100.0, interval=0.05)
-    trial.run(12, {6: "a sink"})
+    trial.run(8, {4: "a sink"})
     assert not violations(trial)
     assert trial.restarts >= 1, trial.failures  # a busy machine may add some, which must do no harm either
     assert trial.check()["replays"] >= 1

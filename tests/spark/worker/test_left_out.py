@@ -21,10 +21,9 @@ from elastream.errors import DataflowError
 from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.telemetry.left_out import read_left_out
-from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.left_out import MAX_LETTERS, LeftOut
-from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.table_lookup import TIMED_RECORDS, publish_table
 from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
 from support.property_examples import examples
@@ -132,11 +131,9 @@ def test_what_is_skipped_is_counted_and_not_kept(tmp_path):
     assert (found.counts, found.letters) == ({"f": 2}, [])
 
 
-@pytest.mark.parametrize("timed", [1, 1000])
+@pytest.mark.parametrize("before", [0, TIMED_RECORDS], ids=["timed", "not timed"])
 @pytest.mark.parametrize("add", ["map", "flat_map", "filter", "map_arrow"])
-def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatch, timed, add):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
-    monkeypatch.setattr(table_lookup, "TIMED_DIVISOR", 1000)
+def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, before, add):
     good = {"map": lambda n: n, "flat_map": lambda n: [n], "filter": lambda n: True, "map_arrow": lambda batch: batch}[add]
     bad = {
         "map": thirds,
@@ -153,14 +150,14 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatc
     walk = build_walk(chain_of(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
     (tmp_path / "file").write_bytes(written_rows(KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)})))
     publish_table(tmp_path / "tables", "f", 1, tmp_path / "file")
-    rows = list(range(1, 13))
+    rows = [1] * before + list(range(1, 13))
     code = codec.encode(Composition(1, tables={"f": 1}))
     batches = [pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)]
     carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tmp_path / "tables")
     counted: list[Any] = []
     found = [n for batch in run_walk(walk, carrier, 3, batches, counted.extend) for n in batch.column("n").to_pylist()]
     assert sorted(found) == [n for n in rows if n < 6 or n % 3]
-    assert {row[9]: (row[4], row[5]) for row in counted if row[9]} == {"good": (5, 5), "bad": (7, 4)}
+    assert {row[9]: (row[4], row[5]) for row in counted if row[9]} == {"good": (5 + before, 5 + before), "bad": (7, 4)}
     letters = read_left_out("source", 3, tmp_path / "left-out" / "3").letters
     assert [(each["alternate"], each["record"]) for each in letters] == [("bad", n) for n in (6, 9, 12)]
 

@@ -20,10 +20,9 @@ from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
 from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.chaining import build_walk
-from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.runner import OperatorError, explain_failure
-from elastream.spark.worker.table_lookup import Lookup, publish_table
+from elastream.spark.worker.table_lookup import TIMED_RECORDS, Lookup, publish_table
 from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
 from support.property_examples import examples
@@ -118,19 +117,18 @@ choices = st.sampled_from(sorted(ALTERNATES))
     rows=rows_of,
     otherwise=choices,
     batch_rows=st.integers(1, 20),
-    timed=st.sampled_from([1, 5, table_lookup.TIMED_RECORDS]),
+    times=st.sampled_from([1, 1, TIMED_RECORDS]),
     data=st.data(),
 )
-def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, timed, data):
+def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, times, data):
+    rows, batch_rows = (rows[:3] if times > 1 else rows) * times, batch_rows * times  # of many, some are not timed
     columns = data.draw(st.sampled_from([("key",), ("group",), ("key", "group")]))
     keys = {"key": st.sampled_from("abcdef"), "group": st.integers(0, 3)}
     table = data.draw(st.dictionaries(st.tuples(*(keys[name] for name in columns)), choices, max_size=10))
     graph = graph_of(form, columns)
     tables = in_use(tmp_path_factory.mktemp("tables"), KeyTable("choosing", "choose", columns, table))
     composition = Composition(1, {"choose": otherwise}, tables={"choose": 1})
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table_lookup, "TIMED_RECORDS", timed)
-        found, counted = ran(graph, rows, composition, tables, batch_rows)
+    found, counted = ran(graph, rows, composition, tables, batch_rows)
 
     def alternate(row: Row) -> str:
         return table.get(tuple(row[name] for name in columns), otherwise)
@@ -158,9 +156,8 @@ def test_two_versions_in_use_do_not_mix(tmp_path):
         assert found[0]["n"] == expected
 
 
-@pytest.mark.parametrize("timed", [1, 1000])
-def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monkeypatch, timed):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
+@pytest.mark.parametrize("before", [0, TIMED_RECORDS], ids=["timed", "not timed"])
+def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, before):
     flow = Dataflow("choosing")
 
     def breaks(row: Row) -> Row:
@@ -168,28 +165,27 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monke
 
     alternates = {"good": plus(1), "bad": breaks, "wrong": lambda row: {**row, "n": "many"}}
     flow.source(None).map(alternates, returns=DDL, name="choose", select_by="key").sink(None)
-    rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("abc")]
+    rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("a" * before + "abc")]
     for name, sentence in (("bad", "no such customer"), ("wrong", "'n': 'many'}, which is not a dict of key")):
         tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): name}))
         with pytest.raises(OperatorError) as failed:
-            ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)
+            ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, len(rows))
         said = explain_failure(failed.value)
         assert f"(alternate '{name}')" in said
         assert sentence in said
         assert "'key': 'b'" in said
 
 
-def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", 8)
+def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path):
     flow = Dataflow("choosing")
 
     def dear(row: Row) -> Row:
-        return {**row, "n": sum(range(20_000)) * 0 + row["n"]}
+        return {**row, "n": sum(range(2_000)) * 0 + row["n"]}
 
     flow.source(None).map({"cheap": plus(1), "dear": dear}, returns=DDL, name="choose", select_by="key").sink(None)
     tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "dear"}))
-    rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * 50]
-    _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=100)
+    rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * TIMED_RECORDS]
+    _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=len(rows))
     busy = {row[9]: row[6] for row in counted if row[9]}
     assert busy["dear"] > 10 * busy["cheap"] > 0
 
