@@ -8,7 +8,7 @@ import demand_response
 import numpy as np
 import pandas as pd
 import pytest
-from demand_response import CURTAILED, Plan, forecast_error, forecast_hour, integrate, select_customers
+from demand_response import CURTAILED, Plan, forecast_error, forecast_hour, select_customers
 
 from elastream.api.run import commanded
 from elastream.guards.document import load_guards
@@ -41,14 +41,6 @@ def given():
         np.full((2, 4), 0.1),
         210.0,
     )
-
-
-def test_a_telegram_becomes_mean_power_and_deviation():
-    row = integrate({"meter": "meter-c07", "interval": 4, "watts": "1000 3000"})
-    assert row == {
-        "customer": "c07", "interval": 4, "time": demand_response.time_of(4), "kw": 2.0, "deviation": 0.5,
-    }  # fmt: skip
-    assert row["time"].hour == 1
 
 
 def rows(intervals):

@@ -9,7 +9,7 @@ import linear_road
 import numpy as np
 import pandas as pd
 import pytest
-from congestion import History, expected_speed, seconds_for
+from congestion import History, expected_speed
 from disturbed import Once, half_of_its_cores
 from linear_road import (
     ACCOUNT,
@@ -47,13 +47,6 @@ def of_type(lines, *types):
 # -- the traffic -------------------------------------------------------------------------------------------------------
 
 
-def test_traffic_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="2 lines are due in second 60, and of the weather alone 3"):
-        send([20] * 60 + [2], Road(expressways=3))
-    with pytest.raises(ValueError, match="too few lines are due in second 30: 16 vehicles have just come in"):
-        send([20] * 30 + [2])
-
-
 # -- the models --------------------------------------------------------------------------------------------------------
 
 
@@ -65,13 +58,6 @@ def test_neighbours_locate_a_jam_and_the_trend_only_detects_it():
     assert before > 50
     assert behind < 25
     assert 25 < expected_speed("trend", past, 60, jam - MILE, 100) < 50
-
-
-def test_history_forecasts_slow_traffic_before_a_rush_hour():
-    trip = [40.0] * 4
-    assert seconds_for("recent", HISTORY, trip, 480, 1) == 360.0
-    rush, sunday = (seconds_for("historical", HISTORY, trip, 480, day) for day in (2, 7))
-    assert rush > sunday
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------

@@ -42,11 +42,6 @@ def test_oee_is_their_product_and_unknown_where_one_is():
     assert oee.oee(0.5, None, 0.9) is None
 
 
-def test_a_mean_is_of_what_is_known():
-    assert oee.mean([0.5, None, 1.0]) == 0.75
-    assert oee.mean([None]) is None
-
-
 ROWS = [
     {"machine": "M1", "cycle": 1, "availability": 1.0, "performance": 0.75, "quality": 0.9, "oee": 0.675},
     {"machine": "M2", "cycle": 1, "availability": 0.5, "performance": 0.25, "quality": None, "oee": None},

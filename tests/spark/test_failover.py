@@ -196,19 +196,3 @@ def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world.failover.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
-
-
-def test_a_loss_before_any_copy_reads_the_whole_checkpoint(
-    caplog,
-):
-    for replicas, said in (
-        (1, "1 state partitions put on its successors (1 of which have no copy there"),
-        (0, "successors, 0"),
-    ):
-        world = World("h1", "h2", tasks=("h1", "h2", "h1"))
-        world.replicas = replicas
-        world.failover.look()
-        world.lose("2", p1="1")
-        world.hosts.look()
-        world.failover.look()
-        assert said in [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()][-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from pyspark import __version__ as SPARK
 from pyspark.sql import functions as F
 from pyspark.util import InheritableThread
 
@@ -39,8 +40,10 @@ from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.hosts.warmup import _pinned, warm_up
+from elastream.spark.jvm.adapters import STANDBY_SINCE
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.stateful import stateful_stages
 from elastream.spark.queries.query import StatefulTasks
 from elastream.spark.start import start_plant
@@ -49,6 +52,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
+REPLICATES = release_of(SPARK) >= STANDBY_SINCE
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
 
@@ -74,7 +78,7 @@ def plant(folder):
     words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(folder / "out"))
     directory = RunDirectory.create(folder / "runs", "letters")
-    settings = RunSettings(cloud=Local(TINY, max_hosts=3), target_latency=2.0, state_partitions=4)
+    settings = RunSettings(cloud=Local(TINY, max_hosts=3), target_latency=2.0, state_partitions=4, replicas=int(REPLICATES))
     plant = start_plant(flow.graph, directory, settings)
     yield plant
     plant.close()
@@ -257,8 +261,10 @@ def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
     assert all(daemon.is_running() for daemon in daemons)
 
 
-def test_an_executor_killed_in_mid_batch_is_replaced(plant):
-    other = plant.hosts.executor("h1").id
+def test_an_executor_killed_in_mid_batch_is_replaced_and_copies_take_over(plant):
+    other, copies = plant.hosts.executor("h1").id, plant.instruments.copies
+    if REPLICATES:
+        observed(plant, lambda o: {task.index for task in plant.standby.replica_hosts()} == {0, 1, 2, 3})
     with waiting_for_ever(plant):
         in_the_middle_of_a_batch(plant)
         executor_process(plant, "h2").send_signal(signal.SIGKILL)
@@ -266,6 +272,9 @@ def test_an_executor_killed_in_mid_batch_is_replaced(plant):
     (loss,) = (loss for loss in plant.failover.losses if loss.moved)
     assert loss.fault == ""
     assert {partition: to for (_, _, partition), to in loss.moved.items()} == {0: other, 1: other}
+    if REPLICATES:
+        wait_until(lambda: {(other, 0), (other, 1)} <= {(each.executor, each.partition) for each in copies.opened()})
+    plant.standby.replicas = 0  # the moves that follow load their state
     observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.targets())
     assert state(plant, "h2") is HostState.RUNNING
 

@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.dataflow.endpoints import ParquetSink
 from elastream.spark.dataflow import change_log
-from elastream.spark.dataflow.change_log import MERGED, tidy, write_changes
-from elastream.spark.dataflow.sinks import begin_results, latest, replace_results
+from elastream.spark.dataflow.change_log import tidy, write_changes
+from elastream.spark.dataflow.sinks import begin_results, latest
 from support.property_examples import examples
 
 WORDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99), max_size=4)
@@ -56,21 +55,6 @@ def test_merging_and_compaction_keep_the_newest_rows_in_order(tmp_path_factory, 
     assert list(zip(found["word"], found["count"], strict=True)) == list(table.items())
     assert found.columns.tolist() == ["word", "count"]
     assert raw(path) == table
-
-
-def test_many_batches_are_merged_into_few_files(tmp_path):
-    begin_results(tmp_path, ["word"])
-    for batch in range(401):
-        write(tmp_path, batch, {"a": batch, f"k{batch % 50}": batch}, at=float(batch))
-        if batch % 20 == 0:
-            tidy(tmp_path, batch, ["word"], before=batch - 60.0, merge_batches=20)
-    merged = list((tmp_path / MERGED).glob("*.parquet"))
-    assert len(merged) <= 8
-    assert len(list(tmp_path.glob("batch=*"))) < 120
-    found = latest(tmp_path).set_index("word")["count"]
-    assert (len(found), found["a"], found["k49"]) == (51, 400, 399)
-    replace_results([ParquetSink(str(tmp_path))])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_a_warning_and_the_batch_is_written(tmp_path, monkeypatch, caplog):

@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,17 +23,23 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.core.metrics import Metric
-from elastream.core.observation import Observation
-from elastream.dataflow.endpoints import KafkaTopic, kafka
+from elastream.core.observation import Composition, Observation
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import KafkaTopic, collect, kafka, records
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
+from elastream.dataflow.stages import lay_out
 from elastream.guards.pollers import Pollers
+from elastream.loads import constant
+from elastream.recording.directory import RunDirectory
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.readers import Steering
+from elastream.spark.dataflow.sinks import collected
 from elastream.spark.dataflow.sources import check_source, open_source
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
 from support.clusters import HERE, free_port, java_dependencies, kept_jars, processes
@@ -168,6 +175,44 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
+def test_records_cross_a_kafka_edge_once_and_results_are_messages(
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+) -> None:
+    flow, numbers_due = Dataflow("over kafka"), 700
+    rows = [{"n": n} for n in range(1000)]
+    numbers = flow.source(records(rows, "n long"), load=constant(numbers_due * 1000, 0.001))
+    texts = numbers.map(lambda n: {"value": str(n), "n": n}, returns="value string, n long", name="text").durable("kafka")
+    back = texts.map(lambda row: row["value"] + "!", returns="value string", name="shout")
+    back.sink(kafka("shouts", broker), name="topic")
+    back.sink(collect("shouts"), name="memory")
+    running = start_queries(
+        spark,
+        lay_out(flow.graph),
+        RunDirectory.create(tmp_path, flow.name),
+        Composition.default(flow.graph, {"source": 2}),
+        state_partitions=2,
+        batch_seconds=60,
+    )
+    try:
+        first, second = (each.query for each in running)
+        first.processAllAvailable()
+        while sum(p["numInputRows"] for p in first.recentProgress) < numbers_due:
+            first.processAllAvailable()
+        second.processAllAvailable()
+    finally:
+        for each in running:
+            each.query.stop()
+    expected = Counter(f"{n}!" for n in range(numbers_due))
+    assert Counter(collected("shouts").column("value").to_pylist()) == expected
+    found = spark.read.format("kafka").options(**source_options(kafka("shouts", broker))).load()
+    assert Counter(row["v"] for row in found.selectExpr("cast(value as string) v").collect()) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.kafka
 def test_a_query_over_a_topic_shows_partitions_and_backlog(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("watched", broker)
     write(spark, topic, 0, 2000)
@@ -239,7 +284,7 @@ def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:
 
 
 @pytest.mark.kafka
-def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> None:
+def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str, caplog: pytest.LogCaptureFixture) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=broker)
@@ -248,13 +293,14 @@ def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> N
         at = round((time.time() - 60 * minutes_ago) * 1000)
         producer.send("prices", json.dumps({"price": price}).encode(), partition=partition, timestamp_ms=at).get(30)
 
-    send(1, 10, 0)  # which makes the topic
-    send(3, 8, 2)
-    send(2, 9, 1)
     clock = time.monotonic
     pollers = Pollers(clock)
     try:
         pollers.follow([Signal("price", feed=Feed("kafka", "prices", 0.05, "price", broker))])
+        wait_until(lambda: "there is no topic 'prices'" in caplog.text)
+        send(1, 10, 0)  # which makes the topic
+        send(3, 8, 2)
+        send(2, 9, 1)
         wait_until(lambda: pollers.newest().get("price", SignalReading(None, 0.0)).value == 3.0)
         send(7, 0, 1)
         wait_until(lambda: pollers.newest()["price"].value == 7.0)
@@ -265,19 +311,3 @@ def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> N
     finally:
         pollers.close()
         producer.close()
-
-
-@pytest.mark.kafka
-def test_a_topic_that_is_not_there_yet_is_polled_until_it_is(broker: str, caplog: pytest.LogCaptureFixture) -> None:
-    from kafka import KafkaProducer
-
-    pollers = Pollers(time.monotonic)
-    try:
-        pollers.follow([Signal("late", feed=Feed("kafka", "later", 0.05, "", broker))])
-        wait_until(lambda: "there is no topic 'later'" in caplog.text or pollers.newest() != {})
-        producer = KafkaProducer(bootstrap_servers=broker)
-        producer.send("later", b"3").get(30)
-        producer.close()
-        wait_until(lambda: "late" in pollers.newest() and pollers.newest()["late"].value == 3.0)
-    finally:
-        pollers.close()

@@ -33,7 +33,7 @@ from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
 from support.shared_session import end_shared_session
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4
@@ -88,7 +88,7 @@ def desk(cluster_session):
     return StandbyRegistry(cluster_session)
 
 
-@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", "disk"])
 def spark(request, cluster_session):
     """The session, whose queries keep their state in the executors' heap or on their disks; both over checked files."""
     on_disk = cluster_session.conf.get(PROVIDER)
@@ -169,7 +169,6 @@ def is_exact(spark, kind, checkpoint):
     return sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
@@ -215,7 +214,6 @@ class Stepped:
         return self.state["customMetrics"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, ahead, tmp_path):
     stepped = Stepped(spark, tmp_path)
@@ -301,7 +299,6 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
     assert is_exact(spark, "deduplication", tmp_path / "checkpoint")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
@@ -328,41 +325,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
     assert is_exact(spark, kind, checkpoint)
 
 
-@pytest.mark.slow
-def test_a_restarted_driver_reads_the_plan_and_restores_the_placement(spark, tmp_path):
-    checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
-    one, other = (place.address for place in places(spark))
-    wanted = {TaskId("count", index): (one, other)[index % 2] for index in range(PARTITIONS)}
-
-    def follow():
-        return Follower(
-            spark,
-            lambda: started(spark, "aggregation", checkpoint),
-            AllocationStore(plan),
-            Scheme.LAZY,
-            operator="count",
-            partitions=PARTITIONS,
-            cycles=Cycles(0.5, 0.05),
-        )
-
-    def as_planned(follower):
-        where = follower.placing.where()
-        return len(where) == PARTITIONS and all(where[task].address == host for task, host in wanted.items())
-
-    first = follow()
-    AllocationStore(plan).publish(wanted, at=time.time())
-    wait_until(lambda: as_planned(first) and not first.placing.targets())
-    first.close()
-    again = follow()
-    try:
-        wait_until(lambda: as_planned(again) and not again.placing.targets())
-        assert again.failure is None
-    finally:
-        again.close()
-    assert is_exact(spark, "aggregation", checkpoint)
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("spark", ["memory"], indirect=True)
 @pytest.mark.parametrize("scheme", [Scheme.RESTART, Scheme.ONLINE, Scheme.LAZY])
 def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
     checkpoint = tmp_path / "checkpoint"

@@ -292,20 +292,6 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     assert bench.placing.targets() == {}
 
 
-def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
-    """Spark would have it unload what it does not hold, so its own report stands."""
-    bench = Bench(tmp_path, lazy=True)
-    bench.engine.believed[3] = HERE["h2"]
-    bench.batch()
-    bench.placing.move(task(0), "h2")
-    bench.batch()
-    assert bench.on("h2") == {0, 3}
-    assert states(bench.placing) == {0: MigrationState.FLIPPED}
-    bench.batch(2)
-    (landed,) = bench.placing.landed
-    assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
-
-
 def test_what_a_new_host_gets_by_several_jobs_waits_for_the_last(tmp_path):
     bench, other = Bench(tmp_path, lazy=True), Engine()
     bench.placing.attach("total", other)

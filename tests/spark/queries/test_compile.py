@@ -294,23 +294,6 @@ def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark, tmp_path):
-    flow = Dataflow("behind")
-    counts = numbered(flow, 100_000, rate=200).select({"last": "n % 10"}, name="last").key_by("last").count()
-    stamp = {tag: (lambda row, tag=tag: {"last": row["last"], "tag": tag}) for tag in "ab"}
-    counts.map(stamp, returns="last long, tag string", name="stamp").sink(collect("behind"))
-    run = Run.start(spark, flow, tmp_path)
-    (segment,) = run.running
-    meter: list[MeterRow] = []
-    for version, tag in enumerate("bab", 1):
-        run.switch(Composition(version, {"stamp": tag}, parallelism={"source": 2}))
-        run.until(seen_under(segment, int(tag == "b"), meter))
-    meter += run.stop()
-    for batch, codes in codes_by_batch([row for row in meter if row.operator == "stamp"]).items():
-        assert codes == {code_in_offsets(segment.checkpoint, batch)}
-
-
-@pytest.mark.slow
 def test_several_sinks_each_get_their_part(spark, tmp_path):
     flow = Dataflow("sinks")
     stream = numbered(flow, 700).map(lambda n: n + 1, returns="n long", name="add")

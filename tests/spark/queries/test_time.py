@@ -141,23 +141,6 @@ def test_setting_the_clock_leases_nothing_and_keeps_rates_honest(step, target):
     assert last == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
 
 
-@pytest.mark.parametrize("step", [-3600.0, -60.0, 60.0, 3600.0])
-def test_a_batch_across_a_clock_change_is_dated_by_the_new_clock(step):
-    watched = Session(None)
-    watched.run(300)
-    watched.machine.begin()
-    watched.machine.now += 2.0
-    watched.machine.set_by = step
-    watched.round()  # the step is noticed while the batch is under way
-    watched.machine.now += 4.0
-    watched.machine.end()
-    observation, _ = watched.round()
-    latency = observation.application.value("queries", Metric.LATENCY_P99)
-    assert math.isnan(latency) or 0 <= latency < 60
-    rate = observation.application.value("queries", Metric.THROUGHPUT)
-    assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
-
-
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
 def test_repeated_clock_changes_lease_and_drain_nothing(steps):
     watched = Session(20.0)

@@ -7,7 +7,7 @@ import pytest
 
 from elastream import Dataflow
 from elastream.clouds.provider import HostUsage
-from elastream.core.frames import Frame, whole_batches
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
@@ -116,18 +116,3 @@ def test_an_impossible_cpu_counter_makes_its_differences_unknown(leases, odd):
     assert math.isnan(seen[2])
     assert math.isnan(seen[4])
     assert math.isnan(seen[3]) or seen[3] == 0.0  # a counter that stands still
-
-
-def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
-    lease = Lease("h1", HostType("small", cores=1.0), 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0)
-    watch = HostCpuUsage()
-    for number in range(81):  # each batch of two seconds: 0.6 of a core in its first second, none in its second
-        now = number / 4
-        seconds = 0.6 * (now // 2 + min(now % 2, 1.0))
-        ended = 100.0 + now // 2 * 2
-        span = whole_batches([[ended - 2.0 * back for back in range(5, -1, -1)]], 100.0 + now)
-        found = watch.frame(
-            {"h1": lease}, {}, Frame(), lambda host: math.nan, {"h1": HostUsage(cpu_seconds=seconds)}, now, span=span
-        )
-        if now >= 8.0:
-            assert found.value("h1", Metric.CPU) == pytest.approx(0.3)
