@@ -13,20 +13,16 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
-from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
-from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.left_out import MAX_LETTERS, LeftOut
-from elastream.spark.worker.table_lookup import TIMED_RECORDS, publish_table
+from elastream.spark.worker.table_lookup import TIMED_RECORDS
 from elastream.spark.worker.walk import Walk, run_walk
-from support.fixed_carrier import Under
 from support.property_examples import examples
+from support.walks import Under, in_use, walk_of
 
 COLUMNS = {"n long": pa.schema([("n", pa.int64())]), "n long, m long": pa.schema([("n", pa.int64()), ("m", pa.int64())])}
 NUMBERS = COLUMNS["n long"]
@@ -94,9 +90,7 @@ def flowing(add: Callable[..., Stream], on_error: str) -> tuple[Walk, Compositio
     flow = Dataflow("numbers")
     add(flow.source(None), on_error=on_error).sink(None)
     graph = flow.graph
-    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    codec = CompositionCodec(graph)
-    return build_walk(chain_of(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
+    return walk_of(graph, (NUMBERS,), COLUMNS), CompositionCodec(graph)
 
 
 def ran(walk: Walk, rows: list[int], folder: Path | None, *, each: int = 7, number: int = 3, task: int = 5, code: int = 0):
@@ -146,14 +140,12 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, before, ad
     source = flow.source(None)
     getattr(source, add)({"good": good, "bad": bad}, name="f", select_by="n", on_error="dead_letter", **returns).sink(None)
     graph = flow.graph
-    codec = CompositionCodec(graph)
-    walk = build_walk(chain_of(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
-    (tmp_path / "file").write_bytes(written_rows(KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)})))
-    publish_table(tmp_path / "tables", "f", 1, tmp_path / "file")
+    codec, walk = CompositionCodec(graph), walk_of(graph, (NUMBERS,), COLUMNS)
+    tables = in_use(tmp_path, KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)}))
     rows = [1] * before + list(range(1, 13))
     code = codec.encode(Composition(1, tables={"f": 1}))
     batches = [pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)]
-    carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tmp_path / "tables")
+    carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tables)
     counted: list[Any] = []
     found = [n for batch in run_walk(walk, carrier, 3, batches, counted.extend) for n in batch.column("n").to_pylist()]
     assert sorted(found) == [n for n in rows if n < 6 or n % 3]

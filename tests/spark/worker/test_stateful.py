@@ -18,7 +18,6 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Form, OnError
 from elastream.dataflow.windows import Timeout, Window
-from elastream.recording.key_table_log import written_rows
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import stateful
 from elastream.spark.worker.composition import Digit
@@ -26,9 +25,9 @@ from elastream.spark.worker.exits import ORDER
 from elastream.spark.worker.runner import Implementation, OperatorError, explain_failure
 from elastream.spark.worker.stateful import MOMENT, WATCHED, AlternateDigits, KeyedOperator, state_function
 from elastream.spark.worker.states import States
-from elastream.spark.worker.table_lookup import publish_table
 from elastream.spark.worker.windows import Grouping
 from support.property_examples import examples
+from support.walks import in_use
 
 SUM = StructType([StructField("total", LongType()), StructField("n", LongType())])
 ALL = StructType([StructField("values", ArrayType(LongType()))])
@@ -158,8 +157,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
     folder = tmp_path_factory.mktemp("tables")
     for version in (1, 2):
         rows = {(key,): names[number] for key, number in TABLES[version].items()}
-        (folder / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), rows)))
-        publish_table(folder, "op", version, folder / "file")
+        in_use(folder, KeyTable("flow", "op", ("k",), rows), version)
     model: dict[int, dict[int, Any]] = {}
     due: dict[int, int] = {}
     calls: Counter[tuple[str, int]] = Counter()
@@ -188,7 +186,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
             expected += list(ended((key,), model[key].get(number if own else 0)).itertuples(index=False, name=None))
             del model[key], due[key]
         code = pick + 2 * version
-        assert spark.batch(Composed(code, folder), records, now) == expected
+        assert spark.batch(Composed(code, folder / "tables"), records, now) == expected
         found = {
             key: {n: state for n in range(2 if own else 1) if (state := spark.keyed.states.of(kept, n)) is not None}
             for key, (kept, _) in spark.state.items()

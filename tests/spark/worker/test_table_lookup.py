@@ -14,18 +14,14 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
-from elastream.dataflow.operators import Kind
-from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.runner import OperatorError, explain_failure
-from elastream.spark.worker.table_lookup import TIMED_RECORDS, Lookup, publish_table
-from elastream.spark.worker.walk import Walk, run_walk
-from support.fixed_carrier import Under
+from elastream.spark.worker.table_lookup import TIMED_RECORDS, Lookup
+from elastream.spark.worker.walk import run_walk
 from support.property_examples import examples
+from support.walks import Under, in_use, walk_of
 
 RECORD = pa.schema([("key", pa.string()), ("group", pa.int64()), ("n", pa.int64())])
 DDL = "key string, group long, n long"
@@ -73,28 +69,13 @@ def graph_of(form: str, select_by: str | Sequence[str]) -> Graph:
     return flow.graph
 
 
-def walk_of(graph: Graph) -> Walk:
-    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    return build_walk(
-        chain_of(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__
-    )
-
-
-def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
-    """The folder of tables in use, with this one."""
-    file = folder / "table.arrow"
-    file.write_bytes(written_rows(table))
-    publish_table(folder / "tables", table.operator, version, file)
-    return folder / "tables"
-
-
 def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Path | None, batch_rows: int = 7):
     """What one task makes of the rows, and what it meters."""
     code = CompositionCodec(graph).encode(composition)
     cuts = range(0, len(rows), batch_rows)
     batches = [pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in cuts]
     counted: list[Any] = []
-    out = list(run_walk(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
+    out = list(run_walk(walk_of(graph, [RECORD], SCHEMAS), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted
 
 

@@ -22,16 +22,14 @@ from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
 from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
-from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.exits import EXIT, ORDER
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorError, explain_failure
 from elastream.spark.worker.walk import ENTRY, Walk, WorkerPaths, run_walk
-from support.fixed_carrier import Under
 from support.property_examples import examples
+from support.walks import Under, walk_of
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),
@@ -45,13 +43,6 @@ NUMBERS = COLUMNS["n long"]
 def numbers_flow() -> tuple[Dataflow, Stream]:
     flow = Dataflow("numbers")
     return flow, flow.source(None)
-
-
-def walk_of(graph: Graph, arriving: Sequence[pa.Schema] = (NUMBERS,)) -> Walk:
-    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    return build_walk(
-        chain_of(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__
-    )
 
 
 class Ran:
@@ -71,7 +62,7 @@ class Ran:
             pa.RecordBatch.from_pydict({"n": rows[at : at + batch_rows]}, schema=NUMBERS)
             for at in range(0, len(rows), batch_rows)
         ]
-        walk = walk_of(graph, arriving)
+        walk = walk_of(graph, arriving, COLUMNS)
         counted: list[Any] = []
         results = list(run_walk(walk, Under(fixed=code), 3, batches, counted.extend))
         names = [exit.name for exit in walk.exits]
@@ -347,7 +338,7 @@ def test_a_leading_operator_has_a_row_for_work_and_one_for_transport():
     stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
     counted: list[Any] = []
     batch = pa.RecordBatch.from_pydict({"n": range(100)}, schema=NUMBERS)
-    list(run_walk(replace(walk_of(flow.graph), lead="add"), WorkerPaths(), 3, [batch], counted.extend))
+    list(run_walk(replace(walk_of(flow.graph, (NUMBERS,), COLUMNS), lead="add"), WorkerPaths(), 3, [batch], counted.extend))
     transport, own = merged(counted)
     assert (transport.operator, transport.alternate, own.operator, own.alternate) == ("add", "", "add", "add")
     assert (transport.rows_in, own.rows_in, own.rows_out, own.tasks) == (100, 100, 100, 1)
@@ -363,7 +354,7 @@ def test_the_cpu_time_of_a_process_that_an_operator_runs_is_the_operators():
     flow, stream = numbers_flow()
     stream.map(spin, returns="n long", name="spin").sink(None)
     began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    found = metered(walk_of(flow.graph), [1, 2])
+    found = metered(walk_of(flow.graph, (NUMBERS,), COLUMNS), [1, 2])
     spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began
     assert found["spin"].busy >= 0.99 * spent > 0.05
 
@@ -388,7 +379,7 @@ def test_streams_of_different_columns_do_not_merge():
     with pytest.raises(
         DataflowError, match=r"'sink' merges streams with different columns: 'words' has word string|'add' has"
     ):
-        walk_of(flow.graph)
+        walk_of(flow.graph, (NUMBERS,), COLUMNS)
 
 
 def test_a_pull_that_stops_early_or_fails_is_one_call_a_task(tmp_path):
@@ -421,7 +412,7 @@ def test_records_for_a_signal_stay_in_the_walk_and_are_told_once_a_task():
     odd.signal("most", "max(n)")
     odd.signal("seen", "count()")
     stream.sink(None)
-    walk, told = walk_of(flow.graph), list[Any]()
+    walk, told = walk_of(flow.graph, (NUMBERS,), COLUMNS), list[Any]()
     batches = [pa.RecordBatch.from_pydict({"n": [n, n + 1]}, schema=NUMBERS) for n in range(0, 10, 2)]
     left = list(run_walk(walk, WorkerPaths(), 3, batches, lambda _: None, told.extend, 5))
     assert [exit.name for exit in walk.exits] == ["sink"]
@@ -435,7 +426,7 @@ def test_records_for_a_signal_stay_in_the_walk_and_are_told_once_a_task():
 def test_rows_carry_their_position_where_order_matters():
     flow, stream = numbers_flow()
     stream.window(count=2).group_by("n").apply(lambda key, rows: rows, returns="n long", name="pairs").sink(None)
-    walk = walk_of(flow.graph)
+    walk = walk_of(flow.graph, (NUMBERS,), COLUMNS)
     batches = [pa.RecordBatch.from_pydict({"n": [7, 8]}, schema=NUMBERS)] * 2
     rows = [
         row for batch in run_walk(walk, WorkerPaths(), 0, batches, lambda _: None, None, 3) for row in batch.to_pylist()
@@ -449,7 +440,7 @@ def test_one_task_that_reads_two_entries_in_turn_keeps_them_apart():
     left, right = flow.source(None, name="left"), flow.source(None, name="right")
     left.sink(None, name="lefts")
     right.map(plus_one, returns="n long", name="up").sink(None, name="rights")
-    walk = walk_of(flow.graph, (NUMBERS, NUMBERS))
+    walk = walk_of(flow.graph, (NUMBERS, NUMBERS), COLUMNS)
     entries = [0, 0, 1, 0, 1, 1]
     structs = [
         pa.array([{"n": n} if entry == number else None for n, entry in enumerate(entries)], pa.struct(list(NUMBERS)))
