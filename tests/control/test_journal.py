@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elastream.control.journal import TRANSITIONS, ActionState, Journal
-from elastream.core.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, SetParallelism
 from elastream.core.hosts import LifecycleError
 from elastream.core.task_id import TaskId
 from elastream.errors import InputError
@@ -68,17 +68,6 @@ def test_every_state_can_be_reached_and_every_life_can_end(state):
 
     assert state in reachable(ActionState.PLANNED)
     assert any(not TRANSITIONS[end] for end in reachable(state))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
-    given = {"operator": "words", "alternate": "fast", "choice": "where", "target": "table", "instances": 2, "table": 3}
-    given |= {"task": TaskId("count", 1), "host": "h2", "type": "small", "why": "because", "tokens": (("h1", 0.25),)}
-    action = KINDS[kind](**{name: value for name, value in given.items() if name in KINDS[kind].__dataclass_fields__})
-    tried(Journal(tmp_path / "journal.jsonl"), action)
-    (entry,) = Journal(tmp_path / "journal.jsonl").unconcluded
-    assert entry.action == action
-    assert entry.action.why == "because"
 
 
 def test_journal_keeps_unfinished_actions_and_the_newest_others(tmp_path):

@@ -160,25 +160,6 @@ class TestFound:
         assert step(found)["h3"] == "released"
         assert session.totals == [3, 2]
 
-    def test_spark_may_have_as_many_executors_as_before_in_the_end(self, found, session):
-        found.provider.close()
-        assert session.totals == []
-        found.lease("h3", TYPE)
-        found.provider.close()
-        found.provider.close()
-        assert session.totals == [3, 2]
-
-    def test_where_spark_takes_what_there_is_only_giving_back_sets_a_limit(self, session, clock):
-        free = asked_of_spark(session, clock)
-        free.lease("h3", TYPE)
-        assert session.totals == []
-        free.release("h2")
-        for batch in (1, 1, 3):
-            step(free, batch)
-        assert (session.totals, session.killed) == ([2], ["1"])
-        free.provider.close()
-        assert session.totals == [2, UNLIMITED]
-
     def test_use_is_what_tasks_took_of_the_slots_and_unknown_at_first(self, found, session, clock):
         assert found.use("h1") != found.use("h1")
         clock.advance(10)

@@ -115,13 +115,8 @@ KINDS = {
         add_up, "k long, n long", "n long", "update", "NoTimeout"
     ),
 }
-# Every kind and every store, and the kind with most of its own code on both.
-STORES_AND_KINDS = [
-    ("memory", "aggregation"),
-    ("disk", "deduplication"),
-    ("memory", "function with state"),
-    ("disk", "function with state"),
-]
+# Every kind and every store.
+STORES_AND_KINDS = [("memory", "aggregation"), ("disk", "deduplication"), ("disk", "function with state")]
 
 
 def started(spark, kind, checkpoint):

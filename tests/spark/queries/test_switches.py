@@ -47,6 +47,6 @@ def test_a_driver_lost_during_a_drain_leaves_the_composition_in_force(local_spar
 @pytest.mark.parametrize("mode", [Consistency.BATCH, Consistency.WAVE, Consistency.DRAIN])
 def test_many_random_switches(local_spark, tmp_path, mode):
     trial = Trial(local_spark, tmp_path, mode, rate=200.0, interval=0.05, seed=15)
-    trial.run(150 if mode is Consistency.BATCH else 40, {20: "an operator", 30: "a sink"})
+    trial.run(60 if mode is Consistency.BATCH else 30, {10: "an operator", 20: "a sink"})
     assert not violations(trial)
     assert mode is Consistency.BATCH or trial.figures["mixed records"] == 0

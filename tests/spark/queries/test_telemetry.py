@@ -101,15 +101,6 @@ def test_records_of_a_running_batch_wait_since_it_was_planned(tmp_path):
     assert not made.application(STARTED + 7.0, cost=0.0).reading("f", Metric.LATENCY_P99).known
 
 
-def test_a_batch_that_takes_longer_than_those_before_it_shows_at_once(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)), rate=None)
-    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 150}')
-    os.utime(tmp_path / "offsets" / "1", (STARTED + 1.5, STARTED + 1.5))
-    for later, wait in ((2.0, 0.5), (11.5, 10.0)):
-        seen = made.application(STARTED + later, cost=0.0)
-        assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(wait, abs=0.03)
-
-
 def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
     batches = batches_of((0, 9.0, 0.5, 0, 900))
     made = telemetry(tmp_path, batches)
