@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import EdgeReader
 from elastream.spark.dataflow.readers import Steering
-from elastream.spark.worker.composition import CompositionRequest, write_request
 from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -65,20 +64,6 @@ def test_a_batch_is_planned_only_from_written_records(tmp_path):
     assert (end["edge"], end["n"]) == ("a-b", 3)
     assert rows_of(found, start, end) == [[1], [2, 3]]
     assert found.latestOffset(end) == end
-
-
-def test_width_and_code_of_a_batch_come_from_its_offset(tmp_path):
-    write(tmp_path / "records", 0, list(range(10)))
-    write_request(tmp_path / "wanted.json", CompositionRequest(3, 7, {"a-b": 5}))
-    found = reader(tmp_path)
-    start = found.initialOffset()
-    end = found.latestOffset(start)
-    write_request(tmp_path / "wanted.json", CompositionRequest(4, 1, {"a-b": 2}))
-    assert (end["version"], end["code"]) == (3, 7)
-    parts = found.partitions(start, end)
-    assert len(parts) == 5
-    (batch,) = found.read(parts[0])
-    assert batch.schema == SCHEMA
 
 
 @settings(max_examples=examples(40))

@@ -42,12 +42,6 @@ def test_a_stage_is_read_with_its_inputs_and_operators():
     assert joining.written_bytes.tolist() == [59, 61]
 
 
-def test_rates_are_over_the_time_from_the_end_of_the_batch_before():
-    loads = read_loads(lines(RECORDED))
-    assert [load.seconds for load in loads] == pytest.approx([12.0] * 3)
-    assert loads[0].ended == pytest.approx(1795271217.824)
-
-
 def test_a_task_is_busy_for_its_cpu_time_or_its_time_in_python():
     _, joining, counting = read_loads(lines(RECORDED))
     assert joining.busy.tolist() == joining.cpu.tolist()
