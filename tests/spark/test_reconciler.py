@@ -1,6 +1,5 @@
 """Hosts that leave and partitions that wait, in the hands of the reconciler; driver, session and provider are fakes."""
 
-import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import MigrationLimits, Placing
 from elastream.spark.placement.ring import Rings
-from elastream.spark.reconciler import CALM_S, HOST_STEP_S, MAX_FAULTS, STEP_S, ObservedLoad, Reconciler
+from elastream.spark.reconciler import CALM_S, HOST_STEP_S, STEP_S, ObservedLoad, Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -213,18 +212,6 @@ def test_where_it_only_observes_it_looks_and_does_nothing():
     world.look()
     assert world.state("h2") is HostState.RUNNING
     assert not world.placing.targets()
-
-
-def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
-    world = World("h1")
-    failures = [OSError("as meant")] * MAX_FAULTS
-    for failure in failures:
-        assert not world.alarms.active
-        world.reconciler._failed(failure)
-    (alarm,) = world.alarms.active
-    assert "stuck" in alarm.said
-    assert "as meant" in alarm.traceback
-    assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
 
 
 def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
