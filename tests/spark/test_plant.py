@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from pyspark import __version__ as SPARK
-from pyspark.sql import functions as F
 from pyspark.util import InheritableThread
 
 from elastream import Dataflow, HostType, Local
@@ -31,7 +29,6 @@ from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.endpoints import parquet, records
-from elastream.errors import EnvironmentProblem
 from elastream.loads import constant
 from elastream.policies.value_cost.policy import enacted
 from elastream.policies.value_cost.problem import Goal
@@ -40,19 +37,12 @@ from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.hosts.warmup import _pinned, warm_up
-from elastream.spark.jvm.adapters import STANDBY_SINCE
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import java_context
-from elastream.spark.jvm.releases import release_of
-from elastream.spark.jvm.stateful import stateful_stages
-from elastream.spark.queries.query import StatefulTasks
 from elastream.spark.start import start_plant
-from elastream.spark.telemetry.traffic import MapOutputs
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-REPLICATES = release_of(SPARK) >= STANDBY_SINCE
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
 
@@ -78,7 +68,7 @@ def plant(folder):
     words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(folder / "out"))
     directory = RunDirectory.create(folder / "runs", "letters")
-    settings = RunSettings(cloud=Local(TINY, max_hosts=3), target_latency=2.0, state_partitions=4, replicas=int(REPLICATES))
+    settings = RunSettings(cloud=Local(TINY, max_hosts=3), target_latency=2.0, state_partitions=4)
     plant = start_plant(flow.graph, directory, settings)
     yield plant
     plant.close()
@@ -180,27 +170,6 @@ def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
     assert plant.queries.running[0].query.runId == run
 
 
-def test_what_each_state_partition_costs_is_measured(plant):
-    seen = observed(plant, lambda o: len(o.tasks) == 4 and not np.isnan(o.tasks.column(Metric.BUSY_CORES)).any())
-    busy, occupied = seen.tasks.column(Metric.BUSY_CORES), seen.tasks.column(Metric.UTILISATION)
-    assert (busy > 0).all()
-    assert (occupied >= busy * 0.9).all()  # a task keeps its slot at least while it computes
-    assert occupied.sum() < 2.2  # two slots
-    assert (seen.tasks.column(Metric.TRAFFIC) > 0).all()
-    assert np.isnan(seen.tasks.column(Metric.MEMORY)).all()
-
-
-def test_the_feed_of_a_keyed_operator_has_no_host_and_crosses_hosts(plant):
-    seen = observed(plant, lambda o: o.exchange.known and o.links.column(Metric.TRAFFIC).sum() > 0)
-    assert set(seen.exchange.source.tolist()) == {-1}
-    assert sorted(seen.exchange.target.tolist()) == [0, 1, 2, 3]
-    assert seen.links.ids == ("h1>h2", "h2>h1")
-    crossing = seen.links.column(Metric.TRAFFIC).sum()
-    assert crossing < seen.exchange.rate.sum()
-    assert seen.hosts.value("h1", Metric.BANDWIDTH) == pytest.approx(crossing)
-    assert np.isnan(seen.links.column(Metric.BANDWIDTH)).all()  # nothing limits them here
-
-
 def test_an_alternate_is_switched_without_restart(plant):
     run = plant.queries.running[0].query.runId
     assert plant.apply(SwitchAlternate("split", "letters")).status is Status.ACCEPTED
@@ -258,10 +227,8 @@ def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
     assert all(daemon.is_running() for daemon in daemons)
 
 
-def test_an_executor_killed_in_mid_batch_is_replaced_and_copies_take_over(plant):
-    other, copies = plant.hosts.executor("h1").id, plant.instruments.copies
-    if REPLICATES:
-        observed(plant, lambda o: {task.index for task in plant.standby.replica_hosts()} == {0, 1, 2, 3})
+def test_an_executor_killed_in_mid_batch_is_replaced(plant):
+    other = plant.hosts.executor("h1").id
     with waiting_for_ever(plant):
         in_the_middle_of_a_batch(plant)
         executor_process(plant, "h2").send_signal(signal.SIGKILL)
@@ -269,9 +236,6 @@ def test_an_executor_killed_in_mid_batch_is_replaced_and_copies_take_over(plant)
     (loss,) = (loss for loss in plant.failover.losses if loss.moved)
     assert loss.fault == ""
     assert {partition: to for (_, _, partition), to in loss.moved.items()} == {0: other, 1: other}
-    if REPLICATES:
-        wait_until(lambda: {(other, 0), (other, 1)} <= {(each.executor, each.partition) for each in copies.opened()})
-    plant.standby.replicas = 0  # the moves that follow load their state
     observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.targets())
     assert state(plant, "h2") is HostState.RUNNING
 
@@ -352,35 +316,40 @@ def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):
     assert "h2" not in plant.placing.plan.latest.hosts.values()
 
 
-def test_a_host_without_room_waits_and_can_be_released(plant, monkeypatch):
-    monkeypatch.setattr(plant.hosts.provider, "starts_per_core", 0)  # one host starts at a time
+def test_a_drained_host_gives_up_its_state_and_is_released(plant):
     plant.apply(LeaseHost("h3", "tiny"))
-    plant.apply(LeaseHost("h4", "tiny"))
-    seen = plant.observe()
-    assert [seen.leases[name].state for name in ("h3", "h4")] == [HostState.STARTING, HostState.REQUESTED]
-    assert not seen.hosts.reading("h4", Metric.MEMORY).known
-    assert plant.apply(ReleaseHost("h4")).status is Status.DONE
-    assert "h4" not in plant.observe().leases
-
-
-def test_a_drained_host_gives_up_its_state_until_the_drain_is_cancelled(plant):
     observed(plant, lambda o: state(plant, "h3") is HostState.RUNNING)
     plant.apply(MoveTask(TaskId("count", 3), "h3"))
     observed(plant, lambda o: tasks_on(o, "h3") == 1 and not plant.placing.targets())
     assert "" in forked(plant) or not forked(plant)  # the server was killed above: one was started anew for this host
     assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
-    observed(plant, lambda o: tasks_on(o, "h3") == 0 and not plant.placing.targets())
     assert plant.apply(CancelDrain("h3")).status is Status.DONE
-    assert state(plant, "h3") is HostState.RUNNING
+    assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
+    observed(plant, lambda o: tasks_on(o, "h3") == 0 and not plant.placing.targets())
+    assert plant.apply(ReleaseHost("h3")).status is Status.ACCEPTED
+    observed(plant, lambda o: state(plant, "h3") is HostState.RELEASED)
+    batches_more(plant, 2)
+
+
+def test_a_host_without_room_waits_and_can_be_released(plant, monkeypatch):
+    monkeypatch.setattr(plant.hosts.provider, "starts_per_core", 0)  # one host starts at a time
+    plant.apply(LeaseHost("h4", "tiny"))
+    plant.apply(LeaseHost("h5", "tiny"))
+    seen = plant.observe()
+    assert [seen.leases[name].state for name in ("h4", "h5")] == [HostState.STARTING, HostState.REQUESTED]
+    assert not seen.hosts.reading("h5", Metric.MEMORY).known
+    assert plant.apply(ReleaseHost("h5")).status is Status.DONE
+    assert "h5" not in plant.observe().leases
 
 
 def test_a_host_released_with_state_on_it_gives_that_away_before_it_goes(plant):
+    observed(plant, lambda o: state(plant, "h4") is HostState.RUNNING)
     for index in (1, 2):
-        plant.apply(MoveTask(TaskId("count", index), "h3"))
-    observed(plant, lambda o: tasks_on(o, "h3") == 2 and not plant.placing.targets())
+        plant.apply(MoveTask(TaskId("count", index), "h4"))
+    observed(plant, lambda o: tasks_on(o, "h4") == 2 and not plant.placing.targets())
     before = len(plant.placing.landed)
-    assert plant.apply(ReleaseHost("h3")).status is Status.ACCEPTED
-    observed(plant, lambda o: state(plant, "h3") is HostState.RELEASED)
+    assert plant.apply(ReleaseHost("h4")).status is Status.ACCEPTED
+    observed(plant, lambda o: state(plant, "h4") is HostState.RELEASED)
     moved = plant.placing.landed[before:]
     assert {(move.task.index, move.host) for move in moved} == {(1, "h1"), (2, "h1")}
     assert len({move.history[-1] for move in moved}) == 2  # one a batch, since each costs the batch that loads it
@@ -408,73 +377,3 @@ def test_after_all_of_it_every_record_was_counted_once_by_one_query_run(plant, f
     # The other alternate leaves numbers out, letters are counted under both.
     expected = Counter(word for number in range(taken) for word in letters_of(LINES[number % len(LINES)]))
     assert {word: count for word, count in counted.items() if word.isalpha()} == expected
-
-
-@pytest.fixture(scope="module")
-def chained(plant, tmp_path_factory):
-    """Two stages with state in a row, which no dataflow of ours has in one query: numbers told apart, then counted."""
-    spark = plant.spark
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 6000).option("numPartitions", 2).load()
-    query = (
-        numbers.select(F.col("value"), (F.col("value") % 11).alias("key"))
-        .dropDuplicates(["value"])
-        .groupBy("key")
-        .count()
-        .writeStream.outputMode("update")
-        .format("noop")
-        .option("checkpointLocation", str(tmp_path_factory.mktemp("chained")))
-        .trigger(processingTime="1 second")
-        .start()
-    )
-    yield query
-    query.stop()
-
-
-@pytest.mark.slow
-def test_bytes_between_stateful_stages_add_up_to_all_reads(plant, chained):
-    while chained.lastProgress is None or chained.lastProgress["batchId"] < 3:
-        assert chained.exception() is None
-        time.sleep(0.2)
-    driver, loads, outputs = DriverSide(plant.spark), TaskLoads(plant.spark), MapOutputs(plant.spark)
-    execution = chained._jsq.streamingQuery()
-    while (stages := stateful_stages(driver, execution)) is None:  # a batch is being planned
-        time.sleep(0.2)
-    assert [[operator.kind for operator in stage.operators] for stage in stages] == [
-        ["StreamingDeduplicate"],
-        ["StateStoreSave"],
-    ]
-    watch = StatefulTasks(loads, execution, stages, senders=True)
-    told = watch.poll()
-    flows = outputs.flows(told)
-    assert [(flow.sender.ranks, flow.receiver.ranks) for flow in flows] == [((), (0,)), ((0,), (1,))]
-    for flow in flows:
-        local, remote = flow.receiver.local_bytes, flow.receiver.remote_bytes
-        assert flow.bytes.sum(axis=0) == pytest.approx(local + remote, rel=0.11, abs=2)
-        assert flow.bytes.sum() >= (local + remote).sum()  # rounded up, never down by more than a byte a block
-        executors = {where: number for number, where in enumerate(sorted({*flow.sender.executor, *flow.receiver.executor}))}
-        between = flow.between(executors, len(executors))
-        assert np.trace(between) == pytest.approx(local.sum(), rel=0.11, abs=2)
-        assert between.sum() - np.trace(between) == pytest.approx(remote.sum(), rel=0.11, abs=2)
-    first = next(load for load in told if load.ranks == (0,))
-    assert first.records.sum() == 6000
-    assert first.ranks[0] in {operator.rank for operator in stages[0].operators}
-
-
-@pytest.mark.slow
-def test_nothing_is_reported_twice(plant, chained):
-    execution = chained._jsq.streamingQuery()
-    watch = StatefulTasks(TaskLoads(plant.spark), execution, stateful_stages(DriverSide(plant.spark), execution))
-    first = watch.poll(batches=2)
-    batches = [load.batch for load in first]
-    assert len(set(batches)) == 2
-    assert all(load.ranks for load in first)
-    assert all(load.batch > max(batches) for load in watch.poll(batches=2))
-
-
-@pytest.mark.slow
-def test_what_a_spark_does_not_have_is_reported_in_one_sentence(plant, tmp_path):
-    source = tmp_path / "Asks.java"
-    source.write_text("public static String ask(Object context) { return ((org.apache.spark.Nowhere) context).it(); }")
-    with pytest.raises(EnvironmentProblem, match=r"^this Spark lacks .*[^\n]*$"):
-        DriverSide(plant.spark, source)

@@ -33,7 +33,7 @@ from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
 from support.shared_session import end_shared_session
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4
@@ -88,7 +88,7 @@ def desk(cluster_session):
     return StandbyRegistry(cluster_session)
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def spark(request, cluster_session):
     """The session, whose queries keep their state in the executors' heap or on their disks; both over checked files."""
     on_disk = cluster_session.conf.get(PROVIDER)
@@ -164,6 +164,7 @@ def is_exact(spark, kind, checkpoint):
     return sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
@@ -209,6 +210,7 @@ class Stepped:
         return self.state["customMetrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, ahead, tmp_path):
     stepped = Stepped(spark, tmp_path)
@@ -294,6 +296,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
     assert is_exact(spark, "deduplication", tmp_path / "checkpoint")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
@@ -320,6 +323,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
     assert is_exact(spark, kind, checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spark", ["memory"], indirect=True)
 @pytest.mark.parametrize("scheme", [Scheme.RESTART, Scheme.ONLINE, Scheme.LAZY])
 def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
