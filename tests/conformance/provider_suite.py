@@ -130,14 +130,12 @@ def provider_suite(case: ProviderCase) -> type:
         def test_it_lists_what_was_leased_and_nothing_else(self, made):
             assert not made.provider.hosts()
             self.up(made, "h1", "h2")
-            assert set(made.provider.hosts()) == {"h1", "h2"}
-            assert {status.type for status in made.provider.hosts().values()} == {made.kind.name}
-
-        def test_a_lease_that_is_repeated_changes_nothing(self, made):
-            self.up(made, "h1")
             before = made.provider.hosts()
+            assert set(before) == {"h1", "h2"}
             made.provider.lease({"h1": made.kind})
-            assert made.provider.hosts() == before
+            made.provider.release(["h3", "", "no/such"])
+            assert made.provider.hosts() == before, "what is leased already, or never was, changes nothing"
+            assert {status.type for status in made.provider.hosts().values()} == {made.kind.name}
 
         def test_a_released_host_is_forgotten_once_it_is_gone_and_its_name_is_free(self, made):
             self.up(made, "h1")
@@ -146,12 +144,7 @@ def provider_suite(case: ProviderCase) -> type:
             await_phase(made, "h1", None, patience=case.patience)
             self.up(made, "h1")
 
-        def test_releasing_a_name_that_is_not_listed_changes_nothing(self, made):
-            self.up(made, "h1")
-            made.provider.release(["h2", "", "no/such"])
-            assert set(made.provider.hosts()) == {"h1"}
-
-        def test_a_name_that_no_host_can_have_is_refused_with_nothing_of_the_call_done(self, made):
+        def test_an_impossible_host_name_is_refused_with_nothing_of_the_call_done(self, made):
             for name in case.wrong:
                 with pytest.raises(CloudError, match=r".+"):
                     made.provider.lease({"h1": made.kind, name: made.kind})
@@ -171,7 +164,7 @@ def provider_suite(case: ProviderCase) -> type:
             await_phase(made, "h1", None, patience=case.patience)
             assert made.provider.hosts()["h2"].phase is Phase.UP
 
-        def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
+        def test_a_host_withdrawn_while_it_waits_for_room_never_starts(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
             before = self.wait_without_room(made)
@@ -187,14 +180,14 @@ def provider_suite(case: ProviderCase) -> type:
                 assert (set(made.provider.hosts()), running()) == ({"h2"}, 1)
                 made.tick()
 
-        def test_what_is_granted_late_waits_with_a_reason_and_comes_once_there_is_room(self, made):
+        def test_a_host_waits_with_a_reason_and_comes_once_there_is_room(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
             before = self.wait_without_room(made)
             made.fill(False)
             await_phase(made, "h1", Phase.UP, patience=case.patience, before=before)
 
-        def test_a_host_that_drains_stays_until_it_is_released_and_one_beside_it_stays_as_it_is(self, made):
+        def test_a_draining_host_stays_until_released_and_others_are_untouched(self, made):
             """To drain is the plant's: a provider sees a host that no longer holds state, and then its release."""
             self.up(made, "h1", "h2")
             both = frozenset({"h1", "h2"})
@@ -223,7 +216,7 @@ def provider_suite(case: ProviderCase) -> type:
 
         if case.ends_when_closed:
 
-            def test_after_one_that_was_closed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+            def test_after_a_close_the_next_provider_finds_no_host_and_names_are_free(self, tmp_path):
                 with case.make(tmp_path) as first:
                     self.up(first, "h1")
                     first.provider.close()
@@ -232,7 +225,7 @@ def provider_suite(case: ProviderCase) -> type:
 
         else:
 
-            def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
+            def test_leased_hosts_are_adopted_after_a_controller_was_killed(self, made):
                 self.up(made, "h1")
                 if made.fill is not None:
                     made.fill(True)
@@ -249,27 +242,20 @@ def provider_suite(case: ProviderCase) -> type:
 
         if case.killed is not None:
 
-            def test_after_a_controller_that_was_killed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+            def test_after_a_killed_controller_the_next_finds_no_host_and_free_names(self, tmp_path):
                 with case.killed(tmp_path) as after:
                     self.finds_nothing_and_leases_h1(after)
 
-        def test_what_is_measured_is_of_hosts_that_are_listed(self, made):
+        def test_it_measures_listed_hosts_and_takes_reports_of_any(self, made):
             self.up(made, "h1")
             measured = made.provider.measure()
             assert set(measured) <= {"h1"}
-            for each in measured.values():
-                assert each.cpu_seconds is None or each.cpu_seconds >= 0
-                assert each.memory is None or each.memory >= 0
-
-        def test_reports_may_be_repeated_and_may_name_hosts_that_are_not_listed(self, made):
-            self.up(made, "h1")
+            assert all(each.cpu_seconds is None or each.cpu_seconds >= 0 for each in measured.values())
+            assert all(each.memory is None or each.memory >= 0 for each in measured.values())
             some = frozenset({"h1", "h9"})
-            for _ in range(2):
-                made.provider.report(RunState(ready=some, settled=some, kept=some, critical=True))
-            made.provider.report(RunState())
+            for state in [RunState(ready=some, settled=some, kept=some, critical=True)] * 2 + [RunState()]:
+                made.provider.report(state)
             assert made.provider.hosts()["h1"].phase is Phase.UP
-
-        def test_what_is_owed_is_an_amount_or_unknown(self, made):
             owed = made.provider.owed()
             assert owed is None or owed >= 0
 

@@ -47,7 +47,7 @@ def test_an_extension_that_overrides_nothing_changes_nothing():
     assert [each.time for each in without.decisions] == [each.time for each in with_one.decisions]
 
 
-def test_an_urgent_round_is_held_before_it_is_due_and_tries_what_is_proposed():
+def test_an_urgent_round_is_held_at_once_and_tries_what_is_proposed():
     plant, policy, recording = run(Eager())
     assert plant.applied == [DrainHost("h2")]
     assert 3.0 in [each.time for each in recording.decisions]

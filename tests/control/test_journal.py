@@ -5,10 +5,10 @@ import json
 import pytest
 
 from elastream.control.journal import TRANSITIONS, ActionState, Journal
-from elastream.core.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, SetParallelism
 from elastream.core.hosts import LifecycleError
 from elastream.core.task_id import TaskId
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.errors import InputError
 
 LEASE = LeaseHost("h2", "small", why="load")
 
@@ -41,35 +41,12 @@ def test_what_was_tried_and_not_concluded_is_found_after_a_crash(tmp_path):
     assert found.grant(LEASE, "threshold", 9.0).number == 5
 
 
-def test_a_line_torn_by_the_crash_is_cut_off_and_the_journal_goes_on(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    tried(Journal(path), LEASE)
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:-20])
-    journal = Journal(path)
-    assert [entry.action for entry in journal.unconcluded] == [LEASE]
-    tried(journal, DrainHost("h1"))
-    assert len(Journal(path).unconcluded) == 2
-
-
 def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "journal.jsonl"
     tried(Journal(path), LEASE)
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(InputError, match=r"journal.jsonl, line 1"):
         Journal(path)
-
-
-def test_a_full_disk_is_one_sentence_that_names_the_journal():
-    journal = Journal("/dev/full")
-    with pytest.raises(EnvironmentProblem, match="the journal /dev/full cannot be written: No space left on device"):
-        tried(journal, LEASE)
-
-
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentProblem, match=r"journal\.jsonl cannot be written"):
-        Journal(tmp_path / "file" / "journal.jsonl")
 
 
 def test_the_table_decides_where_an_action_may_go():
@@ -91,23 +68,6 @@ def test_every_state_can_be_reached_and_every_life_can_end(state):
 
     assert state in reachable(ActionState.PLANNED)
     assert any(not TRANSITIONS[end] for end in reachable(state))
-
-
-def test_a_journal_without_a_file_keeps_the_same_book():
-    journal = Journal()
-    tried(journal, LEASE)
-    assert [entry.action for entry in journal.unconcluded] == [LEASE]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
-    given = {"operator": "words", "alternate": "fast", "choice": "where", "target": "table", "instances": 2, "table": 3}
-    given |= {"task": TaskId("count", 1), "host": "h2", "type": "small", "why": "because", "tokens": (("h1", 0.25),)}
-    action = KINDS[kind](**{name: value for name, value in given.items() if name in KINDS[kind].__dataclass_fields__})
-    tried(Journal(tmp_path / "journal.jsonl"), action)
-    (entry,) = Journal(tmp_path / "journal.jsonl").unconcluded
-    assert entry.action == action
-    assert entry.action.why == "because"
 
 
 def test_journal_keeps_unfinished_actions_and_the_newest_others(tmp_path):

@@ -40,7 +40,7 @@ def test_the_newest_version_is_requested_until_it_is_wanted():
     assert tabling.proposals(seen({"predict": 2}), (), alarms) == ()
 
 
-def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
+def test_a_table_with_a_forbidden_alternate_waits_until_it_is_allowed():
     alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("trend")))
     for allowed, refused in ((("mean",), "its guards do not allow trend, which the table names"), (("mean", "trend"), "")):
         guarded = replace(seen({}), standings={"predict": GuardDecision("predict", allowed)})
@@ -48,7 +48,7 @@ def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
         assert proposal.refused == refused
 
 
-def test_a_table_in_force_goes_where_guards_come_to_forbid_what_it_names_and_comes_back_when_they_allow_it():
+def test_a_table_in_force_goes_when_guards_forbid_it_and_comes_back():
     alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("trend")))
     forbids, allows = ({"predict": GuardDecision("predict", allowed)} for allowed in (("mean",), ("mean", "trend")))
     (proposal,) = tabling.proposals(replace(seen({"predict": 1}), standings=forbids), (), alarms)
@@ -62,7 +62,7 @@ def test_a_table_in_force_goes_where_guards_come_to_forbid_what_it_names_and_com
     assert tabling.proposals(replace(seen({"predict": 1}), standings=unknown), (), alarms) == ()
 
 
-def test_an_older_table_that_guards_allow_stays_where_they_forbid_the_newest():
+def test_an_older_allowed_table_stays_while_the_newest_is_forbidden():
     alarms, tabling = Alarms(lambda: 0.0), KeyTableExtension(KeyTableBook(table("mean"), table("trend")))
     guarded = replace(seen({"predict": 1}), standings={"predict": GuardDecision("predict", ("mean",))})
     (proposal,) = tabling.proposals(guarded, (), alarms)

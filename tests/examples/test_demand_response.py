@@ -2,14 +2,13 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import demand_response
 import numpy as np
 import pandas as pd
 import pytest
-from demand_response import CURTAILED, Known, Plan, forecast_error, forecast_hour, integrate, select_customers
+from demand_response import CURTAILED, Plan, forecast_error, forecast_hour, select_customers
 
 from elastream.api.run import commanded
 from elastream.guards.document import load_guards
@@ -44,14 +43,6 @@ def given():
     )
 
 
-def test_a_telegram_becomes_mean_power_and_deviation():
-    row = integrate({"meter": "meter-c07", "interval": 4, "watts": "1000 3000"})
-    assert row == {
-        "customer": "c07", "interval": 4, "time": demand_response.time_of(4), "kw": 2.0, "deviation": 0.5,
-    }  # fmt: skip
-    assert row["time"].hour == 1
-
-
 def rows(intervals):
     return pd.DataFrame({"interval": intervals, "kw": [100.0 + each for each in intervals]})
 
@@ -66,13 +57,6 @@ def test_alternates_share_the_past_whichever_runs(given):
     assert [made.method.item() for made in found] == ["arima", "caiso", "sliding1"]
     assert found[-1].kw.item() == one.kw.iloc[-1]
     assert one.hour.tolist() == [1, 2, 3]
-
-
-def test_records_of_a_batch_are_taken_in_their_order(given):
-    made, state = forecast_hour("sliding1", given.known, ("c00",), rows(range(8)), None)
-    mixed, other = forecast_hour("sliding1", given.known, ("c00",), rows([5, 2, 7, 0, 1, 6, 3, 4]), None)
-    assert made.equals(mixed)
-    assert state == other
 
 
 def test_the_error_of_an_hour_is_judged_when_all_of_it_came():
@@ -99,20 +83,6 @@ def test_its_guards_fit_it(given, tmp_path):
     graph = demand_response.dataflow(given, tmp_path).graph
     document = load_guards(Path(demand_response.__file__).with_name("guards.yaml"), graph)
     assert {element.name for element in document.elements} == {"forecast", "demand_response"}
-
-
-def test_what_is_simulated_expects_what_came(given):
-    assert given.load_at(0.0) == pytest.approx(given.loads[:, HISTORY : HISTORY + 4].sum(axis=0).max() / 210)
-
-
-def test_a_run_begins_with_what_the_network_says_of_each_customer(given):
-    assert given.first == {"c00": "casce", "c01": "casce"}
-
-
-def test_known_is_the_past_up_to_the_start(given):
-    assert isinstance(given.known, Known)
-    assert given.known.past("c01")[-1] == given.loads[1, HISTORY - 1]
-    assert replace(given, start=HISTORY + 4).known.past("c01")[-1] == given.loads[1, HISTORY + 3]
 
 
 @pytest.mark.spark

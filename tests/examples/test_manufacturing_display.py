@@ -1,45 +1,13 @@
 """A machine's display, from what the machine did to what OCR made of it."""
 
-import io
-from dataclasses import asdict, replace
-from itertools import islice, pairwise
+from dataclasses import asdict
+from itertools import islice
 
 import machine
 import pytest
 from machine import Reading, draw, needs_tesseract, read, readings, understood
-from PIL import Image
 
 READING = Reading("M3", 17, "planned", 71.4, 18, 286, 9, 170, 20, 0)
-
-
-def first(count: int, number: int = 1) -> list[Reading]:
-    return list(islice(readings(number), count))
-
-
-def test_a_machine_does_the_same_every_time():
-    assert first(50) == first(50)
-    assert first(50, 2) != [replace(each, machine="M2") for each in first(50, 1)]
-
-
-@pytest.mark.parametrize("number", [1, 2, 7])
-def test_counters_only_grow_and_agree_with_what_happened(number):
-    shown = first(200, number)
-    assert {each.status for each in shown} == set(machine.STATES)
-    for before, after in pairwise(shown):
-        assert after.cycle == before.cycle + 1
-        assert after.total_produced - before.total_produced == after.produced
-        assert 0 <= after.total_defective - before.total_defective <= after.produced
-        assert after.scheduled_downtime - before.scheduled_downtime == 10 * (after.status == "planned")
-        assert after.unscheduled_downtime - before.unscheduled_downtime == 10 * (after.status == "defect")
-        assert after.total_time == 10 * after.cycle
-        assert after.produced == 0 or after.status == "available"
-
-
-def test_a_display_is_a_png_of_about_the_size_in_the_paper():
-    image = draw(READING)
-    assert Image.open(io.BytesIO(image)).format == "PNG"
-    assert 6_000 < len(image) < 14_000
-    assert draw(READING) == image
 
 
 TEXT = """MACHINE M3
@@ -77,10 +45,6 @@ def test_what_was_not_made_out_is_unknown_and_nothing_else_suffers(line, field):
     assert understood(text) == {**asdict(READING), field: None}
 
 
-def test_a_text_that_is_no_display_gives_no_figure():
-    assert set(understood("lorem ipsum").values()) == {None}
-
-
 @pytest.mark.skipif(needs_tesseract() != "", reason=needs_tesseract())
 def test_ocr_reads_what_was_drawn():
     shown = [READING, *islice(readings(5), 0, 30, 5), *islice(readings(8), 3, 60, 12)]
@@ -88,13 +52,6 @@ def test_ocr_reads_what_was_drawn():
         value == found[field] for each in shown if (found := read(draw(each))) for field, value in asdict(each).items()
     ]
     assert sum(right) >= 0.97 * len(right) > 100
-
-
-@pytest.mark.skipif(needs_tesseract() != "", reason=needs_tesseract())
-def test_ocr_of_an_empty_screen_gives_no_figure():
-    blank = io.BytesIO()
-    Image.new("L", (300, 200), 255).save(blank, "png")
-    assert set(read(blank.getvalue()).values()) == {None}
 
 
 def test_a_missing_tesseract_is_reported_with_what_to_do(monkeypatch, tmp_path):

@@ -5,10 +5,6 @@ import zlib
 
 import oee
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-SECONDS = st.integers(0, 10_000)
 
 
 @pytest.mark.parametrize(
@@ -46,33 +42,6 @@ def test_oee_is_their_product_and_unknown_where_one_is():
     assert oee.oee(0.5, None, 0.9) is None
 
 
-@given(up=SECONDS, planned=SECONDS, failed=SECONDS)
-def test_availability_is_a_share_and_falls_with_every_second_of_downtime(up, planned, failed):
-    total = up + planned + failed
-    found = oee.availability(total, planned, failed)
-    if total == 0:
-        assert found is None
-    else:
-        assert found == pytest.approx(up / total)
-        assert oee.availability(total + 1, planned, failed + 1) <= found
-
-
-@given(good=SECONDS, bad=SECONDS, produced=st.integers(0, 20))
-def test_no_oee_is_above_any_of_its_parts_while_none_of_them_is_above_one(good, bad, produced):
-    quality = oee.quality(good + bad, bad)
-    performance = oee.performance(produced, 0.5, 10)
-    found = oee.oee(0.9, performance, quality)
-    if good + bad == 0:
-        assert found is None
-    else:
-        assert 0 <= found <= min(0.9, performance, quality)
-
-
-def test_a_mean_is_of_what_is_known():
-    assert oee.mean([0.5, None, 1.0]) == 0.75
-    assert oee.mean([None]) is None
-
-
 ROWS = [
     {"machine": "M1", "cycle": 1, "availability": 1.0, "performance": 0.75, "quality": 0.9, "oee": 0.675},
     {"machine": "M2", "cycle": 1, "availability": 0.5, "performance": 0.25, "quality": None, "oee": None},
@@ -96,11 +65,3 @@ def test_a_report_is_a_pdf_with_figures_and_dashes_for_unknowns(tmp_path):
     assert "OEE of line 1, report 7" in lines
     assert {"M1", "M2", "67.5 %", "75.0 %", "-"} <= set(lines)
     assert lines.count("50.0 %") == 3  # M2's mean, the mean of all performances, and the reading itself
-
-
-def test_a_report_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path):
-    path = tmp_path / "report.pdf"
-    oee.write_report(path, "first", ROWS)
-    oee.write_report(path, "second", ROWS[:1])
-    assert [file.name for file in tmp_path.iterdir()] == ["report.pdf"]
-    assert "second" in text_of(path.read_bytes())

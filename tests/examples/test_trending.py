@@ -4,28 +4,20 @@ and tasks, and what it checks itself by is right.
 
 import json
 import tempfile
-from collections import Counter
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import trending
-from disturbed import Once, its_plug
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trending import (
-    LETTERS,
     QUERIES,
-    REPEATED,
     SLOT,
-    WINDOWS,
-    WORD,
     Plan,
     Step,
     candidates,
     differences,
     expected,
-    first,
     rank,
     reduce_word,
     words_of,
@@ -82,42 +74,6 @@ def test_results_are_the_same_however_words_come_in_batches(stream, sizes):
     assert ranks == wanted.ranks
 
 
-def test_one_line_is_read_per_mapper_and_some_repeat_a_few_words():
-    plan = Plan((Step(4, 2), Step(6, 4, repeating=1)), each=5.0)
-    assert len(plan.rows) == plan.load.count(plan.load.seconds) == 4 * 2 * 5 + 6 * 4 * 5
-    before, after = plan.rows[:40], plan.rows[40:]
-    assert Counter(row["mapper"] for row in before) == {0: 20, 1: 20}
-    assert set(Counter(row["mapper"] for row in after).values()) == {30}
-    assert {row["line"] for row in after if row["mapper"] == 0} == {" ".join(REPEATED)}
-    assert not any(row["line"] == " ".join(REPEATED) for row in (*before, *after) if row["mapper"] or row in before)
-    times = [row["second"] for row in plan.rows]
-    assert times == sorted(times)
-    assert times[-1] == pytest.approx(10 * plan.faster, abs=plan.faster / 5)
-
-
-def test_the_same_seed_reads_the_same_lines():
-    few = (Step(2, 3),)
-    assert Plan(few).rows == Plan(few).rows != Plan(few, seed=8).rows
-
-
-def test_the_reference_counts_each_word_in_every_ended_window():
-    rows = Plan((Step(12, 2),), each=2.0, faster=900).rows
-    wanted = expected(rows)
-    newest = max(int(row["second"] // SLOT) for row in rows)
-    for (length, end), words in wanted.ranks.items():
-        inside = [row["line"].lower() for row in rows if end - WINDOWS[length][0] <= row["second"] / SLOT < end]
-        times = Counter(word for line in inside for word in WORD.findall(line) if len(word) >= LETTERS)
-        assert words == first(times)
-        assert end <= newest
-        assert end % WINDOWS[length][1] == 0
-    said = [(int(row["second"] // SLOT), word) for row in rows for word in WORD.findall(row["line"].lower())]
-    for word, (total, *recent) in wanted.counts.items():
-        slots = [slot for slot, each in said if each == word]
-        assert total == len(slots)
-        for n, (length, _) in zip(recent, WINDOWS.values(), strict=True):
-            assert n == sum(max(slots) - length < slot for slot in slots)
-
-
 def test_what_differs_from_plain_loops_is_said(tmp_path):
     for name, key, rows in (
         ("counts", ["word"], [{"word": "comet", "slot": 1, "times": 1, "total": 3, "windows": [1, 2, 3]}]),
@@ -139,15 +95,6 @@ def test_what_differs_from_plain_loops_is_said(tmp_path):
 def test_it_is_one_dataflow_of_two_queries_that_spark_can_run(tmp_path):
     layout = lay_out(trending.dataflow(Plan((Step(1, 1),)), tmp_path).graph)
     assert len(plan_queries(layout)) == QUERIES
-
-
-def test_one_host_is_killed_once_some_seconds_after_the_first_observation():
-    killed = []
-    cloud = SimpleNamespace(hosts=[SimpleNamespace(cluster=SimpleNamespace(kill=killed.append))])
-    loss = Once(cloud, 5.0, its_plug)
-    for time in (100.0, 104.0, 105.0, 106.0):
-        loss.observed(SimpleNamespace(time=time, usable=("h1", "h2"), leases={"h1": SimpleNamespace(host="h1")}))
-    assert (killed, loss.host, loss.since) == (["h1"], "h1", 105.0)
 
 
 @pytest.mark.spark

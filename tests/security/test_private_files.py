@@ -38,7 +38,7 @@ def test_a_runs_folder_is_its_owners_alone(tmp_path):
     ],
     ids=["journal", "leases", "recording", "a manager's journal", "plan", "settings of daemons"],
 )
-def test_logs_and_journals_are_their_owners_alone_also_those_that_were_there(tmp_path, write):
+def test_logs_and_journals_are_their_owners_alone_even_existing_ones(tmp_path, write):
     path = tmp_path / "file.jsonl"
     path.touch(mode=0o644)
     write(path)
@@ -61,7 +61,7 @@ def test_the_environment_of_others_has_no_secrets():
     assert for_others({"A": "b", POOL_TOKEN: "c", SECRET: "d"}) == {"A": "b"}
 
 
-def test_a_wiped_variable_is_gone_from_the_process_and_from_what_the_system_shows_of_it():
+def test_a_wiped_variable_is_gone_from_the_process_and_from_proc():
     program = f"""
 import os
 from elastream.clouds.local.processes import wipe

@@ -52,12 +52,6 @@ def test_a_requested_host_is_ordered_comes_up_and_is_assigned() -> None:
     assert state.hosts["h10"].tenure is Tenure.HELD
 
 
-def test_no_two_hosts_have_one_name() -> None:
-    state, told = decide(RULES, start(), 0.0, [asks(add=("small", "small")), asks("west", add=("small",))])
-    assert orders(told) == {"east": ("h10", "h11"), "west": ("h12",)}
-    assert state.next_number == 13
-
-
 def test_an_unacknowledged_order_is_repeated_and_blocks_its_region() -> None:
     state, first = decide(RULES, start(), 0.0, [asks(add=("small",))])
     state, second = decide(RULES, state, 60.0, [asks(add=("small",), number=2)])
@@ -83,11 +77,6 @@ def test_a_region_is_refused_with_the_reason(rules: ArbiterRules, reason: str) -
     assert after.hosts == state.hosts
 
 
-def test_a_full_preferred_region_blocks_no_other() -> None:
-    rules = ArbiterRules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
-    assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
-
-
 def test_a_preferred_region_that_is_silent_or_may_not_grow_blocks_no_other() -> None:
     rules = replace(RULES, prefer=("west",), regions={"west": RegionFacts(price=2.0)}, absence=50.0)
     state, told = decide(rules, start(), 10.0, [asks("west", add=()), asks(add=("small",))])
@@ -106,11 +95,6 @@ def test_a_host_that_is_coming_in_a_region_not_heard_is_not_waited_for() -> None
     assert views(decide(RULES, state, 1000.0, [report, *said])[1]) == {"a": (THREE, ("h2",))}
 
 
-def test_the_preferred_region_itself_may_grow() -> None:
-    rules = ArbiterRules(by_spare=True, prefer=("east",))
-    assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
-
-
 def test_a_draining_host_is_withheld_and_removed_once_released() -> None:
     state, told = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
     assert views(told) == {"a": (("h1", "h2"), ("h1",))}
@@ -118,44 +102,6 @@ def test_a_draining_host_is_withheld_and_removed_once_released() -> None:
     state, told = decide(RULES, state, 60.0, [Claim("a", 1, 2, ("h2",))])
     assert orders(told) == {"east": ("h2",)}
     assert set(state.hosts) == {"h2"}
-
-
-def test_a_holding_that_had_not_seen_the_request_answers_nothing() -> None:
-    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    after, _ = decide(RULES, state, 60.0, [Claim("a", 1, 1, ("h2",))])
-    assert after.hosts == state.hosts
-
-
-def test_a_drain_is_cancelled_when_the_patience_is_over() -> None:
-    before = start(h1=viewed(), h2=viewed())
-    state, _ = decide(RULES, before, 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    state, _ = decide(RULES, state, 99.0, [])
-    assert state.hosts["h1"].tenure is Tenure.RECALLED
-    state, told = decide(RULES, state, 100.0, [])
-    assert views(told) == {"a": (("h1", "h2"), ())}
-    assert replace(state.hosts["h1"], term=1) == before.hosts["h1"]
-
-
-def test_a_drain_is_cancelled_when_the_application_refuses() -> None:
-    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    state, told = decide(RULES, state, 1.0, [Claim("a", 1, 2, ("h1", "h2"), refused=("h1",))])
-    assert views(told) == {"a": (("h1", "h2"), ())}
-    assert state.hosts["h1"].tenure is Tenure.HELD
-
-
-def test_releasing_a_host_after_its_drain_was_cancelled_frees_nothing() -> None:
-    """The application that let go will read that the host is its own again; nobody else may get it."""
-    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
-    state, _ = decide(RULES, state, 100.0, [])
-    state, _ = decide(RULES, state, 101.0, [Claim("a", 1, 2, ("h2",))])
-    assert state.hosts["h1"].owner == "a"
-
-
-def test_a_repeated_report_after_a_cancelled_drain_drains_nothing() -> None:
-    report = asks(up=("h1", "h2"), drain=("h1",))
-    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [report])
-    state, _ = decide(RULES, state, 100.0, [])
-    assert decide(RULES, state, 101.0, [report])[0] == state
 
 
 def test_the_last_hosts_stay() -> None:
@@ -234,12 +180,6 @@ def test_no_host_is_left_where_that_would_not_be_fair(a: int, b: int, priority: 
     assert views(beside(a, b, priority)[1]) == {}
 
 
-def test_an_application_without_hosts_gets_the_last_empty_one() -> None:
-    said = [Claim("a", 1, 1, THREE, spare=(("east", 1),)), Claim("b", 1, 1, ())]
-    _, told = decide(RULES, start(9.0, **dict.fromkeys(THREE, viewed())), 0.0, [asks(up=THREE, empty=("h3",)), *said])
-    assert views(told) == {"a": (THREE, ("h3",))}
-
-
 def test_one_host_at_a_time_is_left_and_one_that_is_coming_is_waited_for() -> None:
     state, _ = beside(2, 0)
     said = [Claim("a", 2, 1, THREE, spare=(("east", 2),)), Claim("b", 2, 1, ("h4",))]
@@ -257,12 +197,6 @@ def test_a_host_not_left_in_time_stays_and_no_region_is_notified() -> None:
     assert (state.hosts["h3"].tenure, state.hosts["h3"].owner, state.hosts["h3"].heir) == (Tenure.HELD, "a", "")
     assert views(told) == {"a": (THREE, ())}
     assert orders(told) == {}
-
-
-def test_a_free_host_may_go_to_an_application_that_has_none_in_its_region() -> None:
-    state = start(h1=HostRecord("east", "small", Tenure.FREE))
-    said = [Claim("a", 1, 1, (), spare=(("east", 1),)), Claim("b", 1, 1, ())]
-    assert set(views(decide(RULES, state, 0.0, said)[1])) == {"b"}
 
 
 @given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4), st.floats(0.2, 5))

@@ -43,13 +43,6 @@ def test_machines_are_shared_by_the_rule(capacity, needs, expected):
 
 
 @given(CAPACITY, NEEDS)
-def test_never_more_than_exist_and_never_more_than_wanted(capacity, needs):
-    dealt = shares(capacity, needs)
-    assert sum(dealt.values()) <= capacity
-    assert all(0 <= dealt[name] <= need.requested for name, need in needs.items())
-
-
-@given(CAPACITY, NEEDS)
 def test_no_requested_host_is_left_over(capacity, needs):
     dealt = shares(capacity, needs)
     assert sum(dealt.values()) == min(capacity, sum(need.requested for need in needs.values()))

@@ -71,15 +71,6 @@ def plant(spark, driver):
     found.close()
 
 
-def test_what_is_owed_is_what_the_provider_says(spark, driver):
-    plant = attach(spark, Capabilities(driver), AutopilotSettings(), Leasing(FakeProvider(owes=12.0)))
-    try:
-        assert plant.observe().application.value("queries", Metric.COST) == 12.0
-        assert plant.facts()["owed"] == 12.0
-    finally:
-        plant.close()
-
-
 def test_a_leased_host_is_warmed_up_and_one_already_there_is_not(spark, driver, monkeypatch):
     warmed = []
     monkeypatch.setattr(module, "warm_up", lambda session, driver, executor, scratch: warmed.append((executor.id, scratch)))
@@ -167,11 +158,6 @@ def test_a_real_time_query_keeps_every_executor(spark, driver, caplog):
 def test_an_application_is_critical_above_its_target_latency(latency, target, critical):
     seen = Frame(("queries",), {Metric.LATENCY: [latency], Metric.LATENCY_P99: [99.0]})
     assert is_critical(seen, target) is critical
-
-
-def test_before_there_is_a_query_the_graph_is_empty(plant):
-    assert plant.context.graph.operators == ()
-    assert plant.observe().operators.ids == ()
 
 
 def test_a_session_that_is_stopped_ends_it(plant, driver, spark):

@@ -27,12 +27,6 @@ def test_a_query_without_a_batch_under_way_holds_nothing_up():
     assert barrier.count == 1
 
 
-def test_nothing_ends_while_all_are_idle():
-    barrier = BatchBarrier()
-    barrier.look({0: -1, 1: -1}, {0, 1})
-    assert barrier.count == -1
-
-
 @given(st.lists(st.lists(st.sampled_from(["begin", "end", "wait"]), min_size=2, max_size=2), min_size=1, max_size=60))
 def test_two_rounds_outlast_every_batch_under_way_at_their_start(story):
     barrier, ended, under_way = BatchBarrier(), [-1, -1], [False, False]

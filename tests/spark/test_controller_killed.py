@@ -16,10 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastream import HostType
 from elastream.clouds.local.hosts import STARTS_PER_CORE
 from elastream.spark.dataflow.sinks import latest
-from support.arbiter_server import machines_at_a_port
 from support.pending_leases import killed_while_pending
 from support.waiting import ended
 
@@ -37,7 +35,7 @@ from elastream.settings import RunSettings
 from elastream.spark.start import start_plant
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
-root, hosts, killed = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "killed"
+root, killed = Path(sys.argv[1]), sys.argv[2] == "killed"
 flow = Dataflow("crash")
 lines = flow.source(records([{"word": f"w{n}"} for n in range(50)], "word string"), load=constant("300/s"))
 lines.key_by("word").count().sink(parquet(root / "out"))
@@ -45,7 +43,7 @@ tiny = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
 plant = start_plant(
     flow.graph,
     RunDirectory(root),
-    RunSettings(cloud=Local(tiny, max_hosts=2, min_hosts=hosts), target_latency=2.0, state_partitions=4),
+    RunSettings(cloud=Local(tiny, max_hosts=2, min_hosts=2), target_latency=2.0, state_partitions=4),
 )
 
 def observe_until(holds):
@@ -71,29 +69,28 @@ print(json.dumps({"at": at, "committed": committed, "taken": taken}))
 """
 
 
-def begin(root: Path, hosts: int, how: str) -> subprocess.Popen[str]:
+def begin(root: Path, how: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    command = [sys.executable, "-c", PROGRAM, str(root), str(hosts), how]
+    command = [sys.executable, "-c", PROGRAM, str(root), how]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True)
 
 
-@pytest.mark.parametrize("hosts", [2, 1], ids=["finished", "dropped"])
-def test_the_next_controller_ends_a_move_and_counts_stay_exact(tmp_path, hosts):
+def test_the_next_controller_ends_a_move_and_counts_stay_exact(tmp_path):
     def progress():
         return sorted(each.name for each in (tmp_path / "checkpoint").glob("*/commits/*"))
 
-    first = begin(tmp_path, 2, "killed")
+    first = begin(tmp_path, "killed")
     ended(first, progress=progress)
     assert first.returncode == -signal.SIGKILL
-    second = begin(tmp_path, hosts, "lives")
+    second = begin(tmp_path, "lives")
     out, err = ended(second, progress=progress)
     assert second.returncode == 0, err
     found = json.loads(out.splitlines()[-1])
     for each in (tmp_path / "out").glob("batch=*"):
         if int(each.name.removeprefix("batch=")) > found["committed"]:
             shutil.rmtree(each)  # of a batch that was cut short
-    assert found["at"] == ({"0": "h1", "1": "h1", "2": "h2", "3": "h2"} if hosts == 2 else dict.fromkeys("0123", "h1"))
+    assert found["at"] == {"0": "h1", "1": "h1", "2": "h2", "3": "h2"}
     counted = dict(latest(tmp_path / "out").itertuples(index=False))
     assert counted == Counter(f"w{n % 50}" for n in range(found["taken"]))
 
@@ -109,20 +106,3 @@ def test_a_driver_killed_with_ten_local_requests_leaves_nothing(tmp_path):
     cloud = {"is": "Local", "cores_each": 0.3, "max_hosts": 11}
     room = min(11, 1 + STARTS_PER_CORE * len(os.sched_getaffinity(0)))
     killed_while_pending(tmp_path, cloud, room=room, granted=lambda: workers(tmp_path))
-
-
-def test_a_driver_killed_with_ten_pool_requests_leaves_nothing(tmp_path):
-    """Its machines are still this application's, by what the arbiter knows, when the next one comes."""
-    kind = HostType("tiny", cores=0.3, slots=1, memory=1000.0)
-    with machines_at_a_port(tmp_path, kind, machines=3, most=11) as (arbiter, cloud):
-
-        def owned() -> int:
-            return sum(bool(record.owner) for record in arbiter.state.hosts.values())
-
-        def granted() -> int:
-            """Machines that run for it and are its own; -1 where these are not as many."""
-            return workers(tmp_path) if workers(tmp_path) == owned() else -1
-
-        about = {**cloud, "application": "counted"}
-        killed_while_pending(tmp_path, about, room=3, granted=granted, by_itself=False)
-        assert not arbiter.state.applications

@@ -4,9 +4,7 @@ These are the tests that the quick ways of writing checkpoints (`session.session
 stores: a driver killed in mid-batch and started again counts every record once, and state is snapshotted as time goes by.
 """
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastream.spark.dataflow.sinks import latest
-from support.waiting import ended, wait_until
+from support.waiting import ended
 
 pytestmark = pytest.mark.spark
 
@@ -79,18 +77,6 @@ def numbers(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.glob("*") if path.name.isdigit()}
 
 
-def wait_for_a_batch_under_way(root: Path, process: subprocess.Popen[str], after: int) -> None:
-    checkpoint = root / "checkpoint" / "source"
-
-    def under_way() -> bool:
-        assert process.poll() is None, process.communicate()
-        return any(
-            batch > after and batch not in numbers(checkpoint / "commits") for batch in numbers(checkpoint / "offsets")
-        )
-
-    wait_until(under_way, progress=lambda: numbers(checkpoint / "commits"))
-
-
 def counted(root: Path) -> bool:
     expected = Counter(f"w{n % 50}" for n in range(RECORDS)) + Counter({"all": RECORDS})
     return dict(latest(root / "out").itertuples(index=False)) == expected
@@ -103,21 +89,4 @@ def test_state_snapshots_keep_the_changes_to_read_few(tmp_path, store, snapshot)
     process = start(tmp_path, store, [f"checkpoint/source/state/0/{partition}/{snapshot}" for partition in range(3)])
     _, err = ended(process, progress=lambda: numbers(tmp_path / "checkpoint" / "source" / "commits"))
     assert process.returncode == 0, err
-    assert counted(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_driver_killed_in_mid_batch_goes_on_where_it_was(tmp_path):
-    process = start(tmp_path)
-    wait_for_a_batch_under_way(tmp_path, process, after=3)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    process = start(tmp_path)
-    _, err = ended(process, progress=lambda: numbers(tmp_path / "checkpoint" / "source" / "commits"))
-    assert process.returncode == 0, err
-    checkpoint = tmp_path / "checkpoint" / "source"
-    taken = json.loads((checkpoint / "offsets" / str(max(numbers(checkpoint / "commits")))).read_text().splitlines()[2])[
-        "n"
-    ]
-    assert taken == RECORDS
     assert counted(tmp_path)

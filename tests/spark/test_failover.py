@@ -186,13 +186,6 @@ def test_successors_for_an_ended_query_are_dropped():
     assert world.where() == {0: "1", 1: "2", 2: "2"}
 
 
-def test_it_listens_until_it_is_closed():
-    world = World("h1", tasks=("h1", "h1", "h1"))
-    assert world.driver.listening
-    world.failover.close()
-    assert not world.driver.listening
-
-
 def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h2"]}
@@ -202,31 +195,3 @@ def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world.failover.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
-
-
-def test_a_loss_before_any_copy_reads_the_whole_checkpoint(
-    caplog,
-):
-    for replicas, said in (
-        (1, "1 state partitions put on its successors (1 of which have no copy there"),
-        (0, "successors, 0"),
-    ):
-        world = World("h1", "h2", tasks=("h1", "h2", "h1"))
-        world.replicas = replicas
-        world.failover.look()
-        world.lose("2", p1="1")
-        world.hosts.look()
-        world.failover.look()
-        assert said in [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()][-1]
-
-
-def test_a_copy_that_a_task_has_taken_before_the_loss_is_looked_at_was_one(caplog):
-    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
-    world.copies = {SECOND: ["h3"], THIRD: ["h3"]}
-    world.failover.look()
-    world.lose("2", p1="3", p2="3")
-    world.copies = {}
-    world.hosts.look()
-    world.failover.look()
-    (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
-    assert "2 state partitions put on its successors, 0 waiting" in said

@@ -4,17 +4,12 @@ The work is more than the first host can do, which backlog, latency or busy core
 """
 
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from elastream import Autopilot, Dataflow, HostType, Local
 from elastream.control.loop import Loop
@@ -47,88 +42,24 @@ def busy(value: object) -> object:
     return str(value)
 
 
-class Counting(SimpleDataSourceStreamReader):
-    """Numbers, so many a second since the first was asked for."""
-
-    def initialOffset(self) -> dict[str, float]:
-        return {"n": 0, "at": time.time()}
-
-    def read(self, start: dict[str, float]) -> tuple[Iterator[tuple[str]], dict[str, float]]:
-        count = int((time.time() - start["at"]) * 200)
-        after = {"n": start["n"] + count, "at": start["at"] + count / 200}
-        return iter([(str(start["n"] + n),) for n in range(count)]), after
-
-    def readBetweenOffsets(self, start: dict[str, float], end: dict[str, float]) -> Iterator[tuple[str]]:
-        return iter([(str(n),) for n in range(int(start["n"]), int(end["n"]))])
-
-    def commit(self, end: dict[str, float]) -> None:
-        pass
+def drop_files(folder: Path, stop: threading.Event) -> None:
+    """Move files of more and more lines to `folder`, one a second."""
+    number = 0
+    while not stop.wait(1.0):
+        number += 1
+        hidden = folder / f".{number}"
+        hidden.write_text("a line\n" * min(20 * number, 300))
+        hidden.rename(folder / f"{number}.txt")
 
 
-class Numbers(DataSource):
-    """A data source of a user's own."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "numbers"
-
-    def schema(self) -> str:
-        return "value string"
-
-    def simpleStreamReader(self, schema: object) -> Counting:
-        return Counting()
-
-
-@dataclass(frozen=True)
-class Own:
-    """A user's own DataSource, as a source of a dataflow."""
-
-    schema: str = "value string"
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(Numbers)
-        return spark.readStream.format("numbers").load()
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Spark's rate source."""
-
-    schema: str = "value long"
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        return spark.readStream.format("rate").option("rowsPerSecond", 200).load()
-
-
-def files(stop: threading.Event) -> tuple[object, Basis, Callable[[], None]]:
-    """A folder, and what moves files of more and more lines to it."""
-    folder = Path(tempfile.mkdtemp(prefix="dropped-"))
-
-    def drop() -> None:
-        number = 0
-        while not stop.wait(1.0):
-            number += 1
-            hidden = folder / f".{number}"
-            hidden.write_text("a line\n" * min(20 * number, 300))
-            hidden.rename(folder / f"{number}.txt")
-
+def test_hosts_are_leased_for_files_that_come_at_a_rising_rate(tmp_path):
+    stop, folder = threading.Event(), tmp_path / "in"
+    folder.mkdir()
     (folder / "0.txt").write_text("a line\n")
-    return text_files(folder), Basis.FILES, drop
-
-
-SOURCES = {
-    "files at a rising rate": files,
-    "Spark's rate source": lambda stop: (Rate(), Basis.BOUND, stop.wait),
-    "a user's own DataSource": lambda stop: (Own(), Basis.BOUND, stop.wait),
-}
-
-
-@pytest.mark.parametrize("case", SOURCES)
-def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
-    stop = threading.Event()
-    reads, basis, load = SOURCES[case](stop)
     flow = Dataflow("overloaded")
-    flow.source(reads, name="in").map(busy, returns="value string", name="work").sink(parquet(tmp_path / "out"))
+    flow.source(text_files(folder), name="in").map(busy, returns="value string", name="work").sink(
+        parquet(tmp_path / "out")
+    )
     directory = RunDirectory.create(tmp_path / "runs", "overloaded")
     plant = start_plant(
         flow.graph, directory, RunSettings(cloud=Local(SMALL, max_hosts=3), target_latency=5.0, state_partitions=2)
@@ -138,9 +69,9 @@ def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
     loop = Loop(plant, Threshold(), observers=[kept], header=header)
     thread = threading.Thread(target=loop.run)
     thread.start()
-    threading.Thread(target=load, daemon=True).start()
+    threading.Thread(target=drop_files, args=(folder, stop), daemon=True).start()
     try:
-        wait_until(lambda: len(plant.ledger) > 1 and kept.recording.latency_basis == {"in": basis}, look=1.0)
+        wait_until(lambda: len(plant.ledger) > 1 and kept.recording.latency_basis == {"in": Basis.FILES}, look=1.0)
     finally:
         loop.stop()
         thread.join()

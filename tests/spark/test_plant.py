@@ -279,7 +279,7 @@ def test_what_warms_an_executor_up_waits_for_it_and_for_no_other(plant, folder):
     executor, context = plant.hosts.executor("h2"), java_context(plant.spark)
 
     def sleep(batches):
-        time.sleep(5.0)
+        time.sleep(2.0)
         yield from batches
 
     busy = InheritableThread(_pinned(plant.spark, executor).mapInArrow(sleep, "word string").collect, session=plant.spark)
@@ -332,7 +332,7 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
 
 
 def test_a_host_without_room_waits_and_can_be_released(plant, monkeypatch):
-    monkeypatch.setattr("elastream.clouds.local.hosts.STARTS_PER_CORE", 0)  # one host starts at a time
+    monkeypatch.setattr(plant.hosts.provider, "starts_per_core", 0)  # one host starts at a time
     plant.apply(LeaseHost("h4", "tiny"))
     plant.apply(LeaseHost("h5", "tiny"))
     seen = plant.observe()

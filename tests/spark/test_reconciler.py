@@ -1,7 +1,5 @@
 """Hosts that leave and partitions that wait, in the hands of the reconciler; driver, session and provider are fakes."""
 
-import logging
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import MigrationLimits, Placing, Rings
-from elastream.spark.reconciler import CALM_S, HOST_STEP_S, MAX_FAULTS, STEP_S, ObservedLoad, Reconciler
+from elastream.spark.reconciler import CALM_S, HOST_STEP_S, STEP_S, ObservedLoad, Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
 from support.fake_session import FakeSession
@@ -115,12 +113,6 @@ class World:
         return self.hosts.state(host)
 
 
-def test_without_moves_it_looks_once_a_second():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    assert world.look() == pytest.approx(CALM_S)
-    assert world.reconciler.locations() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
-
-
 def test_where_looking_is_dear_it_looks_less_often():
     world = World("h1")
     world.driver.cost = 0.2
@@ -154,12 +146,6 @@ def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():
     assert world.reconciler.locations()[FIRST] == "h2"
 
 
-def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.move(FIRST, "h2")
-    assert world.look() == STEP_S
-
-
 def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.placing.pin({FIRST: "h1"})
@@ -184,13 +170,6 @@ def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
     world.hosts.drain("h1")
     world.reconciler.empty("h1")
     assert world.placing.targets() == {SECOND: "h2", FIRST: "h3"}
-
-
-def test_tasks_on_a_draining_host_are_moved_again_until_gone():
-    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.hosts.drain("h2")
-    world.look()
-    assert world.placing.targets() == {THIRD: "h1"}
 
 
 def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
@@ -234,24 +213,6 @@ def test_where_it_only_observes_it_looks_and_does_nothing():
     assert not world.placing.targets()
 
 
-def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
-    world = World("h1")
-    failures = [OSError("as meant")] * MAX_FAULTS
-    for failure in failures:
-        assert not world.alarms.active
-        world.reconciler._failed(failure)
-    (alarm,) = world.alarms.active
-    assert "stuck" in alarm.said
-    assert "as meant" in alarm.traceback
-    assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
-
-
-def run_until_it_ends(world):
-    world.reconciler.start(world.release, lambda: world.load)
-    world.reconciler._thread.join(30)
-    assert not world.reconciler._thread.is_alive()
-
-
 def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world = World("h1")
     world.driver.fault = ZeroDivisionError
@@ -261,21 +222,6 @@ def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world.driver.fault = None
     assert world.reconciler.once() is not None
     assert not world.alarms.active
-
-
-def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
-    world = World("h1")
-    world.driver.fault = ConnectionError
-    world.spark.sparkContext._jsc = None
-    run_until_it_ends(world)
-    assert not world.alarms.active
-
-
-def test_a_closed_mover_has_no_thread_left():
-    world = World("h1")
-    world.reconciler.start(world.release, lambda: world.load)
-    world.reconciler.close()
-    assert "elastream-reconciler" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_draining_ring_host_hands_its_interval_to_its_neighbour():

@@ -128,12 +128,6 @@ def test_how_many_copies_are_kept_may_change_while_queries_run():
         assert (keepers(java)[0] if java.tables else None) == expected
 
 
-def test_a_host_without_an_executor_is_passed_over():
-    java = Java()
-    standby(java, hosts=Hosts("acd")).look()
-    assert keepers(java)[0] == ["c"]
-
-
 def test_a_successor_keeps_its_copy_until_a_task_has_opened_it():
     java, hosts = Java(), Hosts()
     java.keeps("b", 0)

@@ -299,14 +299,20 @@ def up(provider: Any) -> int:
     return sum(status.phase is Phase.UP for status in provider.hosts().values())
 
 
-def java_dependencies(pom: Path, **versions: str) -> list[Path]:
+def kept_jars(pom: Path, versions: Mapping[str, str]) -> Path:
+    """Folder of the jars of `pom`; `complete` in it tells that all of them are there."""
+    return Path(os.environ["JARS_OF_TESTS"]) / "-".join((pom.stem, *versions.values()))
+
+
+def java_dependencies(pom: Path, *, transitive: bool = False, **versions: str) -> list[Path]:
     """Jars that Maven fetches for `pom`, kept from run to run; skips the test, with a sentence, where it cannot."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("Java and Maven are needed")
-    folder = Path(os.environ["JARS_OF_TESTS"]) / "-".join((pom.stem, *versions.values()))
+    folder = kept_jars(pom, versions)
     if not (folder / "complete").exists():
         command = ["mvn", "-q", "-B", "-f", str(pom), *(f"-D{name}={value}" for name, value in versions.items())]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DexcludeTransitive=true"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        command += ["-DincludeScope=runtime" if transitive else "-DexcludeTransitive=true"]
         tried = subprocess.run(command, capture_output=True, text=True)
         if tried.returncode:
             pytest.skip(f"Maven cannot fetch what {pom.name} names: {tried.stdout.strip()[:200]}")

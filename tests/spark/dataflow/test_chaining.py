@@ -8,11 +8,10 @@ from elastream.core.action import SwitchEdge
 from elastream.core.composition import switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.chains import chain_of
-from elastream.spark.dataflow.chaining import awake, build_walk, open_exits
+from elastream.spark.dataflow.chaining import awake, open_exits
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.walk import Walk, run_walk
-from support.fixed_carrier import Under
+from support.walks import Under, walk_of
 
 NUMBER = pa.schema([("n", pa.int64())])
 
@@ -28,8 +27,7 @@ def peak() -> tuple[Walk, CompositionCodec]:
     heavy.sink(None, name="own")
     light.merge(heavy).sink(None, name="both")
     codec = CompositionCodec(flow.graph)
-    graph = flow.graph
-    return build_walk(chain_of(graph, graph.order, ()), "source", "source", codec, [NUMBER], lambda _: NUMBER), codec
+    return walk_of(flow.graph, [NUMBER], {"n long": NUMBER}), codec
 
 
 def under(codec: CompositionCodec, target: str) -> int:

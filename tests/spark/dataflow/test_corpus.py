@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.dataflow.endpoints import Files, Records, TextFiles
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.errors import InputError
 from elastream.spark.dataflow.corpus import (
     BLOCK_BYTES,
     check_files,
@@ -24,15 +24,6 @@ from elastream.spark.dataflow.corpus import (
 
 LINE = pa.schema([("value", pa.string())])
 EVENT = pa.schema([("name", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
-
-
-def test_a_folder_gives_its_files_in_sorted_order_without_hidden_ones(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "_SUCCESS", ".a.txt.crc"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "more").mkdir()
-    assert [file.name for file in input_files(str(tmp_path))] == ["a.txt", "b.txt"]
-    assert [file.name for file in input_files(f"{tmp_path}/b*")] == ["b.txt"]
-    assert [file.name for file in input_files(f"{tmp_path}/a.txt")] == ["a.txt"]
 
 
 def test_missing_and_empty_inputs_are_refused_by_name(tmp_path: Path) -> None:
@@ -64,24 +55,12 @@ def test_text_that_is_not_utf8_is_refused_naming_the_byte(tmp_path: Path, conten
         check_text(path)
 
 
-def test_text_that_is_utf8_passes_however_it_falls_into_blocks(tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("€" * BLOCK_BYTES, encoding="utf-8")
-    check_text(path)
-
-
 def test_lines_are_those_that_spark_would_read_less_the_blank_ones(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"third\n   \nfourth")
     (tmp_path / "a.txt").write_bytes("\ufefffirst\r\n\r\nsec\x0bond\r".encode())
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"fifth\n"))
     found = read_records(TextFiles(str(tmp_path)), LINE)
     assert found["value"].to_pylist() == ["first", "sec\x0bond", "third", "fourth", "fifth"]
-
-
-def test_a_text_of_blank_lines_holds_no_record(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n \n")
-    with pytest.raises(InputError, match="holds no record"):
-        read_records(TextFiles(str(tmp_path)), LINE)
 
 
 def test_parquet_json_and_csv_hold_the_same_records(tmp_path: Path) -> None:
@@ -117,12 +96,6 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path, format: str, 
         read_records(Files(str(path), "", format), EVENT)
 
 
-def test_parquet_without_a_column_is_refused_naming_it(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "e.parquet")
-    with pytest.raises(InputError, match=r"e\.parquet.* 'n'"):
-        read_records(Files(f"{tmp_path}/e.parquet", ""), EVENT)
-
-
 def test_checking_files_finds_unknown_formats_and_false_parquet(tmp_path: Path) -> None:
     (tmp_path / "e").write_text("no")
     with pytest.raises(InputError, match="'orc' is not one of parquet, json, csv"):
@@ -152,12 +125,6 @@ def test_a_run_cannot_resume_with_another_input(tmp_path: Path) -> None:
     store_corpus(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), stored)
     with pytest.raises(InputError, match="cannot resume with"):
         store_corpus(Records(({"n": 2},), "n long"), pa.schema([("n", pa.int64())]), stored)
-
-
-def test_a_place_that_cannot_be_written_is_a_problem_of_the_machine(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentProblem, match="cannot write"):
-        store_corpus(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), tmp_path / "file" / "corpus.arrow")
 
 
 @given(st.integers(1, 25_000), st.integers(0, 10**9), st.integers(0, 40_000))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import EdgeReader
 from elastream.spark.dataflow.readers import Steering
-from elastream.spark.worker.composition import CompositionRequest, write_request
 from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -56,17 +55,6 @@ def test_records_are_numbered_batch_by_batch_and_file_by_file(tmp_path):
     assert (log.by(999.0), log.by(1000.0), log.by(1010.0)) == (0, 3, 5)
 
 
-def test_what_is_forgotten_still_counts(tmp_path):
-    write(tmp_path, 0, [1, 2], [3])
-    write(tmp_path, 1, [4])
-    log = EdgeLog(tmp_path)
-    log.refresh()
-    log.forget(3)
-    assert log.refresh() == 4
-    assert [(piece.first, piece.rows) for piece in log.pieces(3, 4)] == [(0, 1)]
-    assert log.by(999.0) == 3
-
-
 def test_a_batch_is_planned_only_from_written_records(tmp_path):
     found = reader(tmp_path)
     start = found.initialOffset()
@@ -76,27 +64,6 @@ def test_a_batch_is_planned_only_from_written_records(tmp_path):
     assert (end["edge"], end["n"]) == ("a-b", 3)
     assert rows_of(found, start, end) == [[1], [2, 3]]
     assert found.latestOffset(end) == end
-
-
-def test_width_and_code_of_a_batch_come_from_its_offset(tmp_path):
-    write(tmp_path / "records", 0, list(range(10)))
-    write_request(tmp_path / "wanted.json", CompositionRequest(3, 7, {"a-b": 5}))
-    found = reader(tmp_path)
-    start = found.initialOffset()
-    end = found.latestOffset(start)
-    write_request(tmp_path / "wanted.json", CompositionRequest(4, 1, {"a-b": 2}))
-    assert (end["version"], end["code"]) == (3, 7)
-    parts = found.partitions(start, end)
-    assert len(parts) == 5
-    (batch,) = found.read(parts[0])
-    assert batch.schema == SCHEMA
-
-
-def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
-    write(tmp_path / "records", 0, list(range(25)))
-    found = reader(tmp_path, partitions=4, rows_each=10)
-    start = found.initialOffset()
-    assert len(found.partitions(start, found.latestOffset(start))) == 3
 
 
 @settings(max_examples=examples(40))
@@ -131,19 +98,11 @@ def test_ranges_hold_every_record_once_also_in_a_replay(tmp_path_factory, writte
     assert seen == list(range(total))
 
 
-def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
-    write(tmp_path / "records", 0, list(range(1000)))
-    found = reader(tmp_path, seconds=1.0)
-    taken = found.latestOffset(found.initialOffset())["n"]
-    assert 0 < taken < 1000
-
-
-def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
-    for name, value in (("SPARE_BATCHES", 2), ("REMOVED_BATCHES", 3)):
-        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+def test_read_batches_are_removed_but_still_counted(tmp_path):
+    limits = {"spare_batches": 2, "removed_batches": 3}
     for batch in range(10):
         write(tmp_path, batch, [batch] if batch % 3 else [], at=1000.0 + batch)
-    reader, late = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    reader, late = EdgeLog(tmp_path, **limits), EdgeLog(tmp_path, **limits)
     assert reader.refresh() == 6
     late.refresh()
     reader.retire(upto=1, before=2000.0)  # only batches 0 and 1 were read: too few at a time
@@ -151,7 +110,7 @@ def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
     reader.retire(upto=6, before=1006.0)
     assert sorted(each.name for each in tmp_path.glob("batch=*")) == [f"batch={n}" for n in (6, 7, 8, 9)]
     reader.retire(upto=6, before=2000.0)  # the newest two stay
-    fresh = EdgeLog(tmp_path)
+    fresh = EdgeLog(tmp_path, **limits)
     for batch in range(10, 14):
         write(tmp_path, batch, [batch], at=1000.0 + batch)
     for log in (reader, late, fresh):
@@ -162,11 +121,9 @@ def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
     assert sorted(each.name for each in tmp_path.glob("batch=*")) == ["batch=12", "batch=13"]
 
 
-def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path, monkeypatch):
-    for name, value in (("SPARE_BATCHES", 1), ("REMOVED_BATCHES", 1)):
-        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path):
     write(tmp_path, 0, [1, 2])
-    behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path, spare_batches=1, removed_batches=1)
     behind.refresh()
     for batch in range(1, 6):
         write(tmp_path, batch, [batch])

@@ -4,18 +4,17 @@ The broker is the released one, in KRaft mode, one process for this module. Wher
 jars is missing, the tests that need them are skipped and say so.
 """
 
-import ctypes
+import contextlib
 import json
 import logging
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,26 +23,30 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.core.metrics import Metric
-from elastream.core.observation import Observation
-from elastream.dataflow.endpoints import KafkaTopic, kafka
+from elastream.core.observation import Composition, Observation
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import KafkaTopic, collect, kafka, records
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
+from elastream.dataflow.stages import lay_out
 from elastream.guards.pollers import Pollers
+from elastream.loads import constant
+from elastream.recording.directory import RunDirectory
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.readers import Steering
+from elastream.spark.dataflow.sinks import collected
 from elastream.spark.dataflow.sources import check_source, open_source
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
+from support.clusters import HERE, free_port, java_dependencies, kept_jars, processes
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 
-POMS = Path(__file__).parents[2] / "support" / "kafka"
-JARS = Path(os.environ["JARS_OF_TESTS"])
-"""Kept from run to run."""
-PORTS = range(21_000, 21_500)
+POMS = HERE / "support" / "kafka"
 CONNECTORS = [
     {"connector": pyspark.__version__, "tokens": pyspark.__version__},
     # A mirror may lag behind Spark's own release: the newest parts that it was seen to hold, of one binary interface.
@@ -54,10 +57,6 @@ CONNECTORS = [
 def test_the_package_is_the_connector_of_this_spark() -> None:
     assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     assert kafka_package("4.2.0").endswith(":4.2.0")
-
-
-def test_what_maven_is_to_fetch_is_said_where_it_is_looked_for() -> None:
-    assert {path.stem for path in POMS.glob("*.xml")} == {"broker", "connector"}
 
 
 def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,53 +73,12 @@ def test_a_topic_is_read_from_its_beginning_by_default() -> None:
     assert source_options(kafka("lines", startingOffsets="latest"))["startingOffsets"] == "latest"
 
 
-def test_a_topic_is_written_with_its_own_options() -> None:
-    topic = KafkaTopic("counts", "a:1", {"kafka.acks": "all"})
-    assert sink_options(topic) == {"kafka.bootstrap.servers": "a:1", "topic": "counts", "kafka.acks": "all"}
-
-
-def kept(pom: str, versions: dict[str, str]) -> Path:
-    return JARS / "-".join((pom, *versions.values()))
-
-
-def jars(pom: str, **versions: str) -> list[Path] | str:
-    """Jars that Maven resolves for a pom; or why there are none."""
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        return "Java and Maven are needed"
-    folder = kept(pom, versions)
-    if not (folder / "complete").exists():
-        command = ["mvn", "-q", "-B", "-f", str(POMS / f"{pom}.xml"), *(f"-D{k}={v}" for k, v in versions.items())]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-        tried = subprocess.run(command, capture_output=True, text=True)
-        if tried.returncode:
-            return f"Maven cannot resolve {pom}.xml with {versions}: {tried.stdout.strip()[:200]}"
-        (folder / "complete").touch()
-    return sorted(folder.glob("*.jar"))
-
-
-def free_ports(count: int) -> list[int]:
-    found = []
-    for port in PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError(f"no free port among {PORTS}")
-
-
-def end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a broker."""
-    found = jars("broker")
-    if isinstance(found, str):
-        pytest.skip(found)
+    found = java_dependencies(POMS / "broker.xml", transitive=True)
     folder = tmp_path_factory.mktemp("kafka")
-    port, controller = free_ports(2)
+    port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(
         f"""process.roles=broker,controller
@@ -142,35 +100,26 @@ group.initial.rebalance.delay.ms=0
     identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
     subprocess.run(format_storage, check=True, capture_output=True)
-    log = folder / "broker.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, preexec_fn=end_with_parent
-        )
-    try:
+    with processes(folder) as started:
+        process = started.start("broker", [*java, "kafka.Kafka", str(properties)])
 
         def answers() -> bool:
-            assert process.poll() is None, f"the broker ended: {log.read_text()[-1000:]}"
+            assert process.poll() is None, f"the broker ended: {(folder / 'broker.log').read_text()[-1000:]}"
             return not socket.socket().connect_ex(("127.0.0.1", port))
 
-        wait_until(answers, otherwise=lambda: f"the broker does not answer: {log.read_text()[-1000:]}")
+        wait_until(answers, otherwise=lambda: f"the broker does not answer: {(folder / 'broker.log').read_text()[-1000:]}")
         yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait(30)
 
 
 @pytest.fixture(scope="module")
 def spark(broker: str) -> Iterator[SparkSession]:
     """A session with the connector of this Spark, or else the newest that a repository has."""
-    reasons = []
-    for versions in sorted(CONNECTORS, key=lambda each: not (kept("connector", each) / "complete").exists()):
-        found = jars("connector", **versions)
-        if not isinstance(found, str):
-            break
-        reasons.append(found)
-    else:
-        pytest.skip("; ".join(reasons))
+    found, pom = list[Path](), POMS / "connector.xml"
+    for versions in sorted(CONNECTORS, key=lambda each: not (kept_jars(pom, each) / "complete").exists()):
+        with contextlib.suppress(pytest.skip.Exception):
+            found = found or java_dependencies(pom, transitive=True, **versions)
+    if not found:
+        pytest.skip("Maven cannot fetch the connector for Kafka")
     forget_jvm()  # jars are found by a JVM that is started with them
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -226,24 +175,39 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    source, sink = kafka("before", broker), kafka("after", broker)
-    write(spark, source, 0, 300)
-    operator = Operator("before", Kind.SOURCE, reads=source)
-    steering = Steering(operator.name, tmp_path)
-    stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
-    query = (
-        stream.selectExpr("key", "upper(value) as value")
-        .writeStream.format("kafka")
-        .options(**sink_options(sink))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
+def test_records_cross_a_kafka_edge_once_and_results_are_messages(
+    spark: SparkSession,
+    broker: str,
+    tmp_path: Path,
+) -> None:
+    flow, numbers_due = Dataflow("over kafka"), 700
+    rows = [{"n": n} for n in range(1000)]
+    numbers = flow.source(records(rows, "n long"), load=constant(numbers_due * 1000, 0.001))
+    texts = numbers.map(lambda n: {"value": str(n), "n": n}, returns="value string, n long", name="text").durable("kafka")
+    back = texts.map(lambda row: row["value"] + "!", returns="value string", name="shout")
+    back.sink(kafka("shouts", broker), name="topic")
+    back.sink(collect("shouts"), name="memory")
+    running = start_queries(
+        spark,
+        lay_out(flow.graph),
+        RunDirectory.create(tmp_path, flow.name),
+        Composition.default(flow.graph, {"source": 2}),
+        state_partitions=2,
+        batch_seconds=60,
     )
-    wait_until(lambda: not query.isActive)
-    assert query.exception() is None
-    written = spark.read.format("kafka").options(**source_options(sink)).load().selectExpr("cast(value as string) v")
-    assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
+    try:
+        first, second = (each.query for each in running)
+        first.processAllAvailable()
+        while sum(p["numInputRows"] for p in first.recentProgress) < numbers_due:
+            first.processAllAvailable()
+        second.processAllAvailable()
+    finally:
+        for each in running:
+            each.query.stop()
+    expected = Counter(f"{n}!" for n in range(numbers_due))
+    assert Counter(collected("shouts").column("value").to_pylist()) == expected
+    found = spark.read.format("kafka").options(**source_options(kafka("shouts", broker))).load()
+    assert Counter(row["v"] for row in found.selectExpr("cast(value as string) v").collect()) == expected
 
 
 @pytest.mark.slow
@@ -320,7 +284,7 @@ def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:
 
 
 @pytest.mark.kafka
-def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> None:
+def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str, caplog: pytest.LogCaptureFixture) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=broker)
@@ -329,13 +293,14 @@ def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> N
         at = round((time.time() - 60 * minutes_ago) * 1000)
         producer.send("prices", json.dumps({"price": price}).encode(), partition=partition, timestamp_ms=at).get(30)
 
-    send(1, 10, 0)  # which makes the topic
-    send(3, 8, 2)
-    send(2, 9, 1)
     clock = time.monotonic
     pollers = Pollers(clock)
     try:
         pollers.follow([Signal("price", feed=Feed("kafka", "prices", 0.05, "price", broker))])
+        wait_until(lambda: "there is no topic 'prices'" in caplog.text)
+        send(1, 10, 0)  # which makes the topic
+        send(3, 8, 2)
+        send(2, 9, 1)
         wait_until(lambda: pollers.newest().get("price", SignalReading(None, 0.0)).value == 3.0)
         send(7, 0, 1)
         wait_until(lambda: pollers.newest()["price"].value == 7.0)
@@ -346,19 +311,3 @@ def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> N
     finally:
         pollers.close()
         producer.close()
-
-
-@pytest.mark.kafka
-def test_a_topic_that_is_not_there_yet_is_polled_until_it_is(broker: str, caplog: pytest.LogCaptureFixture) -> None:
-    from kafka import KafkaProducer
-
-    pollers = Pollers(time.monotonic)
-    try:
-        pollers.follow([Signal("late", feed=Feed("kafka", "later", 0.05, "", broker))])
-        wait_until(lambda: "there is no topic 'later'" in caplog.text or pollers.newest() != {})
-        producer = KafkaProducer(bootstrap_servers=broker)
-        producer.send("later", b"3").get(30)
-        producer.close()
-        wait_until(lambda: "late" in pollers.newest() and pollers.newest()["late"].value == 3.0)
-    finally:
-        pollers.close()

@@ -15,14 +15,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, timeout
 from elastream.dataflow.key_table import KeyTable
-from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame
 from elastream.spark.jvm.session import STATE_STORES
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.meter import Meter
-from elastream.spark.worker.table_lookup import publish_table
 from elastream.spark.worker.walk import WorkerPaths
 from support.waiting import wait_until
+from support.walks import in_use
 
 pytestmark = pytest.mark.spark
 
@@ -135,13 +134,10 @@ def test_own_states_survive_switches_key_tables_and_a_restart(stores, tmp_path):
     query, chance = Query(stores, flow, tmp_path), random.Random(14)
     tables = {1: {"a": "all"}, 2: {"a": "sum", "b": "all"}}
     for version, rows in tables.items():
-        (tmp_path / "file").write_bytes(
-            written_rows(KeyTable("own", "learn", ("key",), {(key,): name for key, name in rows.items()}))
-        )
-        publish_table(tmp_path / "tables", "learn", version, tmp_path / "file")
+        in_use(tmp_path, KeyTable("own", "learn", ("key",), {(key,): name for key, name in rows.items()}), version)
     model: dict[tuple[str, str], Any] = {}
     query.start()
-    for number in range(10):
+    for number in range(6):
         active, version = chance.choice(["sum", "all"]), chance.choice([0, 1, 2])
         query.compose(Composition(number, {"learn": active}, tables={"learn": version}))
         records = [{"key": chance.choice("abc"), "v": chance.randrange(100)} for _ in range(6)]
@@ -154,13 +150,13 @@ def test_own_states_survive_switches_key_tables_and_a_restart(stores, tmp_path):
                 model[key, name] = (float(model[key, name][0]),)
             expected |= set(result.itertuples(index=False, name=None))
         assert set(query.drop(records)) == expected, f"batch {number}"
-        if number == 5:
+        if number == 3:
             query.stop()
             query.start()
     query.stop()
     counted = query.meter.drain()
     assert {row.alternate for row in counted} == {"sum", "all"}
-    assert sum(row.rows_in for row in counted) == 60
+    assert sum(row.rows_in for row in counted) == 36
 
 
 def test_a_shared_state_goes_on_with_whichever_alternate_runs(local_spark, tmp_path):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
+from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.edges import EdgeReader
 from elastream.spark.dataflow.readers import NextBatchPlan, RangeReader, Steering
 from elastream.spark.worker.composition import BatchComposition, CompositionRequest, newest_composition, write_request
@@ -134,39 +134,6 @@ def test_an_edge_ahead_waits_but_not_for_idle_ones(tmp_path):
     assert [query.offsets[name]["n"] for name in ("e0", "e1")] == [2, 1]
 
 
-def test_an_empty_edge_may_bring_any_version_after_a_restart(tmp_path):
-    query = Query(tmp_path, 2)
-    query.write("e0", 2, 1)
-    steering = query.steering("e0")
-    again = Steering(steering.name, steering.request, 1, True, steering.checkpoint, steering.edges, BatchComposition(-1))
-    reader = EdgeReader(again, query.records["e0"], 1, 1e6, SCHEMA, None)
-    start = query.offsets["e0"]
-    assert reader.latestOffset(start) == start
-    query.write("e1", 0, 1)
-    assert reader.latestOffset(start)["n"] == 2
-
-
-def test_records_without_a_version_join_the_first_one(tmp_path):
-    for batch, ran in enumerate((None, BatchComposition(2, 20), BatchComposition(3, 30))):
-        place = tmp_path / f"batch={batch}"
-        place.mkdir()
-        pq.write_table(pa.table({"n": pa.array([0], pa.int64())}), place / "part-0.parquet")
-        if ran is not None:
-            note_composition(place, ran)
-    log = EdgeLog(tmp_path, versions=True)
-    assert log.composition(0) is None
-    log.refresh()
-    assert [log.composition(number) for number in range(4)] == [
-        None,
-        BatchComposition(2, 20),
-        BatchComposition(3, 30),
-        BatchComposition(3, 30),
-    ]
-    assert log.until(0, 2) == 2
-    log.forget(3)
-    assert log.composition(3) == BatchComposition(3, 30)
-
-
 class Queue(RangeReader):
     """A queue that has `there` records, of which a batch takes two at most."""
 
@@ -202,12 +169,6 @@ def test_without_one_it_goes_on_after_the_last_and_says_what_is_there(tmp_path):
     assert queue.latestOffset() == {"n": 2, "due": 3}
     assert queue.latestOffset() == {"n": 3, "due": 3}
     assert queue.latestOffset() == {"n": 3, "due": 3}  # no batch
-
-
-def test_after_a_restart_as_well(tmp_path):
-    assert Queue(tmp_path, 3).latestOffset() == {"n": 2, "due": 3}
-    assert Queue(tmp_path, 3).latestOffset() == {"n": 3, "due": 3}
-    assert Queue(tmp_path, 3, kept=False).latestOffset() == {"n": 2, "due": 3}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans())))

@@ -1,6 +1,7 @@
 """The change log and what is read back from it, with no Spark session."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from elastream.dataflow.endpoints import Collected, ParquetSink, kafka
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.parts import DAY
-from elastream.spark.dataflow.change_log import write_changes
+from elastream.spark.dataflow import change_log
+from elastream.spark.dataflow.change_log import tidy, write_changes
 from elastream.spark.dataflow.sinks import (
     begin_results,
     check_sink,
@@ -35,40 +37,42 @@ class Frame:
         return pa.Table.from_pylist(self.rows, schema=pa.schema([("word", pa.string()), ("count", pa.int64())]))
 
 
-changes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), max_size=6)
+WORDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99), max_size=4)
+
+
+def write(path: Path, batch: int, rows: dict[str, int], at: float = 0.0) -> None:
+    frame = Frame([{"word": word, "count": count} for word, count in rows.items()])
+    write_changes(frame, path, batch, ["word"], 1e12)  # type: ignore[arg-type]
+    os.utime(path / f"batch={batch}", (at, at))
+
+
+def raw(path: Path) -> dict[str, int]:
+    """What a reader sees who takes the folder for what it is: the last row of each key, in the order of batches."""
+    folders = sorted(path.glob("batch=*"), key=lambda each: int(each.name[6:]))
+    return {row["word"]: row["count"] for each in folders for row in pq.read_table(each / "changes.parquet").to_pylist()}
 
 
 @settings(max_examples=examples(40))
-@given(batches=st.lists(changes, min_size=1, max_size=12), data=st.data())
-def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factory, batches, data):
+@given(st.data())
+def test_replays_merging_and_compaction_keep_the_newest_rows_in_order(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log")
     begin_results(path, ["word"])
     table: dict[str, int] = {}
-    for number, batch in enumerate(batches):
-        rows = [{"word": word, "count": count} for word, count in batch.items()]
-        if data.draw(st.booleans(), label="crashes and is replayed"):
-            write_changes(Frame(rows[: len(rows) // 2]), path, number, ["word"], DAY)  # type: ignore[arg-type]
-        write_changes(Frame(rows), path, number, ["word"], DAY)  # type: ignore[arg-type]
-        table |= batch
+    for batch in range(data.draw(st.integers(1, 60))):
+        rows = data.draw(WORDS)
+        if data.draw(st.booleans()):  # the first attempt was cut short
+            write(path, batch, dict(list(rows.items())[: len(rows) // 2]), at=float(batch))
+        write(path, batch, rows, at=float(batch))
+        table |= rows
+        if data.draw(st.booleans()):
+            limits = {"merge_batches": 5, "spare_batches": 2, "max_past_batches": 8}
+            tidy(path, batch, ["word"], before=batch - data.draw(st.integers(3, 20)), **limits)
+            # A replay of the newest batch, as after a crash.
+            write(path, batch, rows, at=float(batch))
     found = latest(path)
-    assert dict(zip(found["word"], found["count"], strict=True)) == table
-
-
-def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Path):
-    begin_results(tmp_path, ["word"])
-    for number in (2, 10, 9):
-        write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number, ["word"], DAY)  # type: ignore[arg-type]
-    assert latest(tmp_path)["count"].tolist() == [10]
-    assert latest(tmp_path).columns.tolist() == ["word", "count"]
-
-
-def test_a_batch_is_one_file_and_half_written_ones_are_not_read(tmp_path: Path):
-    begin_results(tmp_path, ["word"])
-    write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0, ["word"], DAY)  # type: ignore[arg-type]
-    (tmp_path / "batch=1").mkdir()
-    (tmp_path / "batch=1" / ".changes.parquet").write_bytes(b"PAR1 and then the power went")
-    assert [file.name for file in (tmp_path / "batch=0").iterdir()] == ["changes.parquet"]
-    assert latest(tmp_path)["count"].tolist() == [1]
+    assert list(zip(found["word"], found["count"], strict=True)) == list(table.items())
+    assert found.columns.tolist() == ["word", "count"]
+    assert raw(path) == table
 
 
 def test_the_key_may_be_given_and_need_not_be_what_the_log_says(tmp_path: Path):
@@ -120,20 +124,6 @@ def test_what_is_replaced_are_results_and_nothing_else(tmp_path: Path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["part-time.txt", "thesis.pdf"]
 
 
-def test_a_folder_with_files_of_someone_else_is_left_alone(tmp_path: Path):
-    (tmp_path / "thesis.pdf").touch()
-    with pytest.raises(EnvironmentProblem, match=r"holds other files \(thesis.pdf\)"):
-        begin_results(tmp_path, ["word"])
-    assert (tmp_path / "thesis.pdf").exists()
-
-
-def test_appending_to_the_results_of_an_earlier_run_is_refused(tmp_path: Path):
-    (tmp_path / "batch=0").mkdir()
-    with pytest.raises(EnvironmentProblem, match=r"holds the results of an earlier run \(batch=0\)"):
-        begin_results(tmp_path)
-    begin_results(tmp_path, fresh=False)
-
-
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentProblem, match=r"cannot write results to .*file/out"):
@@ -151,3 +141,14 @@ def test_collected_rows_are_those_of_each_batch_once():
 def test_a_topic_that_is_written_has_no_group():
     with pytest.raises(InputError, match="the Kafka topic 'counts' is written: only what is read has offsets for a group"):
         check_sink(kafka("counts", group="app"), changes=False)
+
+
+def test_a_full_disk_is_a_warning_and_the_batch_is_written(tmp_path, monkeypatch, caplog):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    begin_results(tmp_path, ["word"])
+    monkeypatch.setattr(change_log, "tidy", full)
+    write(tmp_path, 0, {"a": 1})
+    assert latest(tmp_path)["count"].tolist() == [1]
+    assert "cannot compact the change log" in caplog.text

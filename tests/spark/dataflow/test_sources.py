@@ -23,7 +23,7 @@ from pyspark.sql.streaming import StreamingQuery
 from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, TextFiles
 from elastream.dataflow.operators import Kind, Operator
 from elastream.errors import InputError
-from elastream.loads import constant, ramp
+from elastream.loads import constant
 from elastream.spark.dataflow.corpus import store_corpus
 from elastream.spark.dataflow.readers import Steering, committed
 from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, check_source, open_source
@@ -101,25 +101,6 @@ def test_a_load_that_has_begun_is_not_held_by_a_restart(tmp_path: Path) -> None:
     assert planner.latestOffset(begun(60))["n"] == 30
 
 
-def test_what_is_due_is_taken_and_then_nothing_is_a_batch(tmp_path: Path) -> None:
-    planner, start = reader(tmp_path, constant("10/s", "3s")), begun(60)
-    end = planner.latestOffset(start)
-    assert end["n"] == 30
-    assert planner.reportLatestOffset() == end
-    assert planner.latestOffset(end) == end
-
-
-def test_a_first_batch_is_held_back_and_the_rest_is_backlog(tmp_path: Path) -> None:
-    load = ramp("0/s", "1000/s", over="4s")
-    planner, start = reader(tmp_path, load), begun(60)
-    end = planner.latestOffset(start)
-    assert end["n"] == 100
-    assert end["t"] == load.due(99)
-    report = planner.reportLatestOffset()
-    assert report is not None
-    assert report["n"] == 2000
-
-
 def test_batches_grow_under_a_backlog_and_take_all_of_it_in_the_end(tmp_path: Path) -> None:
     planner, offset, sizes = reader(tmp_path, constant("1000/s", "5s")), begun(60), []
     while (end := planner.latestOffset(offset)) != offset:
@@ -184,12 +165,6 @@ def test_a_version_without_records_gets_an_empty_batch(tmp_path: Path) -> None:
     assert planner.latestOffset(told) == told
 
 
-def test_a_load_follows_its_own_start_not_the_readers(tmp_path: Path) -> None:
-    load = constant("10/s", "100s")
-    assert reader(tmp_path, load).latestOffset(begun(8.05))["n"] == pytest.approx(80, abs=2)
-    assert reader(tmp_path, load).initialOffset()["n"] == 0
-
-
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -205,12 +180,6 @@ def test_bad_input_is_refused_before_anything_starts(spec: SourceSpec, says: str
     with pytest.raises(InputError) as refused:
         check_source(source(spec))
     assert says in str(refused.value)
-
-
-def test_good_input_passes(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("line\n")
-    for spec in (TextFiles(str(tmp_path)), TextFiles("hdfs://place/text"), Records(WORDS, "word string")):
-        check_source(source(spec))
 
 
 @pytest.fixture
@@ -255,7 +224,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     (tmp_path / "in" / "b.txt").write_text("or not\n\nto be\n")
     (tmp_path / "in" / "a.txt").write_text("to be\n")
     lines = ["to be", "or not", "to be"]
-    load = constant("500/s", "6s")
+    load = constant("500/s", "3s")
     spec = TextFiles(str(tmp_path / "in"), load)
     checkpoint, control, out = tmp_path / "checkpoint", tmp_path / "control", tmp_path / "out"
 
@@ -285,62 +254,9 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 
     batches = written_by_batch(out)
     records = [value for batch in batches.values() for value in batch["value"].to_pylist()]
-    assert len(records) == target == 3000
+    assert len(records) == target == 1500
     assert Counter(records) == Counter(lines[n % 3] for n in range(target))
     assert len({code_in_offsets(checkpoint, number) for number in batches}) > 2
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    load = ramp("0/s", "4M/s", over="1s")  # the first batches may take a few hundred records
-    stream = open_source(
-        spark,
-        source(Records(WORDS, "word string", load)),
-        control=tmp_path / "c",
-        steering=steered(tmp_path, 1),
-        batch_seconds=0.5,
-    )
-    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    try:
-        wait_for(query, lambda: sum(progress.numInputRows > 0 for progress in query.recentProgress) >= 3)
-        batches = [progress for progress in query.recentProgress if progress.numInputRows]
-    finally:
-        query.stop()
-    assert all(batch.numInputRows < load.count(1.0) for batch in batches)
-    for batch in batches[:2]:
-        latest, end = (json.loads(offset) for offset in (batch.sources[0].latestOffset, batch.sources[0].endOffset))
-        assert latest["n"] == load.count(latest["t"]) > end["n"]
-
-
-def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[str, Any]]:
-    """All rows of a source without a load, in no order."""
-    stream = open_source(spark, source(spec), control=folder / "control", steering=steered(folder), batch_seconds=1.0)
-    query = (
-        stream.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "out"))
-    )
-    wait_until(lambda: not query.isActive)
-    assert query.exception() is None
-    return [row.asDict() for row in spark.read.schema(stream.schema).parquet(str(folder / "out")).collect()]
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_sources_without_a_load_are_read_once_by_spark_itself(spark: SparkSession, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.mkdir()
-    (text / "a.txt").write_bytes(b"one\r\n\n  \ntwo\n")
-    assert sorted(row["value"] for row in read_once(spark, TextFiles(str(text)), tmp_path / "1")) == ["one", "two"]
-    assert len(read_once(spark, TextFiles(str(text / "a.txt")), tmp_path / "2")) == 2
-    assert read_once(spark, Records(WORDS, "word string"), tmp_path / "3") == [dict(row) for row in WORDS]
-    events = tmp_path / "events"
-    events.mkdir()
-    (events / "e.csv").write_text("n,name\n1,a\n2,b\n")
-    found = read_once(spark, Files(str(events), "n long, name string", "csv"), tmp_path / "4")
-    assert sorted(row["name"] for row in found) == ["a", "b"]
 
 
 @pytest.mark.spark

@@ -57,9 +57,3 @@ def test_versions_with_one_digit_are_not_in_use_together(tmp_path):
     first, second = Composition(3, tables={"predict": 1}), Composition(4, tables={"predict": 2})
     assert "key table 1 of 'predict'" in bring("predict", 256, (first, second))
     assert bring("predict", 256, (second,)) == ""
-
-
-def test_a_dataflow_that_selects_by_no_key_has_no_tables(tmp_path):
-    flow = Dataflow("plain")
-    flow.source(None).sink(None)
-    assert table_publisher(flow.graph, RunDirectory(tmp_path)) is None

@@ -56,18 +56,6 @@ def test_present_hosts_are_adopted_and_missing_ones_replaced(tmp_path):
     assert (leases["h4"].type, leases["h4"].since) == (BIG, 60.0)
 
 
-def test_an_unleased_host_is_released_and_stands_in_the_ledger(tmp_path):
-    provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
-    hosts = driver(provider, tmp_path / "leases", clock)
-    provider.lease({"stray": BIG})
-    look(hosts)
-    look(hosts)
-    assert [*provider.known] == ["h1"]
-    assert (hosts.leases["stray"].state, hosts.leases["stray"].type) == (HostState.RELEASED, BIG)
-    assert "an orphan" in hosts.reason("stray")
-    assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
-
-
 def test_an_orphan_that_cannot_be_recorded_is_released_later(tmp_path):
     provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
     hosts = driver(provider, tmp_path / "leases", clock)

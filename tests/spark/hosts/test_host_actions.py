@@ -5,7 +5,7 @@ import pytest
 from elastream.core.action import ActionTable, CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
 from elastream.core.hosts import HostState, HostType, Lease, total_cost
 from elastream.spark.hosts.actions import HostActions
-from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.hosts import ENDED_LEASES, Hosts
 from elastream.spark.jvm.executors import Executors
 from support.fake_clock import FakeClock
 from support.fake_provider import FakeProvider
@@ -94,25 +94,14 @@ def test_a_drain_can_be_cancelled_and_a_request_withdrawn(actions):
     assert hosts.hosts.state("h2") is HostState.RELEASED
 
 
-def test_the_active_leases_are_those_that_have_not_ended(actions):
-    hosts = actions(h1=HostState.RUNNING, h2=HostState.REQUESTED).hosts
-    assert hosts.active == hosts.leases
-    hosts.release("h2")
-    assert [*hosts.active] == ["h1"]
-    assert [*hosts.leases] == ["h1", "h2"]
-    hosts.close()
-    assert not hosts.active
-
-
-def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost(monkeypatch):
-    monkeypatch.setattr("elastream.spark.hosts.hosts.ENDED_LEASES", 3)
-    hosts = book()
-    for number in range(1, 21):
+def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost():
+    hosts, leased = book(), 3 * ENDED_LEASES
+    for number in range(1, leased + 1):
         hosts.lease(f"h{number}", SMALL)
         hosts.release(f"h{number}")
         hosts._forget_ended()
-        assert len(hosts.leases) < 6
-    assert hosts.next_number == 21
-    assert hosts.past.leases + len(hosts.leases) == 20
+        assert len(hosts.leases) < 2 * ENDED_LEASES
+    assert hosts.next_number == leased + 1
+    assert hosts.past.leases + len(hosts.leases) == leased
     assert hosts.past.facts["leases not kept: released"] == hosts.past.leases
     assert hosts.cost(0.0) == hosts.past.cost + total_cost(hosts.leases.values(), 0.0)

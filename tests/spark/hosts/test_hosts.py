@@ -120,11 +120,6 @@ class TestFound:
         assert found.next_number == 8
         assert found.leased == ("h7",)
 
-    def test_an_executor_that_was_not_requested_is_taken_in_under_a_new_name(self, found, session):
-        session.there["2"] = ("10.0.0.4", 2, 0, False)
-        found.look()
-        assert found.usable == ("h1", "h2", "h3")
-
     def test_a_decommissioned_executor_takes_nothing_and_may_come_back(self, found, session):
         session.there["0"] = ("10.0.0.2", 2, 0, True)
         found.look()
@@ -164,25 +159,6 @@ class TestFound:
         clock.advance(2.0)
         assert step(found)["h3"] == "released"
         assert session.totals == [3, 2]
-
-    def test_spark_may_have_as_many_executors_as_before_in_the_end(self, found, session):
-        found.provider.close()
-        assert session.totals == []
-        found.lease("h3", TYPE)
-        found.provider.close()
-        found.provider.close()
-        assert session.totals == [3, 2]
-
-    def test_where_spark_takes_what_there_is_only_giving_back_sets_a_limit(self, session, clock):
-        free = asked_of_spark(session, clock)
-        free.lease("h3", TYPE)
-        assert session.totals == []
-        free.release("h2")
-        for batch in (1, 1, 3):
-            step(free, batch)
-        assert (session.totals, session.killed) == ([2], ["1"])
-        free.provider.close()
-        assert session.totals == [2, UNLIMITED]
 
     def test_use_is_what_tasks_took_of_the_slots_and_unknown_at_first(self, found, session, clock):
         assert found.use("h1") != found.use("h1")
@@ -247,16 +223,6 @@ class TestLeased:
         provider.room = 1
         assert step(run) == {"h1": "starting"}
 
-    def test_a_withdrawn_request_is_no_longer_the_providers(self, run, provider):
-        provider.room = 0
-        run.lease("h1", SMALL)
-        run.lease("h2", SMALL)
-        run.release("h1")
-        step(run)
-        run.release("h2")
-        step(run)
-        assert provider.asked[-2:] == [("h2",), ()]
-
     def test_the_first_host_waits_as_long_as_it_takes(self, run, provider, clock):
         provider.room = 0
         run.lease("h1", SMALL)
@@ -319,12 +285,6 @@ class TestLeased:
         step(run, 5, idle=idle, holds=True)
         assert step(run) == {"h1": "released"}
 
-    def test_a_releasing_host_without_an_executor_ends_at_once(self, run, provider):
-        run.lease("h1", SMALL)
-        run.release("h1")
-        assert step(run) == {"h1": "releasing"}
-        assert step(run) == {"h1": "released"}
-
     def test_a_host_is_settled_once_it_has_finished_its_first_batches(self, run, provider, clock):
         works(run, "h1", clock)
         assert provider.reports[-1] == RunState(ready=frozenset({"h1"}))
@@ -334,18 +294,6 @@ class TestLeased:
         step(run, module.SETTLING_BATCHES + 1)
         assert provider.reports[-1] == RunState(ready=frozenset({"h1"}), settled=frozenset({"h1"}))
         assert len(provider.reports) == 2
-
-    def test_a_host_takes_tasks_once_its_executor_is_warm(self, provider, clock):
-        session, warmed = FakeSession({"7": ("at h1", 1, 0, False)}), []
-        hosts = Hosts(
-            Executors(session), provider, clock.now, fence=session.fence, warm=lambda each: warmed.append(each.id)
-        )
-        hosts.lease("h1", SMALL)
-        step(hosts)
-        while hosts.state("h1") is not HostState.RUNNING:
-            step(hosts)
-        assert warmed == ["7"]
-        assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
 
     def test_a_host_whose_executor_never_gets_warm_is_lost_for_that(self, provider, clock):
         session, never = FakeSession(), threading.Event()
@@ -369,6 +317,7 @@ class TestLeased:
         while step(hosts)["h1"] != "running":
             pass
         assert hosts.target("h1").executor == "7"
+        assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
         session.there = {"8": ("at h1", 1, 0, False)}
         step(hosts)
         assert (hosts.usable, hosts.host_of(), hosts.target("h1")) == (("h1",), {"8": "h1"}, None)
@@ -376,22 +325,6 @@ class TestLeased:
         while hosts.target("h1") is None:
             step(hosts)
         assert hosts.target("h1").executor == "8"
-
-    def test_a_warm_up_that_fails_because_all_has_ended_says_nothing(self, provider, clock, caplog):
-        ended, session = threading.Event(), FakeSession({"7": ("at h1", 1, 0, False)})
-
-        def cut_short(executor):
-            assert ended.wait(60)
-            raise RuntimeError("the session has stopped")
-
-        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=cut_short)
-        hosts.lease("h1", SMALL)
-        hosts.look()
-        (warming,) = (each for each in threading.enumerate() if each.name == "warm-up")
-        hosts.close()
-        ended.set()
-        warming.join(60)
-        assert not caplog.records
 
     def test_a_failed_warm_up_is_logged_and_the_host_takes_tasks(self, provider, clock, caplog):
         def broken(executor):
@@ -431,11 +364,6 @@ class TestOwner:
         provider.recalled = {"h1"}
         step(run)
         assert run.recalled == ("h1",)
-
-    def test_the_owner_hears_whether_the_service_level_is_missed(self, run, provider):
-        run.critical(True)
-        step(run)
-        assert provider.reports[-1].critical
 
     def test_cost_is_what_the_owner_says_or_else_what_the_leases_cost(self, run, provider, clock):
         works(run, "h1", clock)

@@ -77,11 +77,6 @@ def test_tasks_that_do_not_wait_for_their_state_are_warned_of(wait):
     assert "do not stay where they are put" in sentence
 
 
-@pytest.mark.parametrize("wait", [None, "3s", "500ms", "1000", "1m"])
-def test_tasks_that_wait_are_not(wait):
-    assert probe(session(locality_wait=wait)).lacking == ()
-
-
 def test_a_provider_that_is_none_is_named_and_not_used():
     can = probe(session(), provider="somewhere")
     assert not can.leases
@@ -101,18 +96,3 @@ def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
     assert can.driver is not None
     assert can.asks
     assert can.lacking == ("state partitions are not moved: this Spark does not tell",)
-
-
-def test_where_lost_executors_are_left_to_spark_the_rest_goes_on(monkeypatch):
-    monkeypatch.setattr(capabilities, "Recovery", missing)
-    can = probe(session())
-    assert can.asks
-    assert can.recovery is None
-    assert can.lacking == ("state partitions of a lost executor are left to Spark: this Spark does not tell",)
-
-
-def test_a_single_executor_has_no_successor(monkeypatch):
-    monkeypatch.setattr(capabilities, "Recovery", missing)
-    can = probe(session("local[4]", allocates=False))
-    assert can.recovery is None
-    assert not [sentence for sentence in can.lacking if "lost" in sentence]

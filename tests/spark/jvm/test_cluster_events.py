@@ -4,18 +4,14 @@ import logging
 import threading
 from types import SimpleNamespace
 
-import pytest
-
 from elastream.core.event import Reason, RunEvent
 from elastream.spark.jvm import cluster_manager
 from elastream.spark.jvm.cluster_manager import (
     MAX_MESSAGE_LENGTH,
     MAX_PENDING_EVENTS,
     ClusterEvents,
-    event_sink,
     kubernetes_event,
 )
-from support.shared_session import shared_session
 from support.waiting import wait_until
 
 LIMITED = RunEvent(90.0, Reason.SCALING_LIMITED, "budget: 4 hosts", about="budget", count=3, since=60.0)
@@ -96,8 +92,3 @@ def test_what_cannot_be_sent_is_one_warning(caplog):
         tell(event("b"))
         tell(event("over", Reason.RUN_ENDED))
     assert [record.message for record in caplog.records] == ["events do not reach the cluster: ValueError: may not"]
-
-
-@pytest.mark.spark
-def test_a_session_on_another_cluster_manager_has_nothing_to_tell():
-    assert event_sink(shared_session()) is None

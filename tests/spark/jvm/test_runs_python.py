@@ -34,12 +34,11 @@ def by_function(frame: DataFrame) -> DataStreamWriter:
 @pytest.mark.parametrize(
     ("of", "sink", "said"),
     [
-        (lambda rows: rows.selectExpr("value % 10 as v"), noop, False),
         (lambda rows: rows.groupBy("value").count(), noop, False),
         (unchanged, noop, True),
         (lambda rows: rows, by_function, True),
     ],
-    ids=["native", "state", "python", "foreachBatch"],
+    ids=["state", "python", "foreachBatch"],
 )
 def test_a_plan_says_whether_its_tasks_run_python(
     local_spark: SparkSession, of: Callable[[DataFrame], DataFrame], sink: Callable[[DataFrame], Any], said: bool

@@ -14,9 +14,8 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm import standby_jar
 from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
-from elastream.spark.jvm.standby_jar import COMPILER, PLUGIN, copies_settings, jar
+from elastream.spark.jvm.standby_jar import COMPILER, PLUGIN, check_release, copies_settings, jar
 
 CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
@@ -99,25 +98,21 @@ def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
 
 
 @kept
-def test_the_jar_is_made_once_and_holds_the_plugin(monkeypatch):
+def test_the_jar_is_made_once_and_holds_the_plugin():
     made = jar()
     assert f"{PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
+    at = made.stat().st_mtime_ns
     assert copies_settings() == {"spark.plugins": PLUGIN, "spark.jars": made.as_uri()}
-    monkeypatch.setattr(standby_jar, "_compile", None)  # another call would fail
-    assert jar() == made
+    assert (jar(), made.stat().st_mtime_ns) == (made, at)
 
 
 @kept
-def test_classes_that_this_spark_refuses_are_a_sentence(monkeypatch, tmp_path):
-    wrong = tmp_path / "sources"
-    wrong.mkdir()
-    (wrong / "Wrong.java").write_text("package elastream.copies; class Wrong extends org.apache.spark.Gone { }")
-    monkeypatch.setattr(standby_jar, "SOURCES", wrong)
+def test_classes_that_this_spark_refuses_are_a_sentence(tmp_path):
+    (tmp_path / "Wrong.java").write_text("package elastream.copies; class Wrong extends org.apache.spark.Gone { }")
     with pytest.raises(EnvironmentProblem, match="with this Spark their classes do not compile"):
-        jar()
+        jar(tmp_path)
 
 
-def test_a_release_with_which_none_are_kept_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(standby_jar, "SPARK", "4.0.5")
+def test_a_release_with_which_none_are_kept_is_a_sentence():
     with pytest.raises(EnvironmentProblem, match=r"are kept: they need Spark 4\.1 or newer, and this is 4\.0\.5"):
-        copies_settings()
+        check_release("4.0.5")

@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.task_id import TaskId
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.errors import InputError
 from elastream.spark.placement.allocation import AllocationStore
 
 A, B = TaskId("count", 0), TaskId("count", 1)
-
-
-def test_a_new_plan_is_empty(tmp_path):
-    store = AllocationStore(tmp_path / "plan.jsonl")
-    assert (store.latest.version, dict(store.latest.hosts)) == (0, {})
 
 
 def test_a_version_changes_some_tasks_and_leaves_the_others(tmp_path):
@@ -34,13 +29,6 @@ def test_what_changes_nothing_makes_no_version(tmp_path):
     size = store.path.stat().st_size
     assert store.publish({A: "h1", B: None}, at=2.0).version == 1
     assert store.path.stat().st_size == size
-
-
-def test_who_comes_after_finds_the_plan_and_goes_on_with_it(tmp_path):
-    AllocationStore(tmp_path / "plan.jsonl").publish({A: "h1"}, at=1.0)
-    later = AllocationStore(tmp_path / "plan.jsonl")
-    assert dict(later.latest.hosts) == {A: "h1"}
-    assert later.publish({A: "h2"}, at=2.0).version == 2
 
 
 def test_a_reader_takes_over_what_a_writer_adds(tmp_path):
@@ -105,12 +93,6 @@ def test_a_version_that_is_missing_is_damage(tmp_path):
     with pytest.raises(InputError, match="version 2 follows version 0"):
         AllocationStore(path)
     assert json.loads(lines[0])["version"] == 1
-
-
-def test_a_place_that_cannot_be_written_is_said_in_a_sentence(tmp_path):
-    (tmp_path / "plan.jsonl").mkdir()
-    with pytest.raises(EnvironmentProblem, match=r"plan.jsonl cannot be written: Is a directory"):
-        AllocationStore(tmp_path / "plan.jsonl")
 
 
 def test_two_who_plan_at_once_get_versions_in_one_order(tmp_path):

@@ -114,13 +114,8 @@ KINDS = {
         add_up, "k long, n long", "n long", "update", "NoTimeout"
     ),
 }
-# Every kind and every store, and the kind with most of its own code on both.
-STORES_AND_KINDS = [
-    ("memory", "aggregation"),
-    ("disk", "deduplication"),
-    ("memory", "function with state"),
-    ("disk", "function with state"),
-]
+# Every kind and every store.
+STORES_AND_KINDS = [("memory", "aggregation"), ("disk", "deduplication"), ("disk", "function with state")]
 
 
 def started(spark, kind, checkpoint):
@@ -328,63 +323,7 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
 
 
 @pytest.mark.slow
-def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tmp_path):
-    """Spark keeps a store that was opened for reading with the thread, for the task's next operator to write to."""
-    folders = tmp_path / "one", tmp_path / "other"
-    for folder in folders:
-        folder.mkdir()
-    one = Stepped(spark, folders[0])
-    try:
-        one.batch()
-        one.batch()
-        states = StatePartitions(spark, one.query, 1)
-        for place in places(spark):
-            states.load({0: place}, keep=False)
-        other = Stepped(spark, folders[1])
-        try:
-            other.batch()
-        finally:
-            other.query.stop()
-    finally:
-        one.query.stop()
-    assert other.fed == 1
-
-
-@pytest.mark.slow
-def test_a_restarted_driver_reads_the_plan_and_restores_the_placement(spark, tmp_path):
-    checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
-    one, other = (place.address for place in places(spark))
-    wanted = {TaskId("count", index): (one, other)[index % 2] for index in range(PARTITIONS)}
-
-    def follow():
-        return Follower(
-            spark,
-            lambda: started(spark, "aggregation", checkpoint),
-            AllocationStore(plan),
-            Scheme.LAZY,
-            operator="count",
-            partitions=PARTITIONS,
-            cycles=Cycles(0.5, 0.05),
-        )
-
-    def as_planned(follower):
-        where = follower.placing.where()
-        return len(where) == PARTITIONS and all(where[task].address == host for task, host in wanted.items())
-
-    first = follow()
-    AllocationStore(plan).publish(wanted, at=time.time())
-    wait_until(lambda: as_planned(first) and not first.placing.targets())
-    first.close()
-    again = follow()
-    try:
-        wait_until(lambda: as_planned(again) and not again.placing.targets())
-        assert again.failure is None
-    finally:
-        again.close()
-    assert is_exact(spark, "aggregation", checkpoint)
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("spark", ["memory"], indirect=True)
 @pytest.mark.parametrize("scheme", [Scheme.RESTART, Scheme.ONLINE, Scheme.LAZY])
 def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
     checkpoint = tmp_path / "checkpoint"

@@ -134,15 +134,6 @@ def test_nothing_is_sent_while_the_new_executor_loads(tmp_path):
     assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
 
 
-def test_a_state_that_cannot_be_loaded_ahead_moves_all_the_same(tmp_path):
-    bench = Bench(tmp_path, lazy=True)
-    bench.engine.loads = False
-    bench.placing.move(task(0), "h2")
-    bench.batch(6)
-    assert bench.on("h2") == {0}
-    assert len(bench.placing.landed) == 1
-
-
 def test_a_few_at_a_time_towards_each_host(tmp_path):
     bench = Bench(tmp_path, per_host=1)
     bench.placing.move_all({task(0): "h2", task(1): "h2", task(2): "h3"})
@@ -180,30 +171,12 @@ def test_a_copied_one_waits_for_what_an_executor_without_tasks_still_loads(tmp_p
     assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2")]
 
 
-def test_without_limits_all_go_at_once(tmp_path):
-    bench = Bench(tmp_path, per_host=None)
-    bench.placing.move_all({task(n): "h2" for n in range(4)})
-    bench.batch()
-    assert len(bench.engine.told) == 4
-
-
 def test_the_greatest_benefit_goes_first(tmp_path):
     bench = Bench(tmp_path, per_host=1)
     bench.benefit = {task(2): 0.7, task(0): 0.1}
     bench.placing.move_all({task(n): "h2" for n in range(4)})
     bench.batch()
     assert bench.engine.told == [(2, "h2")]
-
-
-def test_what_a_running_batch_overwrote_is_sent_again(tmp_path):
-    bench = Bench(tmp_path)
-    bench.placing.move(task(0), "h2")
-    bench.batch()
-    bench.engine.believed[0] = HERE["h1"]  # the report of the batch under way came after ours
-    bench.batch()
-    assert bench.engine.told == [(0, "h2"), (0, "h2")]
-    bench.batch()
-    assert len(bench.placing.landed) == 1
 
 
 def test_what_a_running_batch_overwrote_is_sent_again_and_not_loaded_again(tmp_path):
@@ -243,16 +216,6 @@ def test_what_is_always_sent_back_is_given_up_and_taken_from_the_plan(tmp_path):
     assert bench.plan.latest.hosts == {}
 
 
-def test_a_task_that_spark_ran_elsewhere_is_brought_back(tmp_path):
-    bench = Bench(tmp_path)
-    bench.placing.move(task(0), "h2")
-    bench.batch(2)
-    bench.engine.believed[0] = HERE["h3"]
-    bench.batch(2)
-    assert bench.on("h2") == {0}
-    assert bench.placing.drifted == 1
-
-
 def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):
     bench = Bench(tmp_path)
     bench.placing.move(task(0), "h2")
@@ -265,17 +228,6 @@ def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):
     assert bench.on("h2") == {0}
 
 
-def test_a_new_wish_replaces_an_older_one(tmp_path):
-    bench = Bench(tmp_path)
-    bench.placing.move(task(0), "h2")
-    bench.batch()
-    bench.placing.move(task(0), "h3")
-    bench.batch(2)
-    assert bench.on("h3") == {0}
-    assert bench.plan.latest.hosts == {task(0): "h3"}
-    assert [each.host for each in bench.placing.dropped] == ["h2"]
-
-
 def test_what_another_process_plans_is_followed_from_the_next_period_on(tmp_path):
     bench = Bench(tmp_path)
     AllocationStore(bench.plan.path).publish({task(1): "h3"}, at=0.0)
@@ -284,17 +236,6 @@ def test_what_another_process_plans_is_followed_from_the_next_period_on(tmp_path
     bench.placing.refresh()
     bench.batch()
     assert bench.engine.told == [(1, "h3")]
-
-
-def test_a_restarted_driver_restores_the_placement(tmp_path):
-    bench = Bench(tmp_path)
-    bench.placing.move_all({task(0): "h2", task(1): "h3"})
-    bench.batch(2)
-    bench.engine.believed = {}  # a query that starts again has its state nowhere
-    bench.plan = AllocationStore(bench.plan.path)
-    bench.placing = bench.placer()
-    bench.batch(3)
-    assert (bench.on("h2"), bench.on("h3")) == ({0}, {1})
 
 
 @settings(max_examples=examples(40))
@@ -318,17 +259,6 @@ def test_the_next_controller_finishes_an_interrupted_move_or_drops_it(tmp_path_f
     assert bench.placing.targets() == {}
     for index, host in moves.items():
         assert bench.engine.believed[index] == (HERE[host] if host in bench.usable else before[index])
-
-
-def test_a_target_with_another_executor_is_warmed_again(tmp_path):
-    bench = Bench(tmp_path, lazy=True)
-    bench.placing.move(task(0), "h2")
-    bench.batch()
-    bench.usable["h2"] = Location(HERE["h2"].address, "9")
-    NAMES[bench.usable["h2"]] = "h2"
-    bench.batch(4)
-    assert bench.engine.loaded == [(0, "h2"), (0, "h2")]
-    assert bench.engine.believed[0] == bench.usable["h2"]
 
 
 @settings(max_examples=examples(60))
@@ -359,30 +289,6 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     bench.batch(40)
     for each, host in bench.plan.latest.hosts.items():
         assert bench.engine.believed[each.index] == HERE[host]
-    assert bench.placing.targets() == {}
-
-
-def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
-    """Spark would have it unload what it does not hold, so its own report stands."""
-    bench = Bench(tmp_path, lazy=True)
-    bench.engine.believed[3] = HERE["h2"]
-    bench.batch()
-    bench.placing.move(task(0), "h2")
-    bench.batch()
-    assert bench.on("h2") == {0, 3}
-    assert states(bench.placing) == {0: MigrationState.FLIPPED}
-    bench.batch(2)
-    (landed,) = bench.placing.landed
-    assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
-
-
-def test_what_a_new_host_gets_is_loaded_at_leisure_and_flips_together(tmp_path):
-    bench = Bench(tmp_path, lazy=True, per_host=1)
-    bench.placing.move_all({task(n): "h2" for n in range(3)})
-    bench.batch()
-    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h2"), (2, "h2")]
-    assert bench.on("h2") == {0, 1, 2}, "in the middle of a batch, so that the next is planned by it"
-    bench.batch(2)
     assert bench.placing.targets() == {}
 
 
@@ -423,16 +329,6 @@ def test_while_a_batch_runs_only_an_executor_that_runs_no_task_loads_ahead(tmp_p
     assert bench.engine.told == [(0, "h2"), (1, "h3")]
     bench.batch(2)
     assert (bench.on("h2"), bench.on("h3")) == ({0, 3}, {1})
-
-
-def test_one_job_loads_all_whose_turn_it_is(tmp_path):
-    bench = Bench(tmp_path, lazy=True, per_host=2)
-    bench.engine.believed |= {2: HERE["h2"], 3: HERE["h3"]}
-    bench.batch()
-    bench.placing.move_all({task(0): "h2", task(1): "h3", task(2): "h3"})
-    bench.batch()
-    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h3"), (2, "h3")]
-    assert bench.engine.jobs == 1
 
 
 def test_a_load_for_an_executor_that_was_replaced_is_ignored(tmp_path):

@@ -46,13 +46,6 @@ def test_an_interval_moves_as_one_version_of_the_plan(placing: Placing, rings: R
     assert placing.targets() == dict.fromkeys(tasks(2, 3), "h2")
 
 
-def test_a_ring_that_overtakes_a_move_under_way_turns_it_back(placing: Placing, rings: Rings) -> None:
-    ran = {TaskId("count", number): "h1" for number in range(8)}
-    rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "")
-    assert rings.follow("count", Ring({"h1": 0.0}), ran, "") == 4
-    assert set(placing.targets().values()) == {"h1"}
-
-
 def test_what_lost_hosts_had_goes_to_the_first_living_neighbour_clockwise(rings: Rings) -> None:
     rings.follow("count", Ring.even(("h1", "h2", "h3", "h4")), {}, "")
     assert rings.retain(["h1", "h4"]) == dict.fromkeys(tasks(2, 3, 4, 5), "h4")

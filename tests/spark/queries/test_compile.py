@@ -160,24 +160,6 @@ def test_failing_records_are_left_out_once_even_if_the_batch_is_replayed(spark, 
     assert not [*run.directory.left_out("source").iterdir()]
 
 
-@pytest.mark.slow
-def test_words_are_counted_exactly_and_the_meter_saw_each_record_once(spark, tmp_path):
-    flow = Dataflow("words")
-    lines(flow, 1500).flat_map(split, returns="word string").key_by("word").count().sink(parquet(tmp_path / "out"))
-    run = Run.start(spark, flow, tmp_path)
-    meter = run.finish(1500)
-    counts = latest(tmp_path / "out")
-    assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(1500)
-    (segment,) = run.running
-    assert segment.own_source
-    assert segment.keyed == ("count",)
-    totals = {
-        name: (sum(r.rows_in for r in meter if r.operator == name), sum(r.rows_out for r in meter if r.operator == name))
-        for name in ("source", "split")
-    }
-    assert totals == {"source": (1500, 1500), "split": (1500, expected_words(1500).total())}
-
-
 def numbered(flow: Dataflow, total: int, rate: int | None = None) -> Any:
     per_second = rate or total * 1000
     rows = [{"n": n} for n in range(1000)]
@@ -205,15 +187,6 @@ def test_every_form_in_one_query_gives_what_plain_python_gives(spark, tmp_path):
     kept = [n for n in numbers if n % 4 == 0 and n > 100 for _ in range(2)]
     found = collected("forms").to_pylist()
     assert Counter((row["text"], row["half"]) for row in found) == Counter((f"{n}!", n // 2) for n in kept)
-
-
-@pytest.mark.slow
-def test_results_that_only_grow_are_appended_by_sparks_own_sink(spark, tmp_path):
-    flow = Dataflow("append")
-    numbered(flow, 700).map(lambda n: n * n, returns="square long", name="square").sink(parquet(tmp_path / "out"))
-    Run.start(spark, flow, tmp_path).finish(700)
-    found = [row.square for row in spark.read.parquet(str(tmp_path / "out")).collect()]
-    assert Counter(found) == Counter((n % 1000) ** 2 for n in range(700))
 
 
 def test_a_fresh_run_does_not_append_to_the_results_of_an_earlier_one(spark, tmp_path):
@@ -321,23 +294,6 @@ def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark, tmp_path):
-    flow = Dataflow("behind")
-    counts = numbered(flow, 100_000, rate=200).select({"last": "n % 10"}, name="last").key_by("last").count()
-    stamp = {tag: (lambda row, tag=tag: {"last": row["last"], "tag": tag}) for tag in "ab"}
-    counts.map(stamp, returns="last long, tag string", name="stamp").sink(collect("behind"))
-    run = Run.start(spark, flow, tmp_path)
-    (segment,) = run.running
-    meter: list[MeterRow] = []
-    for version, tag in enumerate("bab", 1):
-        run.switch(Composition(version, {"stamp": tag}, parallelism={"source": 2}))
-        run.until(seen_under(segment, int(tag == "b"), meter))
-    meter += run.stop()
-    for batch, codes in codes_by_batch([row for row in meter if row.operator == "stamp"]).items():
-        assert codes == {code_in_offsets(segment.checkpoint, batch)}
-
-
-@pytest.mark.slow
 def test_several_sinks_each_get_their_part(spark, tmp_path):
     flow = Dataflow("sinks")
     stream = numbered(flow, 700).map(lambda n: n + 1, returns="n long", name="add")
@@ -441,19 +397,6 @@ def test_a_durable_edge_beside_a_sink_carries_each_record_once(spark, tmp_path):
     counts = latest(tmp_path / "out")
     assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(700)
     assert Counter(collected("beside").column("word").to_pylist()) == expected_words(700)
-
-
-@pytest.mark.slow
-def test_two_sources_meet_in_one_query_under_one_composition(spark, tmp_path):
-    flow = Dataflow("two")
-    left = flow.source(records([{"n": 1}], "n long"), load=constant(1_000_000, 0.0002), name="left")
-    right = flow.source(records([{"n": 2}], "n long"), load=constant(1_000_000, 0.0003), name="right")
-    doubled = left.map({"twice": lambda n: 2 * n, "same": lambda n: n}, returns="n long", name="change")
-    doubled.merge(right).map(lambda n: 10 * n, returns="n long", name="tens").sink(collect("two"))
-    run = Run.start(spark, flow, tmp_path, Composition(1, {"change": "same"}))
-    run.until(lambda: sum(p["numInputRows"] for p in run.running[0].query.recentProgress) == 500)
-    run.stop()
-    assert Counter(collected("two").column("n").to_pylist()) == {10: 200, 20: 300}
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What a run goes on from is looked at before hosts are started: each file that is missing or torn is one sentence."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -57,19 +58,6 @@ def run(tmp_path: Path, layout: Layout) -> RunDirectory:
     return directory
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:5])
-
-
-def retired(run: Path, second: str) -> None:
-    """The reader has removed the first two batches, and its checkpoint is gone since."""
-    (edge,) = (run / "edges").iterdir()
-    (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
-    for number in (0, 1):
-        shutil.rmtree(edge / f"batch={number}")
-    shutil.rmtree(run / "checkpoint" / second)
-
-
 def test_a_retired_edge_resumes_even_with_its_first_batch_left(run, layout) -> None:
     (edge,) = (run.root / "edges").iterdir()
     (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
@@ -85,100 +73,57 @@ def test_a_driver_killed_before_a_commit_leaves_a_whole_folder(run, layout) -> N
     check_not_damaged(layout, run)
 
 
-def test_a_whole_folder_is_gone_on_from(run: RunDirectory, layout: Layout) -> None:
-    check_not_damaged(layout, run)
+DAMAGES = {
+    "edges": ("remove", "edges", r"edges/\S+ has 0 records of the 30 that '{second}' has read"),
+    "newest batch of an edge": ("remove", "edges/*/batch=3", r"edges/\S+ has no batch=3, which '{first}' wrote"),
+    "read batch of an edge": ("remove", "edges/*/batch=1", r"edges/\S+ has 10 records of the 30 that '{second}' has read"),
+    "a file of an edge": ("cut", "edges/*/batch=2/part.parquet", r"edges/\S+ cannot be read \("),
+    "offsets": ("remove", "checkpoint/{first}/offsets/3", r"checkpoint/{first}/offsets/3 is missing"),
+    "torn offsets": ("cut", "checkpoint/{second}/offsets/2", r"checkpoint/{second}/offsets/2 is cut off"),
+    "offsets cut in a line": ('v1\n{{}}\n{{"edge": "x', "checkpoint/{second}/offsets/2", r"{second}/offsets/2 is cut off"),
+    "offsets without a number": (
+        'v1\n{{}}\n{{"edge": "x"}}', "checkpoint/{second}/offsets/2", r"the offsets of \S+{second} cannot be read \(Key",
+    ),
+    "commits": ("", "checkpoint/{first}/commits/3", r"checkpoint/{first}/commits/3 is cut off"),
+    "planned": ("", "checkpoint/{first}/offsets/4", r"checkpoint/{first}/offsets/4 is cut off"),
+    "empty metadata": ("", "checkpoint/{first}/metadata", r"checkpoint/{first}/metadata is cut off"),
+    "metadata": ("remove", "checkpoint/{first}/metadata", r"checkpoint/{first}/metadata is missing"),
+    "checkpoint of the writer": (
+        "remove", "checkpoint/{first}", r"edges/\S+ has 4 batches, and the checkpoint of '{first}' knows of 0",
+    ),
+    "wanted composition": ("cut", "control/wanted.json", r"control/wanted\.json is damaged"),
+}  # fmt: skip
+"""What is done to which files, and what is said of them."""
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (
-            lambda run, first, second: shutil.rmtree(run / "edges"),
-            r"edges/\S+ has 0 records of the 30 that '{second}' has read",
-        ),
-        (
-            lambda run, first, second: shutil.rmtree(next((run / "edges").glob("*/batch=3"))),
-            r"edges/\S+ has no batch=3, which '{first}' wrote",
-        ),
-        (
-            lambda run, first, second: shutil.rmtree(next((run / "edges").glob("*/batch=1"))),
-            r"edges/\S+ has 10 records of the 30 that '{second}' has read",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / first / "offsets" / "3").unlink(),
-            r"checkpoint/{first}/offsets/3 is missing",
-        ),
-        (
-            lambda run, first, second: cut(run / "checkpoint" / second / "offsets" / "2"),
-            r"checkpoint/{second}/offsets/2 is cut off",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / first / "commits" / "3").write_text(""),
-            r"checkpoint/{first}/commits/3 is cut off",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / first / "metadata").write_text(""),
-            r"checkpoint/{first}/metadata is cut off",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / first / "offsets" / "4").write_text(""),
-            r"checkpoint/{first}/offsets/4 is cut off",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / second / "offsets" / "2").write_text('v1\n{}\n{"edge": "x'),
-            r"checkpoint/{second}/offsets/2 is cut off",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / second / "offsets" / "2").write_text('v1\n{}\n{"edge": "x"}'),
-            r"the offsets of \S+checkpoint/{second} cannot be read \(KeyError: 'n'\)",
-        ),
-        (
-            lambda run, first, second: cut(next((run / "edges").glob("*/batch=2/part.parquet"))),
-            r"edges/\S+ cannot be read \(",
-        ),
-        (
-            lambda run, first, second: shutil.rmtree(run / "checkpoint" / first),
-            r"edges/\S+ has 4 batches, and the checkpoint of '{first}' knows of 0",
-        ),
-        (
-            lambda run, first, second: retired(run, second),
-            r"edges/\S+ has no records before number 20 any more, and the checkpoint of '{second}' is at 0",
-        ),
-        (
-            lambda run, first, second: (run / "checkpoint" / first / "metadata").unlink(),
-            r"checkpoint/{first}/metadata is missing",
-        ),
-    ],
-    ids=[
-        "edges",
-        "newest batch of an edge",
-        "read batch of an edge",
-        "offsets",
-        "torn offsets",
-        "commits",
-        "empty metadata",
-        "planned",
-        "offsets cut in a line",
-        "offsets without a number",
-        "a file of an edge",
-        "checkpoint of the writer",
-        "checkpoint of the reader of an edge that has retired",
-        "metadata",
-    ],
-)
-def test_what_is_damaged_is_named(run: RunDirectory, layout: Layout, damage, said) -> None:
-    first, second = (segment.name for segment in layout.segments)
-    damage(run.root, first, second)
-    with pytest.raises(InputError, match=said.format(first=first, second=second)) as error:
+def refused(run: RunDirectory, layout: Layout) -> str:
+    with pytest.raises(InputError) as error:
         check_not_damaged(layout, run)
-    assert str(error.value).startswith(f"the run in {run.root} cannot go on: ")
-    assert str(error.value).endswith("; restore it, or start the run anew")
+    return str(error.value)
 
 
-def test_a_torn_note_of_what_is_wanted_is_named(run: RunDirectory, layout: Layout) -> None:
-    cut(run.wanted)
-    with pytest.raises(InputError, match=r"control/wanted\.json is damaged"):
-        check_not_damaged(layout, run)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_named(run: RunDirectory, layout: Layout, damage: str) -> None:
+    named = {"first": layout.segments[0].name, "second": layout.segments[1].name}
+    how, where, said = (text.format(**named) for text in DAMAGES[damage])
+    for path in list(run.root.glob(where)) or [run.root / where]:
+        if how == "remove":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:5] if how == "cut" else how.encode())
+    found = refused(run, layout)
+    assert re.search(said, found), found
+    if damage != "wanted composition":
+        assert found.startswith(f"the run in {run.root} cannot go on: ")
+        assert found.endswith("; restore it, or start the run anew")
+
+
+def test_a_lost_checkpoint_of_the_reader_of_a_retired_edge_is_named(run: RunDirectory, layout: Layout) -> None:
+    (edge,), second = (run.root / "edges").iterdir(), layout.segments[1].name
+    (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
+    for gone in (edge / "batch=0", edge / "batch=1", run.root / "checkpoint" / second):
+        shutil.rmtree(gone)
+    assert f"has no records before number 20 any more, and the checkpoint of '{second}' is at 0" in refused(run, layout)
 
 
 def test_a_query_whose_checkpoint_is_gone_begins_anew_and_that_is_said(run: RunDirectory, layout: Layout, caplog) -> None:

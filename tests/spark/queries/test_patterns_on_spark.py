@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from test_compile import Run
 
 from elastream.core.observation import Composition
-from elastream.dataflow.builder import Dataflow, Stream, timeout
+from elastream.dataflow.builder import Dataflow, Stream
 from elastream.dataflow.endpoints import collect, files, records
 from elastream.loads import constant
 from elastream.spark.dataflow.sinks import tables_collected
@@ -99,12 +99,8 @@ def test_windows_give_what_plain_python_gives_before_and_after_a_restart(spark, 
     source = flow.source(files(dropped(tmp_path / "in"), SCHEMA))
     plain = source.durable().window(seconds=5, by="at", late=1).group_by("k")
     plain.aggregate({"total": "sum(n)", "most": "max(n)"}).sink(collect("sums"), name="sums")
-    sliding = source.durable().window(seconds="4s", every="2s", by="at", late="1s").group_by("k")
-    sliding.apply(whole, returns=LISTS, name="sliding").sink(collect("lists"), name="lists")
     counted = source.durable().window(count=7, every=3).group_by("k")
     counted.apply(whole, returns=LISTS, name="counted").sink(collect("counts"), name="counts")
-    marked = source.durable().window(landmark="last").group_by("k")
-    marked.apply(whole, returns=LISTS, name="marked").sink(collect("marks"), name="marks")
 
     def expected(total: int) -> dict[str, Sequence[Any]]:
         return {
@@ -118,32 +114,18 @@ def test_windows_give_what_plain_python_gives_before_and_after_a_restart(spark, 
                 }
                 for (k, start), ns in spans(total, 5, 5, 1).items()
             ],
-            "lists": [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()],
             "counts": [
                 {"k": k, "numbers": ns[at : at + 7]} for k, ns in by_key(total).items() for at in range(0, len(ns) - 6, 3)
             ],
-            "marks": list(landmarks(total)),
         }
 
     run = Run.start(spark, flow, tmp_path)
     dropped(tmp_path / "in", 0, 100)
     until_there(run, expected(100))
-    dropped(tmp_path / "in", 100, 230)
-    until_there(run, expected(230))
     restarted(run)
-    dropped(tmp_path / "in", 230, 300)
+    dropped(tmp_path / "in", 100, 300)
     until_there(run, expected(300))
     run.stop()
-
-
-def landmarks(total: int) -> Iterator[dict[str, Any]]:
-    for k, numbers in by_key(total).items():
-        window: list[int] = []
-        for n in numbers:
-            window.append(n)
-            if row(n)["last"]:
-                yield {"k": k, "numbers": window}
-                window = []
 
 
 def known(value: dict[str, Any]) -> bool:
@@ -180,21 +162,6 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
     dropped(tmp_path / "right", 100, 260)
     dropped(tmp_path / "left", 200, 240)
     until_there(run, expected(240, 260))
-    run.stop()
-
-
-@pytest.mark.slow
-def test_an_unfilled_count_window_is_emitted_after_its_timeout(spark, tmp_path):
-    flow = Dataflow("timeouts")
-    counted = flow.source(files(dropped(tmp_path / "in"), SCHEMA)).window(count=7).group_by("k")
-    counted.apply(whole, returns=LISTS, timeout=timeout("2s", by="at"), name="counted").sink(collect("ended"))
-    run = Run.start(spark, flow, tmp_path)
-    dropped(tmp_path / "in", 0, 30)
-    sevens = [{"k": k, "numbers": ns[:7]} for k, ns in by_key(30).items()]
-    until_there(run, {"ended": sevens})
-    dropped(tmp_path / "in", 300, 301)  # half a minute later, of the first key only
-    left = [{"k": k, "numbers": ns[7:]} for k, ns in by_key(30).items() if k != row(300)["k"]]
-    until_there(run, {"ended": [*sevens, *left]})
     run.stop()
 
 

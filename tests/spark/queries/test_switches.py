@@ -22,21 +22,11 @@ def violations(trial: Trial) -> dict[str, float]:
 
 def test_random_switches_mix_no_batch_and_replays_are_alike(local_spark, tmp_path):
     trial = Trial(local_spark, tmp_path, rate=100.0, interval=0.05)
-    trial.run(12, {6: "a sink"})
+    trial.run(8, {4: "a sink"})
     assert not violations(trial)
     assert trial.restarts >= 1, trial.failures  # a busy machine may add some, which must do no harm either
     assert trial.check()["replays"] >= 1
     assert trial.lags
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
-def test_records_meet_one_version_on_their_way_where_that_is_the_mode(local_spark, tmp_path, mode):
-    trial = Trial(local_spark, tmp_path, mode, rate=100.0, interval=0.05)
-    trial.run(4)
-    assert not violations(trial)
-    assert trial.figures["mixed records"] == 0
-    assert trial.latencies
 
 
 @pytest.mark.slow
@@ -57,6 +47,6 @@ def test_a_driver_lost_during_a_drain_leaves_the_composition_in_force(local_spar
 @pytest.mark.parametrize("mode", [Consistency.BATCH, Consistency.WAVE, Consistency.DRAIN])
 def test_many_random_switches(local_spark, tmp_path, mode):
     trial = Trial(local_spark, tmp_path, mode, rate=200.0, interval=0.05, seed=15)
-    trial.run(150 if mode is Consistency.BATCH else 40, {20: "an operator", 30: "a sink"})
+    trial.run(60 if mode is Consistency.BATCH else 30, {10: "an operator", 20: "a sink"})
     assert not violations(trial)
     assert mode is Consistency.BATCH or trial.figures["mixed records"] == 0

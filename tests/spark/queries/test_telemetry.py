@@ -64,12 +64,6 @@ def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None, int
     )
 
 
-def test_batches_are_counted_with_the_records_that_sources_gave(tmp_path):
-    batches = batches_of((0, 0.0, 0.5, 0, 10), (1, 0.5, 0.75, 10, 60))
-    made = telemetry(tmp_path, batches)
-    assert (made.batches, made.rows, made.longest) == (2, 60, 0.75)
-
-
 def test_latency_is_commit_less_due(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     seen = made.application(STARTED + 2.0, cost=3.0)
@@ -88,12 +82,6 @@ def test_a_batch_is_described_with_what_its_first_and_last_record_waited(tmp_pat
     assert math.isnan(empty.oldest)
 
 
-def test_what_waits_at_the_source_is_the_time_until_a_batch_takes_it(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
-    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
-    assert seen.value("source", Metric.DURATION_P50) == pytest.approx(0.5, abs=0.03)
-
-
 def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 50)))
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
@@ -101,22 +89,6 @@ def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 120}')
     os.utime(tmp_path / "offsets" / "1", (STARTED + 1.2, STARTED + 1.2))
     assert made.backlog("source", STARTED + 2.0) == 80
-
-
-def test_records_of_a_batch_planned_during_a_look_still_wait(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 50)))
-    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 205}')
-    os.utime(tmp_path / "offsets" / "1", (STARTED + 2.05, STARTED + 2.05))
-    assert made.backlog("source", STARTED + 2.0) == 150
-    assert made.backlog("source", STARTED + 2.25) == 20
-
-
-def test_before_the_first_batch_everything_is_unknown(tmp_path):
-    made = telemetry(tmp_path, [])
-    seen = made.application(STARTED, cost=0.0)
-    assert not seen.reading("f", Metric.LATENCY_P99).known
-    assert not seen.reading("f", Metric.BACKLOG).known
-    assert not made.exhausted("source", STARTED + 1e6)
 
 
 def test_records_of_a_running_batch_wait_since_it_was_planned(tmp_path):
@@ -129,15 +101,6 @@ def test_records_of_a_running_batch_wait_since_it_was_planned(tmp_path):
     assert not made.application(STARTED + 7.0, cost=0.0).reading("f", Metric.LATENCY_P99).known
 
 
-def test_a_batch_that_takes_longer_than_those_before_it_shows_at_once(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)), rate=None)
-    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 150}')
-    os.utime(tmp_path / "offsets" / "1", (STARTED + 1.5, STARTED + 1.5))
-    for later, wait in ((2.0, 0.5), (11.5, 10.0)):
-        seen = made.application(STARTED + later, cost=0.0)
-        assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(wait, abs=0.03)
-
-
 def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
     batches = batches_of((0, 9.0, 0.5, 0, 900))
     made = telemetry(tmp_path, batches)
@@ -146,11 +109,6 @@ def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
     made.add_batches(batches[1:], STARTED)
     assert not made.exhausted("source", STARTED + 9.9)
     assert made.exhausted("source", STARTED + 11.0)
-
-
-def test_an_old_value_shows_its_age(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 50)))
-    assert made.application(STARTED + 20.5, 0.0).age(Metric.LATENCY_P99) == pytest.approx(20.0)
 
 
 def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
@@ -222,23 +180,11 @@ def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
     assert seen.value("count", Metric.SERVICE_TIME) == pytest.approx(0.7 / 1400)
 
 
-def test_what_meters_leave_nothing_of_is_known_to_be_nothing(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
-    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
-    seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=0.3)
-    assert [seen.value("count", each) for each in (Metric.BUSY_CORES, Metric.UTILISATION, Metric.SERVICE_TIME)] == [0, 0, 0]
-
-
 def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 10), (1, 1.0, 0.5, 10, 110), (2, 2.0, 0.5, 110, 210)))
     # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
     seen = made.application(STARTED + 4.0, cost=0.0)
     assert seen.value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
-
-
-def test_a_long_silence_counts_for_no_more_than_an_observation_looks_back(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 10), (1, 60.0, 1.0, 10, 410)))
-    assert made.application(STARTED + 61.0, cost=0.0).value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
 
 
 def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
@@ -292,11 +238,6 @@ def test_behind_a_durable_edge_records_queue_from_write_to_commit(tmp_path):
     application = made.application(STARTED + 5.5, cost=0.0)
     assert not application.reading("f", Metric.BACKLOG).known  # the source's part is not
     assert made.rows == 10  # what a second query takes has been taken by the first
-
-
-def test_edges_are_drained_once_all_written_records_are_committed(tmp_path):
-    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5)])
-    assert not made.drained()
 
 
 def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):

@@ -141,39 +141,6 @@ def test_setting_the_clock_leases_nothing_and_keeps_rates_honest(step, target):
     assert last == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
 
 
-@pytest.mark.parametrize("step", [-3600.0, -60.0, 60.0, 3600.0])
-def test_a_batch_across_a_clock_change_is_dated_by_the_new_clock(step):
-    watched = Session(None)
-    watched.run(300)
-    watched.machine.begin()
-    watched.machine.now += 2.0
-    watched.machine.set_by = step
-    watched.round()  # the step is noticed while the batch is under way
-    watched.machine.now += 4.0
-    watched.machine.end()
-    observation, _ = watched.round()
-    latency = observation.application.value("queries", Metric.LATENCY_P99)
-    assert math.isnan(latency) or 0 <= latency < 60
-    rate = observation.application.value("queries", Metric.THROUGHPUT)
-    assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
-
-
-@pytest.mark.parametrize("step", [0.0, -60.0, 60.0])
-def test_rates_of_batches_reported_late_are_right_or_unknown(step):
-    watched = Session(None)
-    watched.run(300)
-    watched.machine.silent = True
-    seen = watched.run(30)
-    watched.machine.set_by = step
-    seen += watched.run(30)
-    watched.machine.silent = False
-    seen += watched.run(60)
-    rates = [observation.application.value("queries", Metric.THROUGHPUT) for observation, _ in seen]
-    assert all(math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5 for rate in rates)
-    assert rates[-1] == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
-    assert watched.planned == []
-
-
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
 def test_repeated_clock_changes_lease_and_drain_nothing(steps):
     watched = Session(20.0)
@@ -204,8 +171,3 @@ def test_measurements_during_a_hung_batch_drain_no_host_later():
     assert not [each for _, each in watched.planned if not isinstance(each.action, LeaseHost)]
     assert seen[0][0].stalled["q"] > 30
     assert not watched.run(100)[-1][0].stalled
-
-
-def test_a_batch_of_usual_length_is_none_that_hangs():
-    watched = Session(None)
-    assert all(not observation.stalled for observation, _ in watched.run(300))

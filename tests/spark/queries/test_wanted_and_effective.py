@@ -141,17 +141,6 @@ def test_a_switch_is_accepted_until_its_query_commits_a_batch_under_it(queries):
     assert queries.switching.composition.version == 1
 
 
-def test_a_switch_back_is_in_force_once_a_batch_ran_under_it(queries):
-    for number in (0, 1):
-        queries.commit(number, queries.plan(number))
-    queries.switching.apply([SwitchAlternate("first", "b")])
-    (back,) = queries.switching.apply([SwitchAlternate("first", "a")])
-    assert back.status is Status.ACCEPTED  # a batch may have been planned meanwhile
-    assert (queries.asked.version, queries.asked.code) == (2, 0)
-    queries.commit(0, queries.plan(0))
-    assert queries.switching.apply([SwitchAlternate("first", "a")])[0].status is Status.DONE
-
-
 def test_a_switch_that_cannot_be_written_fails_and_leaves_what_was_there(queries, monkeypatch):
     queries.switching.apply([SwitchAlternate("first", "b")])
     write, broken = switching.write_request, [True]
@@ -183,12 +172,6 @@ def test_a_foreign_query_tells_by_its_log_what_a_batch_ran_under(tmp_path):
         queries.switching.add_batches([Batch(each.segment.name, batch, 0.0, 1.0, 1, sources=(SourceProgress(rows=1),))])
         found.append(queries.alternates(0)[0])
     assert found == ["a", "a", "b"]  # two batches after the newest one planned
-
-
-def test_a_parallelism_is_a_version_of_its_own_and_in_force_at_once(queries):
-    assert queries.switching.widen(SetParallelism("source", 3))
-    assert not queries.switching.widen(SetParallelism("source", 3))
-    assert (queries.asked.version, queries.asked.partitions["source"]) == (1, 3)
 
 
 def test_key_tables_are_brought_into_use_before_they_are_requested(tmp_path):

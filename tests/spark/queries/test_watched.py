@@ -82,13 +82,6 @@ def test_while_batches_end_that_are_not_reported_no_rate_is_known(query, driver)
     assert query.rate(now) > 0
 
 
-def test_before_two_batches_nothing_is_known(query, driver):
-    now = end_batches(driver, count=1)
-    assert [batch.id for batch in query.look()] == [0]
-    assert math.isnan(query.interval(now))
-    assert math.isnan(query.rate(now))
-
-
 def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     now = end_batches(driver)
     assert len(query.look()) == 4
@@ -203,26 +196,6 @@ def test_what_arrives_is_what_was_taken_and_what_is_held_more(query, driver):
     assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
     assert operators.value("q", Metric.PROCESSED_RATE) == pytest.approx(50.0)
     assert application_row(graph, [query], now, cost=0.0).value("queries", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
-
-
-def test_rates_are_of_the_last_seconds(query, driver):
-    driver.ended = [(n, START + 2.0 * n, 100 if n < 20 else 500, 0.5, None) for n in range(26)]
-    query.look()
-    assert query.rate(START + 50.5) == pytest.approx(250.0)
-
-
-def test_before_there_is_a_query_there_is_nothing_to_describe():
-    assert layout_of(()).graph.operators == ()
-    application = application_row(layout_of(()).graph, [], 0.0, cost=3.0)
-    assert math.isnan(application.value("queries", Metric.LATENCY))
-    assert application.value("queries", Metric.COST) == 3.0
-
-
-def test_while_the_use_of_hosts_is_unknown_so_is_that_of_sources(query, driver):
-    now = end_batches(driver)
-    query.look()
-    graph = layout_of((("q", ()),)).graph
-    assert math.isnan(operator_frame(graph, [query], {}, now, used=math.nan).value("q", Metric.BUSY_CORES))
 
 
 def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):

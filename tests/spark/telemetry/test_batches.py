@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.telemetry.batches import QueryStatus, planned_offsets, read_batch, read_status
+from elastream.spark.telemetry.batches import read_batch
 from support.batch_progress import START, batches, line, source
 
 
@@ -17,10 +17,6 @@ def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
     words = source(end={"words": {"0": 1}}, behind=2.0)
     assert read_batch("q", line(4, 0, 0.5, lines), None).behind == 31.5
     assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
-
-
-def test_a_source_without_a_lag_leaves_it_unknown():
-    assert math.isnan(read_batch("q", line(4, 0, 0.5, source("7", "8")), None).behind)
 
 
 def test_a_source_whose_offsets_count_records_tells_what_it_holds_by_them():
@@ -126,12 +122,6 @@ def test_earlier_records_count_from_the_first_look_at_the_query():
     assert waiting(line(7, 3.0, 1.0, held), line(8, 4.0, 1.0, held), line(9, 5.0, 1.0, held)) == [3.0, 3.0, 3.0]
 
 
-def test_what_a_query_does_is_read_with_its_trigger():
-    assert read_status(["ProcessingTimeTrigger(500)", "Processing new data", "7"]) == QueryStatus(0.5, True, 7)
-    assert read_status(["ProcessingTimeTrigger(0)", "Waiting for data to arrive", "-1"]) == QueryStatus(0.01, False)
-    assert math.isnan(read_status(["AvailableNowTrigger", "Processing new data", "0"]).poll)
-
-
 def test_progress_after_the_form_that_is_documented_for_kafka_is_read():
     # Written by hand after Spark's guide to Structured Streaming and Kafka: no recording of a broker.
     progress = json.loads((Path(__file__).parent / "kafka_progress_as_documented.json").read_text())
@@ -151,9 +141,3 @@ def test_progress_after_the_form_that_is_documented_for_kafka_is_read():
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
-def test_planned_offsets_of_other_shapes_say_nothing(tmp_path):
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / "3").write_text('v1\n{}\n{"n": 5}\n7\nnot json')
-    assert list(planned_offsets(tmp_path, 2)) == [{"n": 5}, {}, {}]

@@ -7,13 +7,13 @@ import pytest
 
 from elastream import Dataflow
 from elastream.clouds.provider import HostUsage
-from elastream.core.frames import Frame, whole_batches
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
-from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
+from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -87,27 +87,11 @@ def test_a_query_has_work_waiting_for_its_backlog_at_the_rate_of_now(graph, back
     assert seconds_waiting(graph, operators)["count"] == pytest.approx(seconds, nan_ok=True)
 
 
-def test_the_weight_of_a_task_is_what_it_keeps_busy_where_that_is_known(graph, leases):
-    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([math.nan, 0.2, 0.3])})
-    assert busy_cores(frame) == {TaskId("count", 1): 0.2}
-
-
-def test_what_was_not_measured_yet_is_unknown_and_has_no_age(graph, leases):
-    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([math.nan] * 3)})
-    assert np.isnan(frame.column(Metric.BUSY_CORES)).all()
-    assert frame.age(Metric.BUSY_CORES) == 0.0
-
-
 def test_a_host_exchanges_what_goes_over_its_links_in_both_directions(leases):
     links = Frame(("h1>h2", "h2>h1", "h2>h10"), {Metric.TRAFFIC: [1.0, 2.0, 4.0]})
     hosts = host_frame(leases, HELD, links)
     assert hosts.column(Metric.BANDWIDTH).tolist() == [3.0, 7.0]
     assert hosts.column(Metric.TASKS).tolist() == [1.0, 1.0]
-
-
-def test_the_exchange_of_hosts_without_links_or_measured_links_is_unknown(leases):
-    for links in (Frame(), Frame(("h1>h2", "h2>h1"), {Metric.TRAFFIC: [math.nan, math.nan]})):
-        assert np.isnan(host_frame(leases, {}, links).column(Metric.BANDWIDTH)).all()
 
 
 def test_a_hosts_use_is_its_providers_measurement_or_that_of_its_tasks(leases):
@@ -118,10 +102,6 @@ def test_a_hosts_use_is_its_providers_measurement_or_that_of_its_tasks(leases):
     assert frame.column(Metric.CPU).tolist() == [0.5, 0.25]
     assert frame.value("h1", Metric.MEMORY) == 70.0
     assert math.isnan(frame.value("h2", Metric.MEMORY))
-
-
-def test_a_host_that_is_not_up_yet_has_no_use_that_says_anything(leases):
-    assert np.isnan(host_frame(leases, {}, Frame()).column(Metric.CPU)).all()
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 1e18], ids=str)
@@ -136,18 +116,3 @@ def test_an_impossible_cpu_counter_makes_its_differences_unknown(leases, odd):
     assert math.isnan(seen[2])
     assert math.isnan(seen[4])
     assert math.isnan(seen[3]) or seen[3] == 0.0  # a counter that stands still
-
-
-def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
-    lease = Lease("h1", HostType("small", cores=1.0), 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0)
-    watch = HostCpuUsage()
-    for number in range(81):  # each batch of two seconds: 0.6 of a core in its first second, none in its second
-        now = number / 4
-        seconds = 0.6 * (now // 2 + min(now % 2, 1.0))
-        ended = 100.0 + now // 2 * 2
-        span = whole_batches([[ended - 2.0 * back for back in range(5, -1, -1)]], 100.0 + now)
-        found = watch.frame(
-            {"h1": lease}, {}, Frame(), lambda host: math.nan, {"h1": HostUsage(cpu_seconds=seconds)}, now, span=span
-        )
-        if now >= 8.0:
-            assert found.value("h1", Metric.CPU) == pytest.approx(0.3)

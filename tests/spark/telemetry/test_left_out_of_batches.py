@@ -12,7 +12,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import JournalProblem
 from elastream.recording.paths import names_in, path_of
 from elastream.spark.telemetry import left_out as left_out_of_batches
-from elastream.spark.telemetry.left_out import LeftOutCounts, forget_uncommitted
+from elastream.spark.telemetry.left_out import LeftOutCounts
 from elastream.spark.worker.left_out import LeftOut
 
 
@@ -50,21 +50,6 @@ def test_committed_batches_count_once_and_others_wait(directory):
     assert (kept(directory), watch.counts) == ([(0, 1), (0, 2), (2, 3), (3, 4)], {"f": 4})
     assert not [*directory.left_out("source").iterdir()]
     watch.close()
-
-
-def test_a_resumed_driver_counts_committed_batches_and_no_others(directory):
-    checkpoint = directory.checkpoint("source") / "commits"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "1").touch()
-    left_out(directory, 1, [1])
-    left_out(directory, 2, [2])
-    forget_uncommitted(directory.left_out("source"), 1)
-    watch = LeftOutCounts(flow(), directory)
-    assert (kept(directory), watch.counts) == ([(1, 1)], {"f": 1})
-    watch.close()
-    again = LeftOutCounts(flow(), directory)
-    assert again.counts == {"f": 1}
-    again.close()
 
 
 def test_elsewhere_the_tasks_files_stay_until_the_log_is_copied(tmp_path, monkeypatch):
@@ -111,10 +96,3 @@ def test_a_task_that_was_killed_in_the_middle_of_a_line_spoils_nothing(directory
     watch.committed({"source": 0})
     assert kept(directory) == [(0, 1)]
     watch.close()
-
-
-def test_where_nothing_may_be_left_out_nothing_is_looked_for(directory):
-    watch = LeftOutCounts(flow("fail"), directory)
-    watch.committed({"source": 3})
-    assert watch.counts == {}
-    assert not [*directory.root.iterdir()]

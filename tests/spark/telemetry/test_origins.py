@@ -143,13 +143,6 @@ def test_a_source_is_not_quiet_between_two_polls(tmp_path):
     assert origin.arrivals == 0.0, "polls have found nothing for longer than arrivals are counted over"
 
 
-def test_what_a_source_holds_back_counts_as_arrived(tmp_path):
-    origin = Origin(0, begun(tmp_path))
-    kafka = [source({"t": {"0": 1}}, {"t": {"0": 2}}, 10, behind=behind) for behind in (0.0, 90.0)]
-    taken_by(origin, line(0, 0.0, 1.0, kafka[0]), line(1, 1.0, 1.0, kafka[1]))
-    assert (origin.arrivals, origin.backlog) == (pytest.approx(100.0), 90.0)
-
-
 def test_the_log_is_read_through_what_compacts_it(tmp_path):
     old = [(number, f"/in/{number}", float(number)) for number in range(9)]
     logged(tmp_path, 9, ("/in/9", 9.0), compact=old)

@@ -73,11 +73,6 @@ def test_cores_beyond_those_of_its_type_make_no_host_faster(tmp_path):
     assert Readings(tmp_path, h1=(0.5, 1.0)).told(h1=(0.4, 2.0, 1.0))["h1"] == (1.0, 1.0, 0.0)
 
 
-def test_what_a_hypervisor_steals_lowers_a_speed(tmp_path):
-    told = Readings(tmp_path, h1=(1.0, 1.0), h2=(1.0, 1.0)).told(h1=0.4, h2=(0.4, 1.0, 0.7))
-    assert told["h2"].speed == pytest.approx(0.7)
-
-
 def test_a_single_slow_reading_changes_no_speed(tmp_path):
     readings = Readings(tmp_path, h1=(1.0, 1.0), h2=(1.0, 1.0))
     for _ in range(READINGS):

@@ -1,7 +1,5 @@
 """What stages cost is arithmetic on lines of text; these are what a join of streams and a count behind it once said."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,21 +40,6 @@ def test_a_stage_is_read_with_its_inputs_and_operators():
     assert joining.local_bytes.tolist() == [1381, 1342]
     assert joining.remote_bytes.tolist() == [1220, 1221]
     assert joining.written_bytes.tolist() == [59, 61]
-
-
-def test_rates_are_over_the_time_from_the_end_of_the_batch_before():
-    loads = read_loads(lines(RECORDED))
-    assert [load.seconds for load in loads] == pytest.approx([12.0] * 3)
-    assert loads[0].ended == pytest.approx(1795271217.824)
-
-
-def test_without_the_batch_before_the_time_is_unknown():
-    loads = read_loads(lines(RECORDED)[:-1])
-    assert all(math.isnan(load.seconds) for load in loads)
-    window = LoadWindow()
-    for _ in range(3):
-        window.add(loads[1])
-    assert np.isnan(window.loads(2, now=0.0).busy).all()
 
 
 def test_a_task_is_busy_for_its_cpu_time_or_its_time_in_python():
@@ -114,14 +97,6 @@ def test_a_window_takes_the_median_of_busy_time_and_means_of_the_rest():
     assert loads.traffic.tolist() == pytest.approx([2601 / 12, 2563 / 12])
     assert loads.records.tolist() == pytest.approx([238 / 12, 236 / 12])
     assert loads.age == pytest.approx(3.0)
-
-
-def test_what_has_gone_quiet_takes_less_and_less():
-    window = LoadWindow()
-    for batch in (5, 6, 7):
-        window.add(told(batch))
-    soon, later = (window.loads(2, now=1795271217.824 + seconds) for seconds in (6.0, 120.0))
-    assert soon.busy[0] == pytest.approx(10 * later.busy[0])
 
 
 def test_a_window_needs_three_batches_of_one_number_of_partitions():

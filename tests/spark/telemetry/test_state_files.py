@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
-from elastream.spark.telemetry.state_files import StateSizes, folders_of
+from elastream.spark.telemetry.state_files import StateSizes
 from elastream_papers.thesis.resilience.checkpoint_files import StateFile, delta_over_full, state_files
 
 
@@ -57,15 +57,6 @@ def test_the_state_is_the_newest_snapshot_and_what_was_written_since(tmp_path):
     assert sizes.delta == pytest.approx(80 / 880)
 
 
-def test_the_batch_of_a_snapshot_wrote_its_changes_too(tmp_path):
-    sizes = sizes_of(stage(tmp_path, partitions=1))
-    write(tmp_path / "0/0", "1.delta", 60)
-    write(tmp_path / "0/0", "1.snapshot", 120)
-    sizes.look(0)
-    assert sizes.megabytes.tolist() == pytest.approx([1.2e-4])
-    assert sizes.delta == 0.5
-
-
 def test_a_rocksdb_snapshot_counts_its_files_in_both_formats(tmp_path):
     own = write_rocks(tmp_path / "0/0", "3_ab-1.zip", [5000, 7000])
     write(tmp_path / "0/0", "4_ab-2.changelog", 600)
@@ -102,13 +93,6 @@ def test_what_files_do_not_tell_is_unknown(tmp_path, missing):
     assert math.isnan(sizes.delta)
 
 
-def test_before_the_first_batch_all_is_unknown(tmp_path):
-    sizes = sizes_of(stage(tmp_path))
-    sizes.look(-1)
-    assert np.isnan(sizes.megabytes).all()
-    assert sizes.megabytes.shape == (2,)
-
-
 def test_a_store_without_changes_has_a_size_and_no_delta(tmp_path):
     own = write_rocks(tmp_path / "0/0", "2.zip", [900])
     sizes = sizes_of(stage(tmp_path, partitions=1))
@@ -124,13 +108,6 @@ def test_a_look_that_took_long_is_not_repeated_at_once(tmp_path):
     write(tmp_path / "0/0", "2.delta", 10)
     sizes.look(1)
     assert sizes.megabytes.tolist() == pytest.approx([1e-5])
-
-
-def test_the_folders_of_a_stage_are_those_of_its_operators_and_stores(tmp_path):
-    both = (StatefulOperator(0), StatefulOperator(2, "Join", ("left", "right")))
-    found = folders_of(StatefulStage("count", 2, f"file:{tmp_path}/a%20b", both))
-    root = tmp_path / "a b"
-    assert found[1] == (root / "0/1", root / "2/1/left", root / "2/1/right")
 
 
 def test_state_files_are_listed_by_version_with_the_newest_attempt(tmp_path):

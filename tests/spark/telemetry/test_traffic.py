@@ -51,10 +51,6 @@ def test_a_shuffle_with_an_output_missing_is_left_out():
     assert [flow.receiver for flow in read_flows(LINES[:-1], LOADS)] == [FIRST]
 
 
-def test_a_batch_is_matched_with_its_own_stages_only():
-    assert read_flows(LINES, (SOURCE, load(2, ("a",), (21,), parents=(1,), ranks=(0,), batch=8))) == ()
-
-
 def test_bytes_between_places_add_up_to_all_bytes_sent():
     into_first, _ = read_flows(LINES, LOADS)
     assert into_first.between({"a": 0, "b": 1}, 2).tolist() == [[10, 50], [40, 110]]
@@ -84,13 +80,6 @@ def test_an_unknown_receiver_is_left_out_and_an_unknown_sender_has_no_host():
     assert exchange.rate.sum() == pytest.approx(45 / 2.0)
 
 
-def test_rates_are_means_over_the_batches_known():
-    found = traffic()
-    doubled = [[first, where, ",".join(str(2 * int(b)) for b in row.split(","))] for first, where, row in LINES]
-    found.add("words", NAMES, read_flows(doubled, LOADS))
-    assert found.exchange(TASKS, now=100.0).rate.sum() == pytest.approx(3 * (210 + 45) / 4.0)
-
-
 def test_links_are_reported_in_both_directions_with_what_they_can_carry():
     links = traffic().links({"a": "h1", "b": "h2"}, ("h1", "h2"), capacity=1e6)
     assert links.ids == ("h1>h2", "h2>h1")
@@ -110,14 +99,3 @@ def test_what_was_not_measured_is_unknown_and_not_nothing():
         read_flows(LINES, tuple(load(x.stage, x.executor, x.task, x.parents, x.ranks, math.nan) for x in LOADS)),
     )
     assert not first.exchange(TASKS, now=0.0).known
-
-
-def test_a_link_between_hosts_that_send_nothing_has_no_traffic():
-    links = traffic().links({"a": "h1", "b": "h2", "c": "h3"}, ("h1", "h2", "h3"), math.nan)
-    assert links.value("h1>h3", Metric.TRAFFIC) == 0.0
-
-
-def test_a_query_that_was_forgotten_sends_nothing_any_more():
-    found = traffic()
-    found.forget("words")
-    assert not found.measured

@@ -20,13 +20,10 @@ from elastream.spark.worker.composition import (
     BatchComposition,
     CompositionCodec,
     CompositionLog,
-    CompositionRequest,
     code_in_offsets,
     composition_in_offsets,
     latest_batch,
-    read_request,
     table_digit,
-    write_request,
 )
 
 
@@ -69,20 +66,9 @@ def test_every_composition_survives_the_way_through_its_code(shape, targets, by_
     assert codec.decode(code, composition.version, {"source": 3}) == composition
 
 
-@given(shape=shapes, data=st.data())
-def test_every_code_means_a_composition_of_its_own(shape, data):
-    codec = CompositionCodec(a_chain([count for count, _ in shape], [waiting for _, waiting in shape]))
-    code = data.draw(st.integers(0, codec.size - 1))
-    assert codec.encode(codec.decode(code)) == code
-
-
 def test_the_default_composition_is_code_zero():
     graph = a_chain([3, 2], [True, False], targets=2)
     assert CompositionCodec(graph).encode(Composition.default(graph)) == 0
-
-
-def test_what_cannot_be_switched_takes_no_room():
-    assert CompositionCodec(a_chain([1, 1, 1], [False, False, False])).size == 1
 
 
 def test_more_combinations_than_a_code_can_carry_are_refused():
@@ -113,15 +99,6 @@ def test_a_composition_outside_the_graph_is_refused_by_name(composition, sentenc
         codec.encode(composition)
 
 
-def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
-    path = tmp_path / "control" / "wanted.json"
-    assert read_request(path) == CompositionRequest()
-    write_request(path, CompositionRequest(1, 0, {"source": 2}))
-    write_request(path, CompositionRequest(2, 5, {"source": 4, "a-b": 1}, paused=True))
-    assert read_request(path) == CompositionRequest(2, 5, {"source": 4, "a-b": 1}, paused=True)
-    assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
-
-
 @given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))
 def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gaps, probe):
     log = CompositionLog(tmp_path_factory.mktemp("log"))
@@ -132,10 +109,6 @@ def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gap
         if batch <= probe:
             expected = BatchComposition(version, code)
     assert log.at(probe) == expected
-
-
-def test_an_empty_log_means_the_default_composition(tmp_path: Path):
-    assert CompositionLog(tmp_path / "nowhere").at(7) == BatchComposition(0, 0)
 
 
 def planned(checkpoint: Path, batch: int, *offsets: str) -> None:

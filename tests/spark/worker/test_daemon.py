@@ -3,8 +3,6 @@ import os
 import subprocess
 import sys
 
-from elastream.spark.worker.daemon import PRELOADED
-
 FORKED = """
 import json, os, sys
 from elastream.spark.worker.daemon import preload
@@ -27,7 +25,3 @@ print(json.dumps(answers))
 def test_workers_forked_from_a_daemon_compute_with_arrow_threads():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, env=dict(os.environ))
     assert json.loads(done.stdout) == [[200_000, True]] * 8, done.stderr
-
-
-def test_what_a_worker_walks_with_is_loaded_before_it_is_forked():
-    assert {"pandas", "pyarrow.compute", "pyspark.worker", "elastream.spark.worker.walk"} <= set(PRELOADED)

@@ -145,13 +145,6 @@ def test_what_is_left_is_emitted_as_it_is_once_nothing_more_is_waited_for():
     assert left == [([0, 1, 2], [0, 1]), ([3, 4, 5], []), ([6], [])]
 
 
-def test_a_window_of_time_is_in_the_order_of_its_times():
-    group = grouping(Window(seconds=10.0, by="n"))
-    kept = group.joined(group.incoming(rows_of([5, 3])), group.incoming(rows_of([4, 1])))
-    ((window,),) = group.flush(kept)
-    assert numbers_in(window) == [1, 3, 4, 5]
-
-
 def test_values_of_every_kind_are_kept_as_they_are():
     schema = pa.schema(
         [

@@ -1,6 +1,5 @@
 """Records on which a function raises, without Spark: what goes on without them, what is counted, and what tasks write."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,16 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
-from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
-from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.telemetry.left_out import read_left_out
-from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.left_out import MAX_LETTERS, LeftOut
-from elastream.spark.worker.runner import OperatorError
-from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.table_lookup import TIMED_RECORDS
 from elastream.spark.worker.walk import Walk, run_walk
-from support.fixed_carrier import Under
 from support.property_examples import examples
+from support.walks import Under, in_use, walk_of
 
 COLUMNS = {"n long": pa.schema([("n", pa.int64())]), "n long, m long": pa.schema([("n", pa.int64()), ("m", pa.int64())])}
 NUMBERS = COLUMNS["n long"]
@@ -97,9 +90,7 @@ def flowing(add: Callable[..., Stream], on_error: str) -> tuple[Walk, Compositio
     flow = Dataflow("numbers")
     add(flow.source(None), on_error=on_error).sink(None)
     graph = flow.graph
-    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    codec = CompositionCodec(graph)
-    return build_walk(chain_of(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
+    return walk_of(graph, (NUMBERS,), COLUMNS), CompositionCodec(graph)
 
 
 def ran(walk: Walk, rows: list[int], folder: Path | None, *, each: int = 7, number: int = 3, task: int = 5, code: int = 0):
@@ -127,14 +118,6 @@ def test_failing_records_are_counted_and_do_not_affect_others(tmp_path_factory, 
     assert all(each["error"] for each in found.letters)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_without_it_the_first_record_that_raises_fails_the_task(tmp_path, form):
-    walk, codec = flowing(FORMS[form], "fail")
-    with pytest.raises(OperatorError):
-        ran(walk, [1, 2, 3, 4], tmp_path, code=codec.encode(Composition(1)) if codec.widths else 0)
-    assert not [*tmp_path.iterdir()]
-
-
 def test_what_is_skipped_is_counted_and_not_kept(tmp_path):
     walk, _ = flowing(FORMS["map"], "skip")
     assert ran(walk, [1, 3, 6, 7], tmp_path) == [1, 7]
@@ -142,11 +125,9 @@ def test_what_is_skipped_is_counted_and_not_kept(tmp_path):
     assert (found.counts, found.letters) == ({"f": 2}, [])
 
 
-@pytest.mark.parametrize("timed", [1, 1000])
+@pytest.mark.parametrize("before", [0, TIMED_RECORDS], ids=["timed", "not timed"])
 @pytest.mark.parametrize("add", ["map", "flat_map", "filter", "map_arrow"])
-def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatch, timed, add):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
-    monkeypatch.setattr(table_lookup, "TIMED_DIVISOR", 1000)
+def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, before, add):
     good = {"map": lambda n: n, "flat_map": lambda n: [n], "filter": lambda n: True, "map_arrow": lambda batch: batch}[add]
     bad = {
         "map": thirds,
@@ -159,18 +140,16 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatc
     source = flow.source(None)
     getattr(source, add)({"good": good, "bad": bad}, name="f", select_by="n", on_error="dead_letter", **returns).sink(None)
     graph = flow.graph
-    codec = CompositionCodec(graph)
-    walk = build_walk(chain_of(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
-    (tmp_path / "file").write_bytes(written_rows(KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)})))
-    publish_table(tmp_path / "tables", "f", 1, tmp_path / "file")
-    rows = list(range(1, 13))
+    codec, walk = CompositionCodec(graph), walk_of(graph, (NUMBERS,), COLUMNS)
+    tables = in_use(tmp_path, KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)}))
+    rows = [1] * before + list(range(1, 13))
     code = codec.encode(Composition(1, tables={"f": 1}))
     batches = [pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)]
-    carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tmp_path / "tables")
+    carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tables)
     counted: list[Any] = []
     found = [n for batch in run_walk(walk, carrier, 3, batches, counted.extend) for n in batch.column("n").to_pylist()]
     assert sorted(found) == [n for n in rows if n < 6 or n % 3]
-    assert {row[9]: (row[4], row[5]) for row in counted if row[9]} == {"good": (5, 5), "bad": (7, 4)}
+    assert {row[9]: (row[4], row[5]) for row in counted if row[9]} == {"good": (5 + before, 5 + before), "bad": (7, 4)}
     letters = read_left_out("source", 3, tmp_path / "left-out" / "3").letters
     assert [(each["alternate"], each["record"]) for each in letters] == [("bad", n) for n in (6, 9, 12)]
 
@@ -236,10 +215,3 @@ def test_what_has_no_records_that_a_function_raises_on_is_refused(add, why):
 
     with pytest.raises(DataflowError, match=why):
         built()
-
-
-def test_a_line_of_a_file_is_json(tmp_path):
-    LeftOut(tmp_path, 4, "a", 0).add("f", "f", True, "no", [1])
-    count, letter = (json.loads(line) for line in (tmp_path / "4" / "a-0.0").read_text().splitlines())
-    assert count == {"operator": "f", "alternate": "f", "count": 1}
-    assert letter["record"] == 1

@@ -40,16 +40,6 @@ def test_tasks_of_one_batch_become_one_row_from_first_to_last():
     assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2, "a")]
 
 
-def test_two_compositions_in_one_batch_would_show():
-    reported = [("s", 4, "split", code, 1, 1, 0.0, 1.0, 2.0, "", 0) for code in (0, 1)]
-    assert [row.code for row in merged(reported)] == [0, 1]
-
-
-def test_alternates_of_one_composition_are_counted_apart():
-    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0, name, n) for n, name in enumerate(("quick", "exact", "quick"))]
-    assert [(row.alternate, row.rows_in) for row in merged(reported)] == [("exact", 1), ("quick", 2)]
-
-
 class Reported:
     """An accumulator as the meter reads it."""
 

@@ -1,4 +1,4 @@
-"""Functions with state per key, without Spark: random switches, key tables and time-outs against a plain Python model."""
+"""Functions with state per key and on windows, without Spark: random switches and time-outs against a plain model."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,18 +17,18 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Form, OnError
-from elastream.dataflow.windows import Timeout
-from elastream.recording.key_table_log import written_rows
+from elastream.dataflow.windows import Timeout, Window
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import stateful
 from elastream.spark.worker.composition import Digit
+from elastream.spark.worker.exits import ORDER
 from elastream.spark.worker.runner import Implementation, OperatorError, explain_failure
 from elastream.spark.worker.stateful import MOMENT, WATCHED, AlternateDigits, KeyedOperator, state_function
 from elastream.spark.worker.states import States
-from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.windows import Grouping
 from support.property_examples import examples
+from support.walks import in_use
 
-NAMES = ("sum", "all", "last")
 SUM = StructType([StructField("total", LongType()), StructField("n", LongType())])
 ALL = StructType([StructField("values", ArrayType(LongType()))])
 
@@ -90,7 +91,8 @@ class FakeSpark:
         timeout = self.keyed.timeout
         rows = []
         for key, values in records.items():
-            frame = pd.DataFrame({"k": key, "v": values})
+            first = key[0] if isinstance(key, tuple) else key
+            frame = pd.DataFrame({"k": first, "v": values, ORDER: range(len(values))})
             if timeout is not None and timeout.by:
                 frame[MOMENT], frame[WATCHED] = [moment(value) for value in values], 0
             rows += self._call(run, key, frame, now, timed_out=False)
@@ -103,11 +105,13 @@ class FakeSpark:
         value, due = self.state.get(key, (None, -1))
         timeout = self.keyed.timeout
         kind = "NoTimeout" if timeout is None else "EventTimeTimeout" if timeout.by else "ProcessingTimeTimeout"
+        kind = "EventTimeTimeout" if isinstance(self.keyed.states, Grouping) and self.keyed.states.in_time else kind
         state = GroupState(
             value, now, now, kind, timed_out, True, value is not None, False, False, due, b"", self.keyed.states.schema
         )
         parts = [frame.iloc[:2], frame.iloc[2:]] if len(frame) > 2 else [frame]
-        found = [row for result in run((key,), parts, state) for row in result.itertuples(index=False, name=None)]
+        keys = key if isinstance(key, tuple) else (key,)
+        found = [row for result in run(keys, parts, state) for row in result.itertuples(index=False, name=None)]
         if state.exists:
             self.state[key] = (tuple(state.get), state._timeout_timestamp)
         else:
@@ -153,8 +157,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
     folder = tmp_path_factory.mktemp("tables")
     for version in (1, 2):
         rows = {(key,): names[number] for key, number in TABLES[version].items()}
-        (folder / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), rows)))
-        publish_table(folder, "op", version, folder / "file")
+        in_use(folder, KeyTable("flow", "op", ("k",), rows), version)
     model: dict[int, dict[int, Any]] = {}
     due: dict[int, int] = {}
     calls: Counter[tuple[str, int]] = Counter()
@@ -183,7 +186,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
             expected += list(ended((key,), model[key].get(number if own else 0)).itertuples(index=False, name=None))
             del model[key], due[key]
         code = pick + 2 * version
-        assert spark.batch(Composed(code, folder), records, now) == expected
+        assert spark.batch(Composed(code, folder / "tables"), records, now) == expected
         found = {
             key: {n: state for n in range(2 if own else 1) if (state := spark.keyed.states.of(kept, n)) is not None}
             for key, (kept, _) in spark.state.items()
@@ -259,9 +262,39 @@ def test_records_without_a_time_keep_the_time_out_of_those_before():
     assert spark.state[1][1] == moment(200) + 50
 
 
-def test_each_alternate_of_a_task_has_counts_of_its_own(tmp_path):
-    (tmp_path / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), {(1,): "last"})))
-    publish_table(tmp_path, "op", 1, tmp_path / "file")
-    spark = FakeSpark(keyed_of(False, ("sum", "last")))
-    spark.batch(Composed(2, tmp_path), {1: [1, 2], 2: [3]}, 1000)
-    assert {row[9]: (row[4], row[5]) for row in spark.counted} == {"last": (2, 1), "sum": (1, 1)}
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def windowed(window: Window, timeout: Timeout | None = None) -> FakeSpark:
+    """An operator on windows, which emits what is in each."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    numbers = Implementation("all", Form.WINDOW, lambda key, rows: pd.DataFrame({"key": [key], "v": [list(rows.v)]}))
+    grouping = Grouping("grouped", Form.WINDOW, window, (schema,))
+    return FakeSpark(KeyedOperator("grouped", (numbers,), grouping, AlternateDigits(), timeout))
+
+
+def test_a_count_window_ends_by_its_last_record_or_its_timeout():
+    spark = windowed(Window(count=3), Timeout(2.0))
+    assert spark.batch(Composed(), {1: [0, 1, 2, 3]}, 1000) == [((1,), [0, 1, 2])]
+    assert spark.batch(Composed(), {}, 3001) == [((1,), [3])]
+    assert spark.state == {}
+    assert sum(row[4] for row in spark.counted) == 4
+    assert sum(row[5] for row in spark.counted) == 2
+
+
+def test_a_key_without_an_incomplete_window_has_no_state():
+    spark = windowed(Window(count=2))
+    assert spark.batch(Composed(), {1: [0]}, 1000) == []
+    assert set(spark.state) == {1}
+    assert spark.batch(Composed(), {1: [1]}, 1001) == [((1,), [0, 1])]
+    assert spark.state == {}
+
+
+@pytest.mark.parametrize("first", [4999, 5000], ids=["in a later batch", "at once"])
+def test_a_time_window_ends_once_the_watermark_reaches_its_end(first):
+    spark, key = windowed(Window(seconds=5.0, by="v")), (1, pd.Timestamp(0), pd.Timestamp(5, unit="s"), 5000)
+    emitted = spark.batch(Composed(), {key: [2, 1]}, first)
+    assert bool(spark.state) == (emitted == [])
+    emitted += spark.batch(Composed(), {}, 5000)
+    assert emitted == [(key[:-1], [1, 2])]
+    assert spark.state == {}

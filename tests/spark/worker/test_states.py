@@ -111,9 +111,3 @@ def test_states_of_their_own_stay_byte_for_byte_while_others_run(turns):
             assert (now and now[other]) == (before and before[other])
         assert [own.of(now, each) for each in range(3)] == expected
     assert (now is None) == (expected == [None, None, None])
-
-
-def test_a_shared_state_is_one_field_for_all_alternates():
-    shared = States([schema(LongType())] * 3, own=False)
-    assert len(shared.schema) == 1
-    assert shared.of(shared.after(None, 0, (4,)), 2) == (4,)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,19 +14,14 @@ from hypothesis import strategies as st
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
-from elastream.dataflow.chains import chain_of
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
-from elastream.dataflow.operators import Kind
-from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.chaining import build_walk
-from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.runner import OperatorError, explain_failure
-from elastream.spark.worker.table_lookup import Lookup, publish_table
-from elastream.spark.worker.walk import Walk, run_walk
-from support.fixed_carrier import Under
+from elastream.spark.worker.table_lookup import TIMED_RECORDS, Lookup
+from elastream.spark.worker.walk import run_walk
 from support.property_examples import examples
+from support.walks import Under, in_use, walk_of
 
 RECORD = pa.schema([("key", pa.string()), ("group", pa.int64()), ("n", pa.int64())])
 DDL = "key string, group long, n long"
@@ -75,28 +69,13 @@ def graph_of(form: str, select_by: str | Sequence[str]) -> Graph:
     return flow.graph
 
 
-def walk_of(graph: Graph) -> Walk:
-    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    return build_walk(
-        chain_of(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__
-    )
-
-
-def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
-    """The folder of tables in use, with this one."""
-    file = folder / "table.arrow"
-    file.write_bytes(written_rows(table))
-    publish_table(folder / "tables", table.operator, version, file)
-    return folder / "tables"
-
-
 def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Path | None, batch_rows: int = 7):
     """What one task makes of the rows, and what it meters."""
     code = CompositionCodec(graph).encode(composition)
     cuts = range(0, len(rows), batch_rows)
     batches = [pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in cuts]
     counted: list[Any] = []
-    out = list(run_walk(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
+    out = list(run_walk(walk_of(graph, [RECORD], SCHEMAS), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted
 
 
@@ -119,19 +98,18 @@ choices = st.sampled_from(sorted(ALTERNATES))
     rows=rows_of,
     otherwise=choices,
     batch_rows=st.integers(1, 20),
-    timed=st.sampled_from([1, 5, table_lookup.TIMED_RECORDS]),
+    times=st.sampled_from([1, 1, TIMED_RECORDS]),
     data=st.data(),
 )
-def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, timed, data):
+def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, times, data):
+    rows, batch_rows = (rows[:3] if times > 1 else rows) * times, batch_rows * times  # of many, some are not timed
     columns = data.draw(st.sampled_from([("key",), ("group",), ("key", "group")]))
     keys = {"key": st.sampled_from("abcdef"), "group": st.integers(0, 3)}
     table = data.draw(st.dictionaries(st.tuples(*(keys[name] for name in columns)), choices, max_size=10))
     graph = graph_of(form, columns)
     tables = in_use(tmp_path_factory.mktemp("tables"), KeyTable("choosing", "choose", columns, table))
     composition = Composition(1, {"choose": otherwise}, tables={"choose": 1})
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(table_lookup, "TIMED_RECORDS", timed)
-        found, counted = ran(graph, rows, composition, tables, batch_rows)
+    found, counted = ran(graph, rows, composition, tables, batch_rows)
 
     def alternate(row: Row) -> str:
         return table.get(tuple(row[name] for name in columns), otherwise)
@@ -149,12 +127,6 @@ def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows
     assert sum(emitted.values()) == len(expected)
 
 
-def test_version_zero_is_no_table(tmp_path):
-    rows = [{"key": "a", "group": 1, "n": 1}]
-    found, _ = ran(graph_of("map", "key"), rows, Composition(1, {"choose": "three"}), None)
-    assert found == [{"key": "a", "group": 1, "n": 4}]
-
-
 def test_two_versions_in_use_do_not_mix(tmp_path):
     graph, rows = graph_of("map", "key"), [{"key": "a", "group": 1, "n": 0}]
     for version, alternate in ((1, "one"), (2, "two"), (256, "three")):
@@ -165,9 +137,8 @@ def test_two_versions_in_use_do_not_mix(tmp_path):
         assert found[0]["n"] == expected
 
 
-@pytest.mark.parametrize("timed", [1, 1000])
-def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monkeypatch, timed):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
+@pytest.mark.parametrize("before", [0, TIMED_RECORDS], ids=["timed", "not timed"])
+def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, before):
     flow = Dataflow("choosing")
 
     def breaks(row: Row) -> Row:
@@ -175,28 +146,27 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monke
 
     alternates = {"good": plus(1), "bad": breaks, "wrong": lambda row: {**row, "n": "many"}}
     flow.source(None).map(alternates, returns=DDL, name="choose", select_by="key").sink(None)
-    rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("abc")]
+    rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("a" * before + "abc")]
     for name, sentence in (("bad", "no such customer"), ("wrong", "'n': 'many'}, which is not a dict of key")):
         tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): name}))
         with pytest.raises(OperatorError) as failed:
-            ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)
+            ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, len(rows))
         said = explain_failure(failed.value)
         assert f"(alternate '{name}')" in said
         assert sentence in said
         assert "'key': 'b'" in said
 
 
-def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", 8)
+def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path):
     flow = Dataflow("choosing")
 
     def dear(row: Row) -> Row:
-        return {**row, "n": sum(range(20_000)) * 0 + row["n"]}
+        return {**row, "n": sum(range(2_000)) * 0 + row["n"]}
 
     flow.source(None).map({"cheap": plus(1), "dear": dear}, returns=DDL, name="choose", select_by="key").sink(None)
     tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "dear"}))
-    rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * 50]
-    _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=100)
+    rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * TIMED_RECORDS]
+    _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=len(rows))
     busy = {row[9]: row[6] for row in counted if row[9]}
     assert busy["dear"] > 10 * busy["cheap"] > 0
 
@@ -221,16 +191,6 @@ def test_a_record_of_one_column_is_its_own_key(tmp_path):
     rows = [{"key": "", "group": 0, "n": n} for n in range(4)]
     found, _ = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)
     assert [row["n"] for row in found] == [0, 1, -2, 3]
-
-
-def test_frames_of_pandas_keep_their_columns(tmp_path):
-    flow = Dataflow("choosing")
-    functions = {"all": lambda frame: frame, "none": lambda frame: frame.iloc[:0]}
-    flow.source(None).map_pandas(functions, returns=DDL, name="choose", select_by="key").sink(None)
-    tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "none", ("c",): "none"}))
-    rows = [{"key": key, "group": 1, "n": 0} for key in "bc"]
-    assert ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)[0] == []
-    assert isinstance(functions["all"](pd.DataFrame()), pd.DataFrame)
 
 
 @pytest.mark.parametrize("rows", [1, 200])

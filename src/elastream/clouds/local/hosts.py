@@ -49,6 +49,7 @@ class LocalHosts(Provider):
         self._clock = clock
         self._lock = threading.RLock()
         self._hosts: dict[str, _Host] = {}
+        self.starts_per_core: float = STARTS_PER_CORE
         types = cluster.local.types
         slots = {kind.slots for kind in types}
         self.terms = ProviderOffer(
@@ -140,7 +141,7 @@ class LocalHosts(Provider):
         if not waiting:
             return states
         running = sum(not state["gone"] for state in states.values())
-        most = max(1, int(STARTS_PER_CORE * len(os.sched_getaffinity(0))))
+        most = max(1, int(self.starts_per_core * len(os.sched_getaffinity(0))))
         free = max(0, min(most - len(self._starting(states)), self.terms.max_hosts - running))
         for name in waiting[:free]:
             host = self._hosts[name]

@@ -43,10 +43,20 @@ class EdgeLog:
 
     Args:
         versions: True to read the composition of each batch.
+        spare_batches: Newest batches, which are never removed.
+        removed_batches: Fewest batches that are removed at once.
     """
 
-    def __init__(self, folder: AnyPath, *, versions: bool = False) -> None:
+    def __init__(
+        self,
+        folder: AnyPath,
+        *,
+        versions: bool = False,
+        spare_batches: int = SPARE_BATCHES,
+        removed_batches: int = REMOVED_BATCHES,
+    ) -> None:
         self._folder, self._versions = folder, versions
+        self._spare_batches, self._removed_batches = spare_batches, removed_batches
         self._batches = 0
         self._files: list[AnyPath] = []
         self._ends: list[int] = []
@@ -89,10 +99,10 @@ class EdgeLog:
 
     def retire(self, upto: int, before: float) -> None:
         """Remove the oldest batches with only records before `upto`, written before epoch second `before`."""
-        count, most = 0, len(self._batch_ends) - SPARE_BATCHES
+        count, most = 0, len(self._batch_ends) - self._spare_batches
         while count < most and self._batch_ends[count] <= upto and self._batch_written[count] < before:
             count += 1
-        if count < REMOVED_BATCHES:
+        if count < self._removed_batches:
             return
         first, records = self._first + count, self._batch_ends[count - 1]
         write_whole(self._folder / FIRST_FILE, json.dumps(marked({"batch": first, "records": records})).encode())

@@ -24,8 +24,8 @@ START_RETRY_S = 15.0
 RETRY_PAUSE_S = 0.5
 
 
-def retry(do: Callable[[], T], what: str) -> T:
-    """Return `do()`; retry failures for START_RETRY_S, then raise EnvironmentProblem that begins with `what`.
+def retry(do: Callable[[], T], what: str, *, seconds: float = START_RETRY_S, pause: float = RETRY_PAUSE_S) -> T:
+    """Return `do()`; retry failures for `seconds`, then raise EnvironmentProblem that begins with `what`.
 
     An ElastreamError is the provider's answer and raised at once, except for a journal that cannot be written.
     """
@@ -37,11 +37,11 @@ def retry(do: Callable[[], T], what: str) -> T:
             if isinstance(error, ElastreamError) and not isinstance(error, JournalProblem):
                 raise
             message = f"{what}: {in_one_line(error)}"
-            if time.monotonic() - began >= START_RETRY_S:
+            if time.monotonic() - began >= seconds:
                 raise EnvironmentProblem(message) from error
             log.log(logging.DEBUG if warned else logging.WARNING, "%s", message, exc_info=warned)
             warned = True
-        time.sleep(RETRY_PAUSE_S)
+        time.sleep(pause)
 
 
 @dataclass(frozen=True, slots=True)

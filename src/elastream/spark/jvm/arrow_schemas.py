@@ -10,9 +10,9 @@ from pyspark.sql.types import StructType
 ZONED = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 
-def arrow_schema(schema: StructType, zone: str = "UTC") -> pa.Schema:
-    """Return `schema` as Arrow, with its zoned times in the time zone `zone`."""
-    if ZONED:
+def arrow_schema(schema: StructType, zone: str = "UTC", *, zoned: bool = ZONED) -> pa.Schema:
+    """Return `schema` as Arrow, with its zoned times in the time zone `zone`; zoned: True if PySpark takes a zone."""
+    if zoned:
         return to_arrow_schema(schema, timezone=zone)
     return to_arrow_schema(schema) if zone == "UTC" else in_zone(to_arrow_schema(schema), zone)
 

@@ -34,22 +34,27 @@ JAR_DATE = (1980, 1, 1, 0, 0, 0)
 
 def copies_settings() -> Mapping[str, str]:
     """Return the Spark settings of a session whose executors keep standby replicas. Raises EnvironmentProblem."""
+    check_release(SPARK)
     return {"spark.plugins": PLUGIN, "spark.jars": jar().as_uri()}
 
 
-def jar() -> Path:
-    """Return the path of the jar; make a missing one. Raises EnvironmentProblem."""
-    if release_of(SPARK) < STANDBY_SINCE:
+def check_release(release: str) -> None:
+    """Raise EnvironmentProblem for a release of Spark that cannot keep standby replicas."""
+    if release_of(release) < STANDBY_SINCE:
         needed = ".".join(map(str, STANDBY_SINCE))
-        raise EnvironmentProblem(f"no copies of state are kept: they need Spark {needed} or newer, and this is {SPARK}")
-    folder = cache_folder() / "copies" / _key()
+        raise EnvironmentProblem(f"no copies of state are kept: they need Spark {needed} or newer, and this is {release}")
+
+
+def jar(sources: Path = SOURCES) -> Path:
+    """Return the path of the jar of the classes in `sources`; make a missing one. Raises EnvironmentProblem."""
+    folder = cache_folder() / "copies" / _key(sources)
     made = folder / "elastream-copies.jar"
     if made.is_file() and zipfile.is_zipfile(made):
         return made
     making = folder.with_name(f"making-{secrets.token_hex(4)}")
     try:
         making.mkdir(parents=True)
-        _compile(making / "classes")
+        _compile(sources, making / "classes")
         _pack(making / "classes", making / made.name)
         folder.mkdir(exist_ok=True)
         (making / made.name).replace(made)  # atomic: other processes may make one, too
@@ -60,22 +65,22 @@ def jar() -> Path:
     return made
 
 
-def _key() -> str:
+def _key(sources: Path) -> str:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
-    content = [JAR_FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(SOURCES.glob("*.java")))]
+    content = [JAR_FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(sources.glob("*.java")))]
     content += [[change.now, change.before] for change in SPELLINGS]
     content += [(each.name, each.stat().st_size) for each in jars]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _compile(target: Path) -> None:
+def _compile(folder: Path, target: Path) -> None:
     jars, limit = spark_home() / "jars", COMPILE_TIMEOUT_S
     path = ":".join(map(str, sorted(jars.glob("*.jar"))))
     spelled = target.with_name("sources")
     spelled.mkdir()
-    sources = [spelled / each.name for each in sorted(SOURCES.glob("*.java"))]
+    sources = [spelled / each.name for each in sorted(folder.glob("*.java"))]
     for source in sources:
-        source.write_text(for_release((SOURCES / source.name).read_text(encoding="utf-8"), SPARK), encoding="utf-8")
+        source.write_text(for_release((folder / source.name).read_text(encoding="utf-8"), SPARK), encoding="utf-8")
     target.mkdir()
     command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", COMPILER]
     try:
