@@ -20,7 +20,7 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.observation import Exchange
 from elastream.errors import InputError
 from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import allocate
+from elastream.policies.elastic_allocator.policy import allocate
 from elastream.policies.otd import Case, OtdRules, Workers, otd_round
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20

@@ -15,9 +15,8 @@ from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.machines import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
-from elastream.evaluation.cases import cores, run_beside
 from elastream.evaluation.comparison import Comparison, Peak
-from elastream.evaluation.trials import Scene, tried
+from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
 from elastream.loads import LinkTrace, SpeedTrace, load_from

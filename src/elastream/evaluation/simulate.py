@@ -22,10 +22,9 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import CloudError, InputError
-from elastream.evaluation.calibrated import calibration_of
 from elastream.evaluation.compare import compare
 from elastream.evaluation.comparison import Comparison, ExpectedError
-from elastream.evaluation.drift import replayed
+from elastream.evaluation.drift import calibration_of, replayed
 from elastream.evaluation.trials import MOST_HOSTS
 from elastream.recording.recorder import Recording
 from elastream.settings import SimulateSettings, keywords_of

@@ -17,7 +17,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
 from elastream.simulator.fused import FusedNetwork, Periods, Reports
-from elastream.simulator.partitions import StageStation
+from elastream.simulator.microbatch import StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.watching import AT, MetricsCollector

@@ -22,14 +22,12 @@ from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.stages import Layout, Segment, Stage
 from elastream.errors import InputError
 from elastream.simulator import batching
-from elastream.simulator.arrivals import Emissions, Load
+from elastream.simulator.arrivals import PIECES, Emissions, Load, Source, load_of
 from elastream.simulator.costs import Demand, costs_of, shares_in
-from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.microbatch import Committed, FusedSegment, Turn
-from elastream.simulator.partitions import StageStation
+from elastream.simulator.links import EdgeTraffic
+from elastream.simulator.microbatch import Committed, FusedSegment, StageStation, Turn
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
-from elastream.simulator.sources import PIECES, Source, load_of
 from elastream.simulator.stations import Items
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
 from elastream.units import ROUNDING

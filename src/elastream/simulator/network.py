@@ -18,16 +18,13 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.operators import Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout
-from elastream.simulator.arrivals import Emissions, Load, share, whole_items
+from elastream.simulator.arrivals import PIECES, Emissions, Load, Source, load_of, share, whole_items
 from elastream.simulator.cohorts import CohortStation
 from elastream.simulator.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
-from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.links import Delays
+from elastream.simulator.links import Delays, EdgeTraffic
 from elastream.simulator.pool import SimulatedHosts
-from elastream.simulator.serving import paced
 from elastream.simulator.settings import Settings, Travel
-from elastream.simulator.sources import PIECES, Source, load_of
-from elastream.simulator.stations import Items, ItemStation, Station
+from elastream.simulator.stations import Items, ItemStation, Station, paced
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
 from elastream.units import ROUNDING
 

@@ -45,9 +45,8 @@ from elastream.simulator.costs import unsimulated
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import Event, SimulatedHosts
-from elastream.simulator.result import Result, result_of
 from elastream.simulator.settings import Settings
-from elastream.simulator.staffing import Staffing
+from elastream.simulator.staffing import Result, Staffing, result_of
 from elastream.simulator.stations import Station
 from elastream.simulator.updates import PendingUpdate
 from elastream.simulator.watching import MetricsCollector

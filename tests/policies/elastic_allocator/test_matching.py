@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.errors import InputError
 from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import Level, Objective, allocate, levels, utilisation
+from elastream.policies.elastic_allocator.policy import Level, Objective, allocate, levels, utilisation
 from support.property_examples import examples
 
 

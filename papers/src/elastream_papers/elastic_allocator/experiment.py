@@ -20,12 +20,12 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.findings import Check
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.loads import trace
 from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import allocate
 from elastream.policies.elastic_allocator.policy import (
     ElasticAllocator,
+    allocate,
     capacities_of,
     free_slots,
     load_before,

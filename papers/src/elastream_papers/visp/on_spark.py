@@ -26,7 +26,7 @@ from elastream.policies.btu import Btu
 from elastream.policies.queue_threshold import QueueThreshold
 from elastream.recording.directory import RunDirectory
 from elastream.simulator import Settings
-from elastream.simulator.result import released_early
+from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
 from elastream_papers.harness.cases import application
 from elastream_papers.harness.checks import mean_at_least

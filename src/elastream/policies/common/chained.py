@@ -7,8 +7,7 @@ from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Rel
 from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
 from elastream.core.wording import counted
-from elastream.policies.common.billing import due_back
-from elastream.policies.common.measures import capacity, host_capacity, tasks_on, types_to_lease
+from elastream.policies.common.measures import capacity, due_back, host_capacity, tasks_on, types_to_lease
 from elastream.units import ROUNDING, format_duration
 
 # Most threads of an operator that waits.

@@ -21,9 +21,8 @@ from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.stages import Unit
-from elastream.policies.common.billing import due_back
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import mean_and_least, speeds_by_operator
+from elastream.policies.common.measures import due_back, mean_and_least, speeds_by_operator
 from elastream.policies.common.sizing import WITHIN
 from elastream.units import ROUNDING
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
-from elastream.policies.e2df.columns import Booleans, Snapshot
+from elastream.policies.e2df.snapshot import Booleans, Snapshot
 from elastream.sharing.messages import RegionOrder, RegionReport
 
 

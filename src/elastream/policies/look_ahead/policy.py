@@ -16,11 +16,30 @@ from elastream.core.observation import Context, Observation
 from elastream.core.prospect import Prospect
 from elastream.core.wording import counted
 from elastream.errors import InputError
-from elastream.policies.forecasting.oracle import Oracle, Spread, informed
 from elastream.policies.forecasting.seasonal import BackTested
-from elastream.policies.forecasting.series import Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries, collected
-from elastream.policies.look_ahead.planner import Hold, look_ahead
-from elastream.policies.look_ahead.schedule import Change, ChangeHistory, StagedPlan, changes, due, retracted, same
+from elastream.policies.forecasting.series import (
+    Ahead,
+    Book,
+    Forecaster,
+    Oracle,
+    Outlook,
+    SeriesOf,
+    Spread,
+    TimeSeries,
+    collected,
+    informed,
+)
+from elastream.policies.look_ahead.planner import (
+    Change,
+    ChangeHistory,
+    Hold,
+    StagedPlan,
+    changes,
+    due,
+    look_ahead,
+    retracted,
+    same,
+)
 from elastream.policies.value_cost.greedy import adapted, deployed
 from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, answered, loss, missed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score

@@ -21,8 +21,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.ring import Ring, in_zones
 from elastream.core.wording import at_most, counted, percent
 from elastream.errors import InputError
-from elastream.policies.common.billing import due_back
-from elastream.policies.common.measures import tasks_on, types_to_lease
+from elastream.policies.common.measures import due_back, tasks_on, types_to_lease
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.ring.balance import Arc, even_cut, half_cut, midpoint, wider_cut
 from elastream.policies.ring.load import RingLoad

@@ -23,16 +23,14 @@ from elastream.core.wording import at_most
 from elastream.dataflow.stages import Unit
 from elastream.errors import InputError
 from elastream.policies.common.alternates import SAMPLES
-from elastream.policies.common.billing import due_back
 from elastream.policies.common.chained import thread_count
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import source_sum, tasks_on
+from elastream.policies.common.measures import due_back, source_sum, tasks_on
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.value_cost.assembly import Assembly
-from elastream.policies.value_cost.greedy import adapted, better, deployed, money_of, with_option
-from elastream.policies.value_cost.packing import HOUR, rate_of
+from elastream.policies.value_cost.greedy import adapted, adapted_apart, better, deployed, money_of, with_option
 from elastream.policies.value_cost.problem import (
+    HOUR,
     Conditions,
     Deployment,
     Goal,
@@ -41,12 +39,13 @@ from elastream.policies.value_cost.problem import (
     Problem,
     capacities,
     limits,
+    rate_of,
     score,
     throughput,
     value_of,
 )
 from elastream.policies.value_cost.reading import Situation, WorkHistory, read
-from elastream.policies.value_cost.sharded import adapted_apart
+from elastream.policies.value_cost.steps import Assembly
 from elastream.units import ROUNDING
 
 

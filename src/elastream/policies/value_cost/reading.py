@@ -18,8 +18,7 @@ from elastream.policies.common.alternates import CompositionWork, Costs, Dynamic
 from elastream.policies.common.chained import has_equal_shares
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.value_cost.packing import HOUR
-from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
+from elastream.policies.value_cost.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 from elastream.units import ROUNDING
 
 # Default break-even of the highest value, as a multiple of its cost: at the cost itself no plan could make a profit.
