@@ -340,8 +340,7 @@ def _links(trace: LinkTrace) -> Variation:
 
 def _row(table: Floats, row: int, interval: float, times: Floats) -> Floats:
     slots = np.floor(times / interval + ROUNDING).astype(np.int64)
-    values: Floats = table[row % table.shape[0], slots % table.shape[1]]
-    return values
+    return np.asarray(table[row % table.shape[0], slots % table.shape[1]])
 
 
 # limit if the cloud sets none

@@ -268,18 +268,6 @@ class Work:
         return Provision(hosts, rate=rate, cores=cores)
 
 
-def measured_provision(
-    recording: "Recording", at: At = "peak", utilisation: float = TARGET_UTILISATION
-) -> Provision | None:
-    """Return the provision for a recorded load at its measured work per record; None if unknown.
-
-    The peak is the highest mean rate over the target latency.
-    """
-    if not recording.host_types or len(recording.times) < 2:
-        return None
-    return work_of(recording, Work(recording.header.target_latency)).provision(recording.host_types[0], at, utilisation)
-
-
 def work_of(recording: "Recording", before: Work) -> Work:
     """Return `before` plus the work of a recording."""
     work = before.copy()

@@ -226,8 +226,7 @@ class SizingInputs:
     def _pairs(self) -> Floats:
         """(finished records/s, busy cores) of the last warm samples; shape (n, 2)."""
         recent = self.history.samples[3:, -LINE_SAMPLES:]
-        pairs: Floats = recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T
-        return pairs
+        return np.asarray(recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T)
 
     @cached_property
     def _fit(self) -> LinearFit | None:

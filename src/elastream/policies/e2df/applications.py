@@ -176,8 +176,7 @@ class Grants:
     @property
     def granted(self) -> Booleans:
         """Mask of granted rows."""
-        mask: Booleans = self.refusals == Refusal.GRANTED
-        return mask
+        return np.asarray(self.refusals == Refusal.GRANTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,7 @@ class Snapshot:
     @cached_property
     def free(self) -> Integers:
         """Free slots of each host (C_n - A_n), at least 0, shape (hosts,)."""
-        room: Integers = np.maximum(self.hosts.slots - self.placed, 0)
-        return room
+        return np.asarray(np.maximum(self.hosts.slots - self.placed, 0))
 
     @cached_property
     def spare(self) -> Integers:
@@ -115,8 +114,7 @@ class Snapshot:
     @cached_property
     def critical(self) -> Booleans:
         """Applications whose known response time is over its target, shape (applications,)."""
-        late: Booleans = self.applications.response > self.applications.target
-        return late
+        return np.asarray(self.applications.response > self.applications.target)
 
 
 def identities(names: Sequence[str]) -> Identities:

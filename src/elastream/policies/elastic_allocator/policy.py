@@ -24,7 +24,6 @@ from elastream.core.observation import Context, Exchange, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
-from elastream.policies.elastic_allocator.exact import columns, deviation
 from elastream.policies.static import missing_hosts, placement_unsupported_reason
 from elastream.units import ROUNDING
 
@@ -55,6 +54,24 @@ class Objective(StrEnum):
     UTILISATION = "utilisation"
     # R_dev, minimised: unevenness of utilisation (`deviation`).
     DEVIATION = "deviation"
+
+
+def deviation(loads: Floats, capacities: Floats) -> float:
+    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts.
+
+    Args:
+        loads: Shape (hosts,) or (hosts, resources), as `capacities`; squares of all resources are summed.
+    """
+    used = loads / capacities
+    return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
+
+
+def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Return needs, base loads and capacities as arrays. Raises InputError if their shapes differ."""
+    wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
+    if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
+        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
+    return wants, used, sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,8 +553,7 @@ def background_of(observation: Observation) -> Floats:
     has = np.array([host_capacity(observation, host) for host in hosts.ids])
     cores = hosts.column(Metric.CPU) * has - own
     link = hosts.column(Metric.BANDWIDTH) - observation.exchange.over_links(tasks.host, len(hosts))
-    background: Floats = np.nan_to_num(np.maximum(0.0, np.stack([cores, link], axis=1)))
-    return background
+    return np.asarray(np.nan_to_num(np.maximum(0.0, np.stack([cores, link], axis=1))))
 
 
 def free_slots(observation: Observation, rows: Integers, mine: Integers) -> Integers:

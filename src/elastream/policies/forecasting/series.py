@@ -179,8 +179,7 @@ class Ahead:
     @property
     def edges(self) -> Floats:
         """Begin of each step and end of the last; shape (steps + 1,)."""
-        edges: Floats = self.start + self.seconds * np.arange(self.steps + 1, dtype=np.float64)
-        return edges
+        return np.asarray(self.start + self.seconds * np.arange(self.steps + 1, dtype=np.float64))
 
     @property
     def end(self) -> float:
@@ -315,8 +314,7 @@ class Oracle:
         least = 0.0 if subject.metric is Metric.ARRIVAL_RATE else SLOWEST
 
         def off(by: Floats) -> Floats:
-            rates: Floats = true * np.maximum(1 + np.clip(by, -MOST_ERROR, MOST_ERROR) + self.bias, least)
-            return rates
+            return np.asarray(true * np.maximum(1 + np.clip(by, -MOST_ERROR, MOST_ERROR) + self.bias, least))
 
         mean = off(drawn)
         quantiles = [off(drawn + NormalDist().inv_cdf(each) * deviation) for each in QUANTILES]
@@ -354,8 +352,7 @@ def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
     """Return the mean of a function of time in each step, from `SAMPLES` evenly spaced values."""
     within = (np.arange(SAMPLES) + 0.5) / SAMPLES
     times = edges[:-1, None] + np.diff(edges)[:, None] * within
-    means: Floats = value(times).mean(axis=1)
-    return means
+    return np.asarray(value(times).mean(axis=1))
 
 
 def informed(forecaster: Forecaster, prospect: Prospect) -> Forecaster:

@@ -324,8 +324,7 @@ class Choices:
     def _needs(self, at: int) -> Floats:
         """Return cores of speed 1 that each operator needs in an instant."""
         records = self.flows.arriving[at] + self.flows.waiting[at] / self.assembly.conditions.seconds
-        needs: Floats = records * self.problem.costs(self.assembly.active)
-        return needs
+        return np.asarray(records * self.problem.costs(self.assembly.active))
 
     def _each(self, operator: int) -> float:
         speeds = self.assembly.speeds

@@ -92,8 +92,7 @@ class Assembly:
     @property
     def speeds(self) -> Floats:
         """Mean speed of a core of each host."""
-        speeds: Floats = self._speeds[:, : len(self.hosts)].mean(axis=0)
-        return speeds
+        return np.asarray(self._speeds[:, : len(self.hosts)].mean(axis=0))
 
     @property
     def may_lease(self) -> bool:
@@ -144,8 +143,7 @@ class Assembly:
     def holding(self, operator: int) -> Integers:
         """Return the rows of hosts with room for an instance of `operator`."""
         free = self._of[[FREE_CORES, FREE_MEMORY], : len(self.hosts)]
-        found: Integers = np.flatnonzero((free >= self._needs[:, operator, None] - ROUNDING).all(axis=0))
-        return found
+        return np.asarray(np.flatnonzero((free >= self._needs[:, operator, None] - ROUNDING).all(axis=0)))
 
     def place(self, operator: int, without: Collection[int] = ()) -> int | None:
         """Return the best host row for an instance of `operator`, or None if none has room.
