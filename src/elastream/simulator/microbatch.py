@@ -19,6 +19,7 @@ from elastream.dataflow.operators import Operator
 from elastream.dataflow.stages import Segment, Stage
 from elastream.policies.common.governor import REMEMBERED, Governor
 from elastream.simulator import batching
+from elastream.simulator.batching import Burdens, Output, QueryState, Rules, Turn
 from elastream.simulator.costs import Demand
 from elastream.simulator.draws import uniform
 from elastream.simulator.pool import SimulatedHosts
@@ -202,46 +203,6 @@ MOST_ROWS = 1 << 16
 COMING = (HostState.REQUESTED, HostState.STARTING)
 
 
-class Burdens(NamedTuple):
-    """Tasks of a query by host; `share`, `loading` and `pace` by stage and host.
-
-    Attributes:
-        hosts: Rows in the pool.
-        share: Fraction of a stage's records, including standby work.
-        loading: Tasks that must load state.
-        pace: Core-seconds of speed 1 per second.
-        floor: Cores used whatever the records.
-        coming: Hosts requested and not running.
-        careful: True if the next batch is distributed otherwise.
-    """
-
-    hosts: NDArray[np.int64]
-    share: Floats
-    loading: Floats
-    pace: Floats
-    speed: Floats
-    floor: Floats
-    coming: int
-    careful: bool
-
-
-class Turn(NamedTuple):
-    """One advance of all queries.
-
-    Attributes:
-        ends: Ends of the monitoring periods; inf after the last.
-        worked: Core-seconds by period and host.
-        speed: Speed by host.
-        interval: Number of the interval with these speeds.
-    """
-
-    ends: Floats
-    worked: Floats
-    speed: Floats
-    interval: int
-    begin: float
-
-
 class Committed(NamedTuple):
     """Commits of a query under one composition.
 
@@ -283,18 +244,23 @@ class FusedSegment:
         self.marks[batching.MEMORY_SIZE] = -2
         self.state = np.zeros(12)
         self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
-        self.remembered = np.zeros((2, REMEMBERED))
-        self.spent = np.empty((2, 1 << 10))
-        self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
+        self.query = QueryState(
+            self.marks, self.state, np.zeros((2, REMEMBERED)), np.empty((2, 1 << 10)),
+            np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1),
+        )  # fmt: skip
         self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
         self.log = np.zeros((0, 5))
         self.demand = self.running = demand
         self.effective: Composition | None = None
         self.later: list[tuple[int, Items]] = []
         self.served: dict[int, int] = {}
-        self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
+        ratios = np.array(settings.batch_ratios, dtype=np.float64)
         # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
-        self.first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * self.ratios.size)
+        first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * ratios.size)
+        self.rules = Rules(
+            settings.batch_overhead, settings.batch_work, settings.state_load, settings.start_delay, settings.batch_interval,
+            settings.governed, ratios, first_ratio, self.leader.limits,
+        )  # fmt: skip
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def govern(self, rate: float) -> None:
@@ -305,23 +271,16 @@ class FusedSegment:
         self.marks[batching.MEMORY_SIZE] = -1
 
     def advance(
-        self,
-        begin: float,
-        end: float,
-        flows: Sequence[tuple[int, Items]],
-        pool: SimulatedHosts,
-        turn: "Turn",
-        target: float,
+        self, flows: Sequence[tuple[int, Items]], pool: SimulatedHosts, turn: Turn
     ) -> tuple[Floats, list["Committed"]]:
-        """Execute batches in [begin, end); return figures by period, and commits by composition.
+        """Execute batches in [begin, end) of `turn`; return figures by period, and commits by composition.
 
-        `flows` arrive with their epochs; `target` is in seconds (inf: none).
+        `flows` arrive with their epochs.
         """
-        marks, state, settings = self.marks, self.state, self.settings
+        marks = self.marks
         in_work, earlier = bool(marks[batching.RUNNING]), self.log.shape[0]
         if in_work and any(station.interrupted for station in self.stations):
-            state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
-            state[batching.CHARGED] = begin
+            self._restart(turn.begin)
         for station in self.stations:
             station.interrupted = False
         table = np.zeros((turn.ends.size, self.open.size))
@@ -335,25 +294,15 @@ class FusedSegment:
             burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-            batches, gave = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            output = Output(table, np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3)))
             again, begun, committed, gone = batching.run_batches(
-                *self.queue, marks, state, self.remembered, self.spent,
-                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
-                (settings.batch_overhead, settings.batch_work, settings.state_load,
-                 settings.start_delay * burdens.coming, settings.batch_interval, settings.governed),
-                self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
-                self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
-            )  # fmt: skip
-            logged.append(batches[:committed])
-            sent.append(gave[:gone])
+                self.queue, self.query, burdens, work, self.rules, turn, output
+            )
+            logged.append(output.batches[:committed])
+            sent.append(output.done[:gone])
             any_begun += begun
-            if burdens.careful and begun:
-                for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
-                    self.served[row] = self.served.get(row, 0) + 1
-            if burdens.careful and committed:
-                for station in self.stations:
-                    if station.placed:
-                        station.settle()
+            if burdens.careful:
+                self._note_placed(pool, begun, committed)
         self.log = np.concatenate(logged)
         self.open = table[-1].copy()
         done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
@@ -364,6 +313,18 @@ class FusedSegment:
             self.running = self.demand
         self._tell()
         return table, parts
+
+    def _restart(self, now: float) -> None:
+        state = self.state
+        state[batching.STARTS], state[batching.ENDS] = now, now + (state[batching.ENDS] - state[batching.STARTS])
+        state[batching.CHARGED] = now
+
+    def _note_placed(self, pool: SimulatedHosts, begun: int, committed: int) -> None:
+        for row in np.flatnonzero(pool.up[: len(pool)]).tolist() if begun else ():
+            self.served[row] = self.served.get(row, 0) + 1
+        for station in self.stations if committed else ():
+            if station.placed:
+                station.settle()
 
     def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
         if not batches.shape[0]:
@@ -446,13 +407,13 @@ class FusedSegment:
     def _make_room(self, hosts: int) -> None:
         marks = self.marks
         need = int(marks[batching.SPENT] + marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-        if need > self.spent.shape[1]:
-            self.spent = np.concatenate([self.spent, np.empty((2, need))], axis=1)
-        if (more := hosts - self.charges.size) > 0:
-            self.charges = np.pad(self.charges, (0, more))
-            self.charged = np.pad(self.charged, (0, more))
+        if need > self.query.spent.shape[1]:
+            self.query = self.query._replace(spent=np.concatenate([self.query.spent, np.empty((2, need))], axis=1))
+        if (more := hosts - self.query.charges.size) > 0:
+            charged, charges = (np.pad(each, (0, more)) for each in (self.query.charged, self.query.charges))
+            self.query = self.query._replace(charged=charged, charges=charges)
 
-    def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
+    def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
         """Return tasks by host, cached until hosts, tasks or state change."""
         for station in self.stations:
             station.now = turn.begin
@@ -462,7 +423,7 @@ class FusedSegment:
             self._burdens = (version, self._locate(pool, turn.speed))
         return self._burdens[1]
 
-    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
+    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> Burdens:
         settings, count = self.settings, len(pool)
         parts = [self._tasks(station, pool) for station in self.stations]
         shape = (len(parts), count)
