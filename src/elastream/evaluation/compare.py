@@ -147,7 +147,6 @@ def _no_length(
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
-    """Return the cheapest static provision for the load's peak, or why it is unknown."""
     layout, costs, latency = scene.layout, scene.costs, scene.settings.latency
     try:
         rates = rates_of(layout.graph, scene.loads, "peak", seconds=scene.seconds, window=latency, costs=costs)

@@ -171,8 +171,6 @@ def _unlogged() -> Iterator[None]:
 
 
 class _Watch:
-    """Collects decisions and stops the run at its first fault."""
-
     def __init__(self, look: Callable[[Observation], None]) -> None:
         self._look = look
         self.stop: Callable[[], None] = lambda: None

@@ -294,7 +294,6 @@ class ChainedRound(SizingRound):
         return None if known_need else (usable + 1e-6, "late, and the need is unknown: one host more")
 
     def _limited(self, need: float, base: float) -> tuple[float, tuple[str, ...]]:
-        """Return `need` without hosts that would not help, and remarks about them."""
         observation, load = self.observation, self.load
         need, self.history, bound = within_reach(observation, need, self._capacity, base, load, self.history)
         remarks = (f"{IN_VAIN} {format_rate(self.rate)}: {bound}",) if bound else ()
@@ -308,7 +307,6 @@ class ChainedRound(SizingRound):
         return need, remarks
 
     def _host_limit_remarks(self, need: float) -> tuple[str, ...]:
-        """Return a remark if `need` takes more hosts than may be leased."""
         most = self.observation.context.max_hosts
         needed = chained.hosts_for(self.observation, self.host_type, need, self.policy.spare, equal=self._equal)
         if not needed > most + ROUNDING:
@@ -320,7 +318,6 @@ class ChainedRound(SizingRound):
 
     @cached_property
     def _capacity(self) -> float:
-        """Cores of speed 1 of the usable and coming hosts."""
         hosts = (*self.observation.usable, *self.observation.coming)
         return chained.shared_capacity(self.observation, hosts, equal=self._equal)
 
@@ -339,7 +336,6 @@ class ChainedRound(SizingRound):
 
     @cached_property
     def _width(self) -> int:
-        """Tasks that the hosts execute at once."""
         return self.observation.cores.slots(self.observation.working)[0]
 
     @property
@@ -367,14 +363,12 @@ class ChainedRound(SizingRound):
         return max(highest, self.most * (1 + 1e-6) * history.insufficient(self.observation.time, self.rate))
 
     def _highest(self, history: LoadHistory) -> float:
-        """Return the most cores needed in the last `settle` seconds."""
         if self.before is not None and history.needs:
             return float(history.highest[0])
         recent = history.times >= self.observation.time - self.settle
         return self.load.cores(float(np.max(history.arriving[recent])))
 
     def _tasks(self, operator: str, need: float) -> list[Action]:
-        """Return the change of a stage's tasks or of a waiting operator's threads."""
         observation, load = self.observation, self.load
         observed = observation.operators.value(operator, Metric.PARALLELISM)
         now = observation.composition.parallelism.get(operator, observed)

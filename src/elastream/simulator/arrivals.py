@@ -172,7 +172,6 @@ class Source:
         return flow
 
     def _laid_out(self, end: float) -> Items:
-        """Return records that begin before `end`, and more to amortise the cost."""
         load = self.load
         stop = int(np.searchsorted(load.times, end, side="left"))
         if self.piece is None:

@@ -134,7 +134,6 @@ def circumstances_of(
 
 
 def _on_hosts(placement: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
-    """Return a stage's tasks per host: as recorded, otherwise dealt as on Spark."""
     hosts = [host for host in (placement or {}).values() if host in slots]
     if hosts:
         return {host: hosts.count(host) for host in set(hosts)}

@@ -147,7 +147,6 @@ class StageStation(Station):
         return TaskPlaces(hosts, tasks, loading, share, heaviest, copied)
 
     def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
-        """Return each partition's standby hosts: its successors on the ring."""
         r, usable = (
             self.settings.replicas,
             [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]],
@@ -258,8 +257,8 @@ class FusedSegment:
         # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
         first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * ratios.size)
         self.rules = Rules(
-            settings.batch_overhead, settings.batch_work, settings.state_load, settings.start_delay, settings.batch_interval,
-            settings.governed, ratios, first_ratio, self.leader.limits,
+            settings.batch_overhead, settings.batch_work, settings.state_load, settings.start_delay,
+            settings.batch_interval, settings.governed, ratios, first_ratio, self.leader.limits,
         )  # fmt: skip
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 

@@ -323,7 +323,6 @@ class QueueNetwork:
         return Items(times + latency, flow.born, flow.counts) if latency or gap else flow
 
     def _measure_links(self, begin: float, pool: SimulatedHosts) -> None:
-        """Update edges' latency (s) and link seconds an item."""
         settings = self.settings
         placement = (pool.changes, pool.placements, self.version, pool.link_slot(begin))
         if self._measured == placement:

@@ -148,7 +148,6 @@ class SimulatedPlant:
 
     @property
     def _horizon(self) -> float:
-        """End of one step: many periods ahead if nothing changes between them."""
         network = self.network
         if network.changing:
             return min(self.watch.next_tick, self.time + network.step)
@@ -394,7 +393,6 @@ def make_plant(
 
 
 def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int, copies: int) -> list[str]:
-    """Return the first hosts' types; raise CloudError for more than `most`."""
     operators = layout.graph.operators
     holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
     kind = (holding or types)[0]

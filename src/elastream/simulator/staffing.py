@@ -96,7 +96,6 @@ class Staffing:
         return len(moving), ""
 
     def _start(self, station: Station, row: int, now: float) -> float:
-        """Return when a new instance can take items; cache its image."""
         column = self.columns[station.name]
         seconds = self.settings.start_cached
         if not self.pool.images[row, column]:

@@ -307,7 +307,6 @@ def _summed(columns: Iterable[Floats]) -> Floats:
 
 
 def _placed(layout: Layout) -> list[Operator]:
-    """Return operators with instances of their own, in topological order."""
     by_name = layout.graph.by_name
     return [by_name[name] for name in layout.graph.order if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
 
@@ -330,7 +329,6 @@ class _Room:
 
 
 def _place(room: list[_Room], operator: Operator) -> bool:
-    """Place an instance on the first host with room; False without one."""
     if operator.cores <= 0 and operator.memory <= 0:
         return False
     return any(host.takes(operator) for host in room)

@@ -93,7 +93,6 @@ class TimeSeries:
         return book
 
     def _add(self, number: int, value: float) -> "TimeSeries":
-        """Return the series with `value` in bin `number`; older bins do not change."""
         newest = self.first + self.means.size - 1
         if self.means.size and number < newest:
             return self
@@ -338,7 +337,6 @@ class Oracle:
 
 
 def _rates(load: ArrivalPattern, ahead: Ahead) -> Floats:
-    """Return the mean records/s of each step."""
     edges = ahead.edges
     records = np.diff(counts(load, edges))
     few = records < COUNTED
@@ -349,7 +347,6 @@ def _rates(load: ArrivalPattern, ahead: Ahead) -> Floats:
 
 
 def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
-    """Return the mean of a function of time in each step, from `SAMPLES` evenly spaced values."""
     within = (np.arange(SAMPLES) + 0.5) / SAMPLES
     times = edges[:-1, None] + np.diff(edges)[:, None] * within
     return np.asarray(value(times).mean(axis=1))

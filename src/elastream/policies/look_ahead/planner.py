@@ -316,13 +316,11 @@ class Choices:
                 yield self._tried(trial, 0.0, money, f"{why}: {name} holds up the rest")
 
     def _lacking(self, operator: int) -> int:
-        """Return how many instances the operator lacks for its part of the target."""
         relative, at = float(self.flows.relative[self.at, operator]), self.at
         needed = min(1.0, relative * self.goal.throughput / max(self.reached, ROUNDING)) * float(self._needs(at)[operator])
         return max(1, math.floor((needed - float(self.assembly.capacity[at, operator])) / self._each(operator)))
 
     def _needs(self, at: int) -> Floats:
-        """Return cores of speed 1 that each operator needs in an instant."""
         records = self.flows.arriving[at] + self.flows.waiting[at] / self.assembly.conditions.seconds
         return np.asarray(records * self.problem.costs(self.assembly.active))
 
@@ -368,7 +366,6 @@ class Choices:
         return int(below[0]) if below.size else instants
 
     def _price(self, operator: int, instances: int, hosts: Sequence[Host]) -> float:
-        """Return the money for new hosts of the cheapest type to the end of the interval."""
         if not hosts:
             return 0.0
         works = self.end - min(host.ready for host in hosts)
@@ -383,7 +380,6 @@ class Choices:
         return min(of(type) for type in self.assembly.types_for(operator))
 
     def _saved(self, fewer: Assembly) -> float:
-        """Return the money that emptied hosts would have cost."""
         now = self.assembly.conditions.time
         if self.problem.shared:
             stay = {id(host) for host in fewer.hosts}
@@ -509,7 +505,6 @@ class _Search:
         self._go_on(deployment, conditions)
 
     def schedule(self) -> StagedPlan:
-        """Return the plan."""
         while self.begin < self.all.instants:
             instants = farthest(self.flows.application, self.goal, self.hold)
             if instants:

@@ -192,7 +192,6 @@ def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, t
 
 
 def _expected(own: ForecastMemory, now: float) -> Mapping[SeriesOf, Floats]:
-    """Return the forecast from `now` on, in whole steps."""
     assert own.ahead is not None
     passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
     first = math.floor(passed + TIME_TOLERANCE_S)
@@ -306,7 +305,6 @@ class _Representative(LookAhead):
     """Reactive policy for one value that represents the interval (5.3.2); acts as CE outside the tolerance."""
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return the value of each series that stands for the whole interval."""
         raise NotImplementedError
 
     def search(self, request: SearchRequest) -> SearchResult:

@@ -208,7 +208,6 @@ class Round:
         return {host: learnt(host, cores) for host, cores in self.load.other.items()}
 
     def _measured_after(self, changed: float) -> bool:
-        """Return True if the metrics are from after a change and its immediate effects."""
         return self.observation.time - self.observation.hosts.age(Metric.CPU) >= changed + self.policy.cool_down
 
     def _arc_of(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
@@ -222,7 +221,6 @@ class Round:
 
     @cached_property
     def _overloaded(self) -> list[str]:
-        """Hosts overloaded for `patience`, the worst first."""
         since = self.observation.time - self.policy.patience
         return self._worst(host for host, began in self.memory.high.items() if began <= since)
 
@@ -353,7 +351,6 @@ class Round:
     # -- balance and scale-out -----------------------------------------------------------------------------------------
 
     def _relieve(self) -> list[Action]:
-        """Return the change for the first overloaded host that can be relieved, else leases."""
         stuck: list[str] = []
         if self._overloaded and self._is_bounded():
             return []
@@ -487,7 +484,6 @@ class Round:
             )
 
     def _leases(self, hosts: list[str]) -> list[Action]:
-        """Return leases for overloaded hosts without a light neighbour."""
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
@@ -522,7 +518,6 @@ class Round:
     # -- scale-in ------------------------------------------------------------------------------------------------------
 
     def _shrink(self) -> list[Action]:
-        """Return the drain of a host that its neighbour can replace, if any."""
         observation, policy = self.observation, self.policy
         usable, ring = observation.usable, next(iter(self.rings.values()))
         leaving = any(lease.state is HostState.DRAINING for lease in observation.leases.values())

@@ -153,7 +153,6 @@ class _Enacting:
         self.staying = {host.name for host in deployment.hosts if host.name}
 
     def _going(self) -> list[str]:
-        """Return surplus hosts whose paid time ends, the cheapest to empty first."""
         leases, now = self.observation.leases, self.observation.time
         hosts = [
             host for host in self.observation.usable if host not in self.staying and due_back(leases[host], now, self.pace)

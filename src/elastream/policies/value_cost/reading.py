@@ -168,7 +168,6 @@ class _Reading:
         return len(operator.alternates) == 1 and bool((busy == busy).any())
 
     def _values(self, operator: Operator) -> Mapping[str, float]:
-        """Return the relative value of each alternate (4.1), from guards or as declared."""
         declared = {alternate.name: alternate.value for alternate in operator.alternates}
         standing = self.observation.standings.get(operator.name)
         if standing is not None:
@@ -254,7 +253,6 @@ class _Reading:
         return best, min(worst, best / PROFITABLE)
 
     def _work(self, which: Callable[..., str]) -> float:
-        """Return the cores of speed 1 for alternates of the highest or lowest value."""
         composition = self.composition
         for operator in self._working:
             if len(operator.alternates) > 1:
