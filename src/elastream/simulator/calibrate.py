@@ -72,29 +72,14 @@ def recorded_loads(
 WARMING = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Conditions of a batch.
-
-    Attributes:
-        burden: Seconds per core-second of its records' work.
-        even: Seconds per core-second of work divided equally over stages.
-        coming: Hosts starting.
-        moved: Seconds to load moved state, at one core-second a task.
-        warm: True from WARMING batches after the newest host on.
-    """
-
-    burden: float
-    even: float
-    coming: int
-    moved: float
-    warm: bool
-
-
 def circumstances_of(
     recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
-) -> list[Circumstances]:
-    """Return the conditions at each batch's start; `shares` is each stage's fraction of a record's cost."""
+) -> Floats:
+    """Return the conditions at each batch's start; `shares` is each stage's fraction of a record's cost.
+
+    Rows: seconds per core-second of its records' work, and of work divided equally over stages; hosts starting; seconds to
+    load moved state, at one core-second a task; 1 from WARMING batches after the newest host on.
+    """
     times = recording.times
     widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
     placed = {stage.name: recording.tasks(stage.name) for stage in layout.stages if stage.keyed}
@@ -129,8 +114,8 @@ def circumstances_of(
         came = [lease.ready_at() for lease in recording.hosts]
         newest = max([time for time in came if time is not None and time <= batch.start], default=0.0)
         since = sum(other.start > newest for other in batches[:number])
-        conditions.append(Circumstances(burden, even, coming, moved, since >= WARMING))
-    return conditions
+        conditions.append((burden, even, coming, moved, since >= WARMING))
+    return np.array(conditions, dtype=np.float64).T
 
 
 def _on_hosts(placement: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
@@ -357,13 +342,11 @@ def _batch_costs(
     base: Settings,
 ) -> Costs:
     """Fit durations and CPU use; `shares` is each stage's fraction of a record's cost."""
-    conditions = circumstances_of(recording, layout, batches, shares)
+    a_record, even, coming, moved, warm = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
-    burden = np.array([each.burden * batch.records for each, batch in zip(conditions, batches, strict=True)])
-    even = np.array([each.even for each in conditions])
-    coming, moved = (np.array([getattr(each, name) for each in conditions]) for name in ("coming", "moved"))
+    burden = a_record * np.array([batch.records for batch in batches])
     quiet = (coming == 0) & (moved == 0)
-    peace = quiet & np.array([each.warm for each in conditions])
+    peace = quiet & (warm > 0)
     for wider in (quiet, np.ones_like(quiet)):
         peace = peace if peace.sum() >= FEWEST else wider
     of = f"{peace.sum()} undisturbed batches"

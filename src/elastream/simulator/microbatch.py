@@ -409,8 +409,8 @@ class FusedSegment:
         if need > self.query.spent.shape[1]:
             self.query = self.query._replace(spent=np.concatenate([self.query.spent, np.empty((2, need))], axis=1))
         if (more := hosts - self.query.charges.size) > 0:
-            charged, charges = (np.pad(each, (0, more)) for each in (self.query.charged, self.query.charges))
-            self.query = self.query._replace(charged=charged, charges=charges)
+            query = self.query
+            self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=np.pad(query.charges, (0, more)))
 
     def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
         """Return tasks by host, cached until hosts, tasks or state change."""

@@ -301,19 +301,23 @@ class QueueNetwork:
                 else:
                     part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
             if edge.target in self.by_name:
-                if name in self.crowded and edge.target not in self.crowded:
-                    part, self.parts[edge] = whole_items(part, self.parts.get(edge, 0.0))
-                target, part = self.by_name[edge.target], self._travelled(edge, part)
-                if self.epochs[edge.target] < self.epochs[name] and part.times.size:
-                    target.aside.append((self.epochs[name], self.ports[edge], part))
-                else:
-                    target.receive(part, self.ports[edge])
+                self._send(edge, part)
             elif edge.target in self.signals:
                 if part.times.size:
                     self.signalled[self.signals[edge.target]] = float(part.times[-1])
             else:
                 self.committed += part.total
                 self.latencies.append(Items(np.maximum(part.times - part.born, 0.0), part.born, part.counts))
+
+    def _send(self, edge: Edge, flow: Items) -> None:
+        name, target = edge.source, self.by_name[edge.target]
+        if name in self.crowded and edge.target not in self.crowded:
+            flow, self.parts[edge] = whole_items(flow, self.parts.get(edge, 0.0))
+        flow = self._travelled(edge, flow)
+        if self.epochs[edge.target] < self.epochs[name] and flow.times.size:
+            target.aside.append((self.epochs[name], self.ports[edge], flow))
+        else:
+            target.receive(flow, self.ports[edge])
 
     def _travelled(self, edge: Edge, flow: Items) -> Items:
         latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))

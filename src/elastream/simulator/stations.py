@@ -351,14 +351,8 @@ class Counters:
     busy: float = 0.0
 
     def add(self, other: "Counters") -> None:
-        self.within = self.within + other.within
-        self.arrived += other.arrived
-        self.done += other.done
-        self.emitted += other.emitted
-        self.delay += other.delay
-        self.available += other.available
-        self.judged += other.judged
-        self.busy += other.busy
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
 
 class Station:

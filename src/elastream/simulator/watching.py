@@ -37,27 +37,6 @@ ALTERNATE_ROWS: Mapping[Metric, int] = {Metric.SERVICE_TIME: 0, Metric.SELECTIVI
 ENOUGH = 100.0
 
 
-class TracedSignals:
-    """Newest reading of each traced domain signal, from when records last reached its sink."""
-
-    def __init__(self, graph: Graph, network: QueueNetwork | FusedNetwork) -> None:
-        signals = [sink.writes for sink in graph.sinks if isinstance(sink.writes, DomainSignal)]
-        self._traces = {signal.name: signal.trace for signal in signals if signal.trace is not None}
-        self._network = network
-        self._readings: dict[str, SignalReading] = {}
-
-    def newest(self, now: float) -> Signals:
-        for name, trace in self._traces.items():
-            reached = self._network.signalled.get(name)
-            if reached is not None and (time := min(reached, now)) > self._time_of(name):
-                self._readings[name] = SignalReading(trace(time), time)
-        return dict(self._readings)
-
-    def _time_of(self, name: str) -> float:
-        reading = self._readings.get(name)
-        return -np.inf if reading is None else reading.time
-
-
 class AlternateMetrics:
     """Cost and selectivity of each alternate, from its last run; `rows` maps operators to table rows."""
 
@@ -179,7 +158,9 @@ class MetricsCollector:
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[tuple[Any, ...], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
-        self._signals = TracedSignals(context.graph, network)
+        signals = [sink.writes for sink in context.graph.sinks if isinstance(sink.writes, DomainSignal)]
+        self._traces = {signal.name: signal.trace for signal in signals if signal.trace is not None}
+        self._readings: dict[str, SignalReading] = {}
         self._alternates = AlternateMetrics(context.graph, settings, self.rows)
 
     @property
@@ -330,10 +311,18 @@ class MetricsCollector:
             latency_basis=self._basis,
             effective=dict(self.network.effective),
             alternates=self._alternates.frame(now),
-            signals=self._signals.newest(now),
+            signals=self._signals(now),
             rings={s.name: s.ring for s in self.network.stations if s.ring is not None},
             standby=self._standby(tasks, hosts),
         )
+
+    def _signals(self, now: float) -> Signals:
+        """Return the newest reading of each traced domain signal, from when records last reached its sink."""
+        for name, trace in self._traces.items():
+            reached, last = self.network.signalled.get(name), self._readings.get(name)
+            if reached is not None and (last is None or min(reached, now) > last.time):
+                self._readings[name] = SignalReading(trace(min(reached, now)), min(reached, now))
+        return dict(self._readings)
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         return NO_STANDBY

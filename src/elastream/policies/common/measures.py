@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from elastream.core.decision import Unknown
-from elastream.core.frames import Frame, known_sum
+from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.hosts import HostType, Lease, by_zones
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
@@ -50,6 +50,12 @@ def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
     """Return the sum of the known values of `metric` over `names`; NaN without one."""
     return known_sum([frame.value(name, metric) for name in names])
+
+
+def known_mean(values: Floats) -> float:
+    """Return the mean of the known `values`; NaN without one."""
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if measured.size else math.nan
 
 
 def host_capacity(observation: Observation, host: str) -> float:

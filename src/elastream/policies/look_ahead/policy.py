@@ -16,6 +16,7 @@ from elastream.core.observation import Context, Observation
 from elastream.core.prospect import Prospect
 from elastream.core.wording import counted
 from elastream.errors import InputError
+from elastream.policies.common.measures import known_mean
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import (
     Ahead,
@@ -348,7 +349,7 @@ class Waaf(_Representative):
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
         """Return means of the last steps, the current one included."""
         bins = max(1, round(self.horizon / self.step))
-        return {subject: _mean(series.recent(bins)) for subject, series in own.book.items()}
+        return {subject: known_mean(series.recent(bins)) for subject, series in own.book.items()}
 
 
 @dataclass(frozen=True)
@@ -384,8 +385,3 @@ class Wpp(Wpa):
     name: ClassVar[str] = "wpp"
     rate: ClassVar[Fold] = np.max
     performance: ClassVar[Fold] = np.min
-
-
-def _mean(values: Floats) -> float:
-    measured = values[~np.isnan(values)]
-    return float(measured.mean()) if measured.size else math.nan

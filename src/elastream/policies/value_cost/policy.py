@@ -22,7 +22,7 @@ from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most
 from elastream.dataflow.stages import Unit
 from elastream.errors import InputError
-from elastream.policies.common.alternates import SAMPLES
+from elastream.policies.common.alternates import recent_rate
 from elastream.policies.common.chained import thread_count
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.measures import due_back, source_sum, tasks_on
@@ -528,7 +528,7 @@ def _arriving(request: SearchRequest) -> Floats:
     A chain is measured as one stage, so rates inside it are derived.
     """
     observation, problem = request.observation, request.situation.problem
-    rates = {name: _newest(observation, name) for name in problem.operators}
+    rates = {name: recent_rate(observation, name) for name in problem.operators}
     if problem.shared:
         graph, layout = observation.context.graph, observation.context.layout
         emitted = dict(
@@ -539,12 +539,6 @@ def _arriving(request: SearchRequest) -> Floats:
             within = rates_over(graph, live, {stage.name: rates[stage.name]}, emitted)
             rates |= {name: within[name] for name in stage.operators if math.isnan(rates[name])}
     return np.array([rates[name] if options[0].name else math.nan for name, options in _each(problem)])
-
-
-def _newest(observation: Observation, name: str) -> float:
-    _, rates = observation.series(name, Metric.ARRIVAL_RATE, SAMPLES)
-    values = rates[~np.isnan(rates)]
-    return float(values.mean()) if values.size else math.nan
 
 
 def _each(problem: Problem) -> Iterator[tuple[str, tuple[Option, ...]]]:
