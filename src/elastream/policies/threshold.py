@@ -214,7 +214,7 @@ class ChainedRound(SizingRound):
 
     def plan(self) -> ScalingPlan:
         """Plan hosts, then tasks of stages and threads of operators that wait."""
-        load, observation, policy = self.load, self.observation, self.policy
+        load, observation = self.load, self.observation
         base = load.cores(self.rate)
         need, reason = self._need(base)
         need, remarks = self._limited(need, base)
@@ -224,12 +224,12 @@ class ChainedRound(SizingRound):
         if load.cold and math.isnan(load.declared) and not load.late:
             # The work and the delay of the first batches say nothing about the next ones.
             need = min(need, self._capacity)
-        added = chained.lease_missing(observation, self.host_type, need, reason, policy.spare, equal=self._equal)
+        added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
         hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
         retained = math.nan if math.isnan(need) else max(need, self._retained_cores(history) / self.most)
-        recommended = chained.hosts_for(observation, self.host_type, retained, policy.spare, equal=self._equal)
+        recommended = self._hosts.hosts_for(retained)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
 
@@ -283,7 +283,7 @@ class ChainedRound(SizingRound):
         settled = observation.since_change >= min(self.policy.cool_down, ROUNDS * self.pace)
         if not (load.late or behind > 1) or not settled or observation.coming or not observation.usable:
             return None
-        usable = chained.shared_capacity(observation, observation.usable, equal=self._equal)
+        usable = self._hosts.capacity(observation.usable)
         if behind > 1:
             self.history = replace(self.history, shortfall=(usable, self.forecast.level, observation.time))
             return usable * behind, f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"
@@ -308,7 +308,7 @@ class ChainedRound(SizingRound):
 
     def _host_limit_remarks(self, need: float) -> tuple[str, ...]:
         most = self.observation.context.max_hosts
-        needed = chained.hosts_for(self.observation, self.host_type, need, self.policy.spare, equal=self._equal)
+        needed = self._hosts.hosts_for(need)
         if not needed > most + ROUNDING:
             return ()
         purposes = [format_rate(self.rate)] if self.rate > 0 else []
@@ -318,8 +318,7 @@ class ChainedRound(SizingRound):
 
     @cached_property
     def _capacity(self) -> float:
-        hosts = (*self.observation.usable, *self.observation.coming)
-        return chained.shared_capacity(self.observation, hosts, equal=self._equal)
+        return self._hosts.capacity((*self.observation.usable, *self.observation.coming))
 
     @cached_property
     def _late(self) -> float:
@@ -333,6 +332,12 @@ class ChainedRound(SizingRound):
     @cached_property
     def _equal(self) -> bool:
         return chained.has_equal_shares(self.observation, self._width)
+
+    @cached_property
+    def _hosts(self) -> chained.SharedHosts:
+        return chained.SharedHosts(
+            self.observation, self.host_type, self.most, self.policy.spare, self._equal, self.pace, self.settle
+        )
 
     @cached_property
     def _width(self) -> int:
@@ -350,10 +355,8 @@ class ChainedRound(SizingRound):
             return []
         highest = self._retained_cores(history)
         if observation.coming:
-            return chained.withdraw_surplus(observation, highest, self.most, policy.spare, self.settle, equal=self._equal)
-        return chained.drain_surplus(
-            observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal
-        )
+            return self._hosts.withdraw_surplus(highest)
+        return self._hosts.drain_surplus(highest)
 
     def _retained_cores(self, history: LoadHistory) -> float:
         """Return the busy cores that the remaining hosts must carry, filled to `most`."""

@@ -8,24 +8,7 @@ from elastream.simulator.settings import Distribution, HostFailure, Messaging, N
 from elastream.simulator.staffing import Result
 
 __all__ = [
-    "Calibration",
-    "Constant",
-    "Distribution",
-    "Drift",
-    "Emissions",
-    "HostFailure",
-    "Messaging",
-    "NetworkLink",
-    "Result",
-    "Service",
-    "Settings",
-    "SimulatedPlant",
-    "Travel",
-    "calibrate",
-    "drift_of",
-    "emissions",
-    "figures_of",
-    "make_plant",
-    "recorded_plant",
-    "replay",
-]
+    "Calibration", "Constant", "Distribution", "Drift", "Emissions", "HostFailure", "Messaging", "NetworkLink",
+    "Result", "Service", "Settings", "SimulatedPlant", "Travel", "calibrate", "drift_of", "emissions", "figures_of",
+    "make_plant", "recorded_plant", "replay",
+]  # fmt: skip

@@ -165,24 +165,6 @@ def sort_rows(rows: Floats, count: int) -> None:
 
 
 @njit(cache=True)
-def merged(
-    times: Floats, born: Floats, counts: Floats, more_times: Floats, more_born: Floats, more_counts: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Merge two sorted flows, the first flow first at ties."""
-    size = times.size + more_times.size
-    out, out_born, out_counts = np.empty(size), np.empty(size), np.empty(size)
-    a = b = 0
-    for k in range(size):
-        if b == more_times.size or (a < times.size and times[a] <= more_times[b]):
-            out[k], out_born[k], out_counts[k] = times[a], born[a], counts[a]
-            a += 1
-        else:
-            out[k], out_born[k], out_counts[k] = more_times[b], more_born[b], more_counts[b]
-            b += 1
-    return out, out_born, out_counts
-
-
-@njit(cache=True)
 def paced(times: Floats, gaps: Floats, previous: float) -> tuple[Floats, float]:
     """Send items over a link that each occupies for `gaps` seconds.
 
@@ -230,8 +212,6 @@ class Items(NamedTuple):
 
 NOTHING = Items(EMPTY, EMPTY, EMPTY)
 NONE_LEAVING: Floats = np.zeros((0, 3))
-# From this many flows on, sorting is faster than merging pairwise.
-MANY = 5
 ONES: Floats = np.ones(1 << 16)
 ONES.flags.writeable = False
 
@@ -247,11 +227,8 @@ def joined(flows: Sequence[Items]) -> Items:
         flows = [flow for flow in flows if flow.times.size]
     if not flows:
         return NOTHING
-    if len(flows) < MANY:
-        together = flows[0]
-        for flow in flows[1:]:
-            together = Items(*merged(*together, *flow))
-        return together
+    if len(flows) == 1:
+        return flows[0]
     together = Items(*(np.concatenate(columns) for columns in zip(*flows, strict=True)))
     order = np.argsort(together.times, kind="stable")
     return Items(*(column[order] for column in together))
