@@ -118,11 +118,7 @@ def may_enlarge(observation: Observation, targets: Mapping[str, int], instances:
 
 
 def may_reduce(
-    observation: Observation,
-    units: Sequence[Unit],
-    instances: Mapping[str, int],
-    surplus: Mapping[str, int],
-    pace: float,
+    observation: Observation, units: Sequence[Unit], instances: Mapping[str, int], surplus: Mapping[str, int], pace: float
 ) -> bool:
     """Return True if a host is due back and the free cores would suffice for its instances."""
     if observation.draining:
@@ -247,9 +243,7 @@ def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[st
 
 
 def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | None:
-    """Return the row of the host with the most room for an instance, running hosts first. With `without`, only other
-    running hosts count.
-    """
+    """Return the row of the host with most room, running hosts first. With `without`, only other running hosts count."""
     rows = [
         row
         for row in (draft.feasibility(unit) >= 1).nonzero()[0].tolist()

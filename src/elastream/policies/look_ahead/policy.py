@@ -82,7 +82,7 @@ class LookAhead(ValueCost):
         renew: Age at which a forecast is renewed (s; thesis: 10 min), at once if it was wrong.
         forecast: `"real"` (back-tested), `"oracle"` (simulated runs), or a `Forecaster`.
         season: Season of a real forecast instead of a day and a week (s).
-        error: Of the oracle, as `bias`, `spread` and `seed`; see `policies.forecasting.oracle.Oracle`.
+        error: Of the oracle, as `bias`, `spread` and `seed`; see `policies.forecasting.series.Oracle`.
     """
 
     step: float = 300.0
