@@ -16,7 +16,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
 from elastream.policies.by_load import ByLoad
-from elastream.policies.elastic_allocator.exact import pack
+from elastream_papers.elastic_allocator.exact import pack
 
 HOSTS, ROUNDS, PERIOD = 3, 6, 8.0
 """A period is long enough for three batches: what a partition takes is known by then, also after a move."""

@@ -13,8 +13,8 @@ from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
 from elastream.policies.by_load import ByLoad
-from elastream.policies.elastic_allocator.exact import pack
 from elastream.spark.queries.watched import layout_of
+from elastream_papers.elastic_allocator.exact import pack
 
 SOURCE = "the project's bar for Autopilot"
 

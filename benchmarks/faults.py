@@ -24,8 +24,8 @@ from campaign.mutants import MUTANTS, Mutant
 from campaign.schedule import Schedule, drawn, shortened, to_json
 from campaign.world import ran
 
-from elastream.evaluation.cases import cores
 from elastream.evaluation.experiments import ExperimentOptions
+from elastream.evaluation.trials import cores
 from elastream_papers.harness.cases import run_all
 
 SEEDS, QUICK, FAULTS = 500, 40, 20

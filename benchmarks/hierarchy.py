@@ -18,8 +18,8 @@ from _common import Report, main, progress
 
 from elastream.core.hosts import HostType
 from elastream.policies.e2df.applications import ApplicationRules
-from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.policies.e2df.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
+from elastream.policies.e2df.snapshot import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.sharing.rules import ArbiterRules
 
 SIZES = (10, 32, 100, 316, 1000)

@@ -19,9 +19,9 @@ from _common import Report, main, progress
 from elastream.core.frames import Floats, Integers
 from elastream.core.observation import Exchange
 from elastream.errors import InputError
-from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import allocate
+from elastream.policies.elastic_allocator.policy import allocate, deviation
 from elastream.policies.otd import Case, OtdRules, Workers, otd_round
+from elastream_papers.elastic_allocator.exact import least_deviation
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0

@@ -19,7 +19,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.experiments import ExperimentOptions
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.loads import SpeedSource, SpeedWalk
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant

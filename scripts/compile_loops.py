@@ -9,7 +9,7 @@ import numpy as np
 from elastream import Alternate, Dataflow, HostType, simulate
 from elastream.loads import constant
 from elastream.policies import Threshold
-from elastream.policies.elastic_allocator.matching import Objective, allocate
+from elastream.policies.elastic_allocator.policy import Objective, allocate
 from elastream.simulator import Travel
 from elastream_papers.visp.experiment import VispCase, make
 

@@ -7,7 +7,7 @@ from elastream.core.observation import Context
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, records
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.calibrated import _graph
+from elastream.evaluation.drift import _graph
 from elastream.recording.observer import describe_run
 
 

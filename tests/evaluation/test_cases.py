@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from elastream.evaluation.cases import run_beside
 from elastream.evaluation.experiments import ExperimentOptions
+from elastream.evaluation.trials import run_beside
 from elastream_papers.harness.cases import run_all
 
 

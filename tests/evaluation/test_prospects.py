@@ -8,7 +8,7 @@ from elastream.core.metrics import Metric
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.prospects import prospect_of
+from elastream.evaluation.trials import prospect_of
 from elastream.loads import Ec2Links, SpeedWalk, constant
 from elastream.policies.highest_value import HighestValue
 from elastream.policies.static import Static

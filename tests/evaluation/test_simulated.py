@@ -10,7 +10,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.policies.placements import Untouched
 from elastream.simulator import Emissions, make_plant
 

@@ -10,7 +10,7 @@ from elastream.core.plant import Plan
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.evaluation.worth import Worth, WorthWatch, dynamic, value_of
 from elastream.loads import constant
 from elastream.policies.placements import Untouched

@@ -16,13 +16,11 @@ from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import DataflowError, InputError
-from elastream.evaluation.prospects import prospect_of
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import prospect_of, simulated
 from elastream.loads import SpeedWalk
-from elastream.loads.shapes import steps
-from elastream.policies.forecasting.oracle import Oracle
+from elastream.loads.pattern import steps
 from elastream.policies.forecasting.seasonal import BackTested
-from elastream.policies.forecasting.series import QUANTILES, Outlook
+from elastream.policies.forecasting.series import QUANTILES, Oracle, Outlook
 from elastream.policies.look_ahead.policy import Caf, Plasticc, Wpo, Wpp
 from elastream.simulator import HostFailure, Settings, Travel, make_plant
 

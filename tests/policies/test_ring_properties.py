@@ -13,7 +13,7 @@ from elastream.core.metrics import Metric
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.policies.ring.policy import RingBalance
 from elastream.simulator import Emissions, Settings, make_plant
 from elastream.simulator.settings import HostFailure

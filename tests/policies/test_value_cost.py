@@ -20,7 +20,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, imported, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import DataflowError, ElastreamError
-from elastream.evaluation.simulated import SimulatedRun, simulated
+from elastream.evaluation.trials import SimulatedRun, simulated
 from elastream.loads import constant, ramp, steps
 from elastream.policies.value_cost.policy import Centralised, Sharded, ValueCost
 from elastream.simulator import Service, Settings, SimulatedPlant, make_plant

@@ -190,7 +190,7 @@ def measured(tmp_path_factory):
 
 
 def test_the_load_of_a_real_run_is_found_to_the_record(measured):
-    from elastream.evaluation.calibrated import calibration_of
+    from elastream.evaluation.drift import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     load = found.loads["source"]
@@ -205,7 +205,7 @@ def test_the_load_of_a_real_run_is_found_to_the_record(measured):
 
 
 def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
-    from elastream.evaluation.calibrated import calibration_of
+    from elastream.evaluation.drift import calibration_of
 
     found, _ = calibration_of(measured, "the run")
     settings, kind = found.settings, found.host_types[0]
@@ -236,7 +236,7 @@ def test_batches_of_one_size_do_not_separate_fixed_and_record_cost():
 
 
 def test_a_real_run_is_simulated_within_chance(measured):
-    from elastream.evaluation.calibrated import calibration_of
+    from elastream.evaluation.drift import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     runs = [

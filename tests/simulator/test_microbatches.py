@@ -19,7 +19,7 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, HostFailure, Settings, SimulatedPlant, make_plant
-from elastream.simulator.partitions import dealt, landed
+from elastream.simulator.microbatch import dealt, landed
 from support.simulated_plants import SMALL
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)

@@ -6,7 +6,7 @@ import pytest
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.metrics import Metric
 from elastream.core.plant import Plan
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.simulator import Settings, Travel, make_plant
 from elastream_papers.visp import experiment as visp
 from support.simulated_plants import VM, Queues, machines, manufacturing, queueing, travelling

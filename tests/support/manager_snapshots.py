@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from elastream.policies.e2df.applications import Grants, Refusal
-from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
-from elastream.policies.e2df.operators import Proposals
+from elastream.policies.e2df.applications import Grants, Proposals, Refusal
+from elastream.policies.e2df.snapshot import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 
 
 def snapshot(

@@ -15,9 +15,8 @@ from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
-from elastream.evaluation.cases import cores, run_beside
 from elastream.evaluation.comparison import Comparison, Peak
-from elastream.evaluation.trials import Scene, tried
+from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
 from elastream.loads import LinkTrace, SpeedTrace, load_from
@@ -148,7 +147,6 @@ def _no_length(
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
-    """Return the cheapest static provision for the load's peak, or why it is unknown."""
     layout, costs, latency = scene.layout, scene.costs, scene.settings.latency
     try:
         rates = rates_of(layout.graph, scene.loads, "peak", seconds=scene.seconds, window=latency, costs=costs)

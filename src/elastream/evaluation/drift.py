@@ -10,19 +10,137 @@ from functools import cached_property
 
 import numpy as np
 
+from elastream.control.loop import Loop
+from elastream.control.replaying import guarding_again
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.plant import Policy
 from elastream.core.wording import percent_off
-from elastream.errors import InputError
-from elastream.evaluation.again import constants_for, simulated_again
-from elastream.evaluation.calibrated import calibration_of
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import ElastreamError, InputError
 from elastream.evaluation.findings import Check, Findings, environment
 from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.recording.guard_log import GuardVersion
-from elastream.recording.recorder import Recording
-from elastream.simulator import Calibration, Drift, drift_of
+from elastream.recording.observer import Ending, describe_run
+from elastream.recording.recorder import Collector, Recording
+from elastream.simulator import Calibration, Drift, calibrate, drift_of, recorded_plant, replay
+
+# time limit, as a multiple of the recorded run's length
+LIMIT = 2.0
+
+
+def constants_for(recording: Recording, own: Calibration, other: Calibration) -> Calibration:
+    """Return `other`'s constants with the host types and settings of `recording`.
+
+    A host type that the other run lacks gets its first type's figures.
+    """
+    started = {kind.name: kind for kind in other.host_types}
+    first = other.host_types[0]
+    kinds = tuple(
+        replace(kind, start=started.get(kind.name, first).start, stop=started.get(kind.name, first).stop)
+        for kind in recording.host_types
+    )
+    mine = own.settings
+    settings = replace(
+        other.settings,
+        monitor=mine.monitor,
+        batch_seconds=mine.batch_seconds,
+        batch_interval=mine.batch_interval,
+        state_partitions=mine.state_partitions,
+    )
+    return replace(other, settings=settings, host_types=kinds, loads=own.loads, origin=own.origin)
+
+
+def simulated_again(
+    recording: Recording,
+    layout: Layout,
+    calibration: Calibration,
+    policy: Policy | None,
+    seed: int,
+    guards: Sequence[GuardVersion],
+) -> Recording:
+    """Simulate the load of `recording` under `policy`, or the recorded decisions."""
+    header = recording.header
+    plant = recorded_plant(
+        recording,
+        layout,
+        calibration,
+        seed=seed,
+        target_latency=header.target_latency,
+        max_hosts=header.max_hosts,
+    )
+    collector = Collector()
+    if policy is None:
+        collector.started(describe_run(plant.context, policy=header.policy, plant="simulated", started=0.0))
+        replay(recording, plant, calibration.origin, collector.observed)
+        collector.ended(Ending("finished", plant.time, ledger=tuple(plant.ledger)))
+    else:
+        period = header.environment.get("period")
+        monitor = calibration.settings.monitor
+        # The loop looks when a monitoring period ends, so that what it sees is as fresh as on Spark.
+        plant.advance(monitor * round((float(recording.times[0]) - calibration.origin) / monitor))
+        Loop(
+            plant,
+            policy,
+            monitor=monitor,
+            period=_period(recording) if period is None else float(period),
+            observers=[collector],
+            limit=LIMIT * recording.end,
+            extensions=guarding_again(recording, guards, plant.clock.now, calibration.origin),
+        ).run()
+    return collector.recording
+
+
+def _period(recording: Recording) -> float:
+    times = [decision.time for decision in recording.decisions]
+    return float(np.median(np.diff(times))) if len(times) > 1 else 2.0
+
+
+def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:
+    """Return the calibration by a run on Spark, and its dataflow.
+
+    Raises:
+        InputError: Simulated run, no micro-batches, too short, or several queries.
+    """
+    header = recording.header
+    if header.plant != "spark":
+        raise InputError(f"{place} is a {header.plant} run: calibration needs a run on Spark")
+    if not recording.batches:
+        raise InputError(f"{place} has no micro-batches: calibration needs them")
+    layout = lay_out(_graph(recording, place))
+    seconds = header.environment.get("batch seconds")
+    try:
+        calibration = calibrate(
+            recording, layout, recording.host_types, batch_seconds=None if seconds is None else float(seconds)
+        )
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    return calibration, layout
+
+
+def _graph(recording: Recording, place: str) -> Graph:
+    header = recording.header
+    try:
+        operators = tuple(
+            Operator(
+                **{
+                    **{name: value for name, value in each.items() if name != "values"},
+                    "kind": Kind(each["kind"]),
+                    "alternates": tuple(Alternate(name) for name in each["alternates"]),
+                    "selects": (selects := tuple(each.get("selects", ()))),
+                    "key": selects or ("key",) if each["kind"] == Kind.KEYED else (),
+                }
+            )
+            for each in header.operators
+        )
+        edges = tuple(Edge(**{**each, "delivery": Delivery(each["delivery"])}) for each in header.edges)
+        return Graph(header.flow, operators, edges)
+    except (KeyError, TypeError, ValueError, ElastreamError) as error:
+        raise InputError(f"{place} does not describe a valid dataflow: {error}") from None
+
 
 # largest drift of a figure in `JUDGED` that counts as agreement
 BOUND = 0.20

@@ -3,11 +3,9 @@
 import html
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
-
-V = TypeVar("V")
+from typing import Any, TypeAlias
 
 # distinguishable on white and with common colour deficiencies
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")
@@ -103,24 +101,6 @@ def hosts_plot(
     """Return instances and hosts over the offered load."""
     lines = (load, line(what, times, instances, steps=True), line("hosts", times, hosts, colour=1, steps=True))
     return Plot(caption, x, f"{what}, hosts", lines, unit)
-
-
-def comparison_table(
-    caption: str,
-    ours: Mapping[str, Mapping[str, V]],
-    paper: Mapping[str, Mapping[str, V]],
-    source: str,
-    text: Callable[[str, V], str],
-    plant: str = "simulated",
-) -> Table:
-    """Return two rows per metric, ours and the paper's."""
-    rows: list[tuple[str, ...]] = []
-    for metric in next(iter(ours.values())):
-        rows.append((f"{metric} ({plant})", *(text(metric, figures[metric]) for figures in ours.values())))
-        printed = [paper.get(column, {}).get(metric) for column in ours]
-        if any(value is not None for value in printed):
-            rows.append((f"   paper, {source}", *("-" if value is None else text(metric, value) for value in printed)))
-    return Table(caption, ("", *ours), tuple(rows))
 
 
 STYLE = """

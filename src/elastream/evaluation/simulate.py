@@ -22,10 +22,9 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import CloudError, InputError
-from elastream.evaluation.calibrated import calibration_of
 from elastream.evaluation.compare import compare
 from elastream.evaluation.comparison import Comparison, ExpectedError
-from elastream.evaluation.drift import replayed
+from elastream.evaluation.drift import calibration_of, replayed
 from elastream.evaluation.trials import MOST_HOSTS
 from elastream.recording.recorder import Recording
 from elastream.settings import SimulateSettings, keywords_of
@@ -78,7 +77,7 @@ def simulate(
     for warning in doubts(settings.replicas, types, settings.state_partitions if keyed else None, stated):
         log.warning("%s", warning)
     settings = replace(settings, host_types=types, max_hosts=most, min_hosts=least, fused=as_spark)
-    with progress_bar(Console()) if settings.show else nullcontext(_unseen) as progress:
+    with progress_bar(Console()) if settings.show else nullcontext(lambda *_: None) as progress:
         comparison = compare(graph, _named(policies), settings, constants=constants, progress=progress)
         if recording is None:
             return comparison
@@ -92,10 +91,6 @@ def expected_error(
     again = replayed(recording, {}, place=place, seed=seed, runs=REPLAYS, progress=progress)
     figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
     return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.separable)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """Show nothing."""
 
 
 def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:

@@ -1,31 +1,343 @@
-"""Trial of one policy in simulation: cost, and fraction of records in time.
+"""Trials of policies on the simulated plant, in the loop of live runs, on parallel workers.
 
 A record that waits at the end is in time only while its deadline lies ahead.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait as wait_for_any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from elastream.control.extension import KeyTableExtension, LoopExtension
+from elastream.control.guarding import GuardExtension
+from elastream.control.loop import Loop
+from elastream.core.decision import Decision, Unknown, longest_lacked
 from elastream.core.fitting import state_partitions_of
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
-from elastream.core.plant import Policy, Prospect, check_supported
+from elastream.core.plant import Plant, Policy, Prospect, Variation, check_supported
+from elastream.core.scaling import NO_RULES, ScalingRules, rule_of
+from elastream.core.wording import gist
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.key_table import KeyTableBook
 from elastream.dataflow.stages import Layout
-from elastream.evaluation.cases import Tell
+from elastream.errors import ElastreamError
 from elastream.evaluation.comparison import Trial
-from elastream.evaluation.prospects import prospect_of
-from elastream.evaluation.simulated import simulated
 from elastream.evaluation.worth import WorthWatch, merits_of
 from elastream.guards.document import GuardDocument
+from elastream.guards.pollers import ReadOnce
+from elastream.loads.links import LinkTrace, pair_number
+from elastream.loads.speeds import SpeedTrace, number_of
 from elastream.policies.common.provision import Costs
 from elastream.policies.static import initial_hosts
 from elastream.policies.value_cost.problem import Goal
+from elastream.recording.guard_log import GuardLog
+from elastream.recording.observer import Ending, Header
 from elastream.settings import SimulateSettings
 from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
+from elastream.simulator.plant import Advancing
+from elastream.units import ROUNDING
+
+# share of rounds from which on a remark characterises a run
+OFTEN = 0.1
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """Result of a run with every round's decision."""
+
+    result: Result
+    decisions: tuple[Decision, ...]
+
+    @property
+    def refused(self) -> int:
+        """Return how many actions were refused or failed."""
+        return sum(
+            sum(bool(proposal.refused) and proposal.by == decision.policy for proposal in decision.proposals)
+            + sum(not outcome.succeeded for outcome in decision.outcomes)
+            for decision in self.decisions
+        )
+
+    @property
+    def lacked(self) -> tuple[Unknown, ...]:
+        """Return missing metrics, each with its longest gap."""
+        return longest_lacked(self.decisions)
+
+    @property
+    def remarked(self) -> str:
+        """Return the most frequent remark or refusal, figures aside, if in `OFTEN` of the rounds, else ""."""
+        counts, last = Counter[str](), dict[str, str]()
+        for decision in self.decisions:
+            refused = (each.refused for each in decision.proposals if rule_of(each.refused))
+            texts = {gist(each): each for each in (*decision.note.split("; "), *refused) if each}
+            counts.update(texts.keys())
+            last |= texts
+        most = counts.most_common(1)
+        return last[most[0][0]] if most and most[0][1] >= OFTEN * len(self.decisions) else ""
+
+
+def simulated(
+    plant: SimulatedPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+    guards: GuardDocument | None = None,
+    scaling: ScalingRules = NO_RULES,
+) -> SimulatedRun:
+    """Let `policy` plan every `period` seconds; close the plant at `until`.
+
+    Args:
+        look: Receives every observation, once a period.
+        guards: In force throughout; external signals keep their initial values.
+        scaling: Rules for the number of hosts.
+    """
+    plant.advance(plant.time + period)
+    versions, outside = GuardLog(), ReadOnce(plant.clock.now)
+    if guards is not None:
+        outside.follow(guards.signals)
+        versions.append(guards.text, guards.path, "simulate")
+    decisions = steered(
+        plant, policy, period=period, until=until, look=look,
+        extensions=(GuardExtension(versions, outside), KeyTableExtension(plant.network.tables)),
+        scaling=scaling,
+    )  # fmt: skip
+    return SimulatedRun(plant.result(), decisions)
+
+
+class SteeredPlant(Plant, Advancing, Protocol):
+    """Plant whose time advances on request."""
+
+
+def steered(
+    plant: SteeredPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+    extensions: Sequence[LoopExtension] = (),
+    scaling: ScalingRules = NO_RULES,
+) -> tuple[Decision, ...]:
+    """Run `policy` on any plant in simulated time; return every round's decision."""
+    watch = _Watch(look)
+    limit = until - plant.time
+    loop = Loop(
+        plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
+        extensions=extensions, scaling=scaling,
+    )  # fmt: skip
+    watch.stop = loop.stop
+    with _unlogged():
+        ending = loop.run()
+    if watch.broken is not None:
+        raise watch.broken
+    if ending.status == "failed":
+        raise ElastreamError(ending.reason)
+    for decision in watch.decisions.values():
+        for fault in decision.faults:
+            error = ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}{fault.place}")
+            error.add_note(fault.traceback)
+            raise error
+    return tuple(watch.decisions.values())
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Silence the loop's fault log: the raised error reports it."""
+    of_loop = logging.getLogger(Loop.__module__)
+    before, of_loop.disabled = of_loop.disabled, True
+    try:
+        yield
+    finally:
+        of_loop.disabled = before
+
+
+class _Watch:
+    def __init__(self, look: Callable[[Observation], None]) -> None:
+        self._look = look
+        self.stop: Callable[[], None] = lambda: None
+        self.decisions: dict[int, Decision] = {}
+        self.broken: Exception | None = None
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        try:
+            self._look(observation)
+        except Exception as error:
+            self.broken = error
+            raise
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions[decision.round] = decision
+        if decision.faults:
+            self.stop()
+
+    def ended(self, ending: Ending) -> None: ...
+
+
+# seconds between looks at the workers' progress; least seconds between a worker's reports
+LOOK, TELL = 0.5, 0.2
+
+
+C = TypeVar("C")
+R = TypeVar("R")
+# receives a case's progress, in a unit of its own
+Tell = Callable[[float], None]
+
+# workers inherit it; set before forking
+_inherited: dict[str, Any] = {}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_beside(
+    run: Callable[[C, Tell], R],
+    cases: Sequence[C],
+    workers: int,
+    follow: Callable[[Sequence[float], Sequence[bool]], None] = lambda *_: None,
+    ended: Callable[[int, R], None] = lambda *_: None,
+) -> list[R]:
+    """Run all `cases` on up to `workers` processes; return their results in order.
+
+    The first error or interrupt ends all cases and is raised.
+
+    Args:
+        follow: Receives each case's progress, and whether it is done.
+        ended: Receives number and result of each finished case.
+    """
+    progress, done = [0.0] * len(cases), [False] * len(cases)
+    if min(workers, len(cases)) < 2 or sys.platform == "win32" or sys.platform == "darwin":
+        results = []
+        for number, case in enumerate(cases):
+
+            def tell(far: float, number: int = number) -> None:
+                progress[number] = far
+                follow(progress, done)
+
+            results.append(run(case, sparing(tell)))
+            ended(number, results[-1])
+            done[number] = True
+            follow(progress, done)
+        return results
+    forked = multiprocessing.get_context("fork")
+    others = set(multiprocessing.active_children())
+    reports = forked.SimpleQueue()
+    _inherited.update(run=run, cases=cases, reports=reports)
+    pool = ProcessPoolExecutor(min(workers, len(cases)), mp_context=forked, initializer=_as_worker)
+    try:
+        futures = [pool.submit(_run_inherited, number) for number in range(len(cases))]
+        waiting: set[Future[R]] = set(futures)
+        numbers = {future: number for number, future in enumerate(futures)}
+        while waiting:
+            new, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+            for future in new:
+                ended(numbers[future], future.result())  # raises what the case raised
+            while not reports.empty():
+                number, far = reports.get()
+                progress[number] = far
+            done = [future.done() for future in futures]
+            follow(progress, done)
+        return [future.result() for future in futures]
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        _inherited.clear()
+
+
+def sparing(tell: Tell) -> Tell:
+    """Return `tell`, called at most every TELL seconds."""
+    last = -TELL
+
+    def now_and_then(far: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= TELL:
+            last = time.monotonic()
+            tell(far)
+
+    return now_and_then
+
+
+def _as_worker() -> None:
+    """Leave interrupts to the parent process; exit when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def follow_the_parent() -> None:
+            wait_for_any([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=follow_the_parent, daemon=True).start()
+
+
+def _run_inherited(number: int) -> Any:
+    reports = _inherited["reports"]
+    return _inherited["run"](_inherited["cases"][number], sparing(lambda far: reports.put((number, far))))
+
+
+def prospect_of(
+    layout: Layout,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, ArrivalPattern],
+    settings: Settings,
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+) -> Prospect:
+    """Return the prospect of a run; arguments as of `Prospect`."""
+    costs = {operator: (each.cost, each.selectivity) for operator, each in settings.services.items()}
+    speeds = None if settings.speed_trace is None else _speeds(settings.speed_trace)
+    links = None if settings.link_trace is None else _links(settings.link_trace)
+    return Prospect(layout, host_types, loads, seconds, window, costs, speeds, links)
+
+
+def _speeds(trace: SpeedTrace) -> Variation:
+    def course(host: str, times: Floats) -> Floats:
+        number = number_of(host, -1)
+        return np.full(times.shape, np.nan) if number < 0 else _row(trace.factors, number, trace.interval, times)
+
+    return course
+
+
+def _links(trace: LinkTrace) -> Variation:
+    def course(link: str, times: Floats) -> Floats:
+        ends = [number_of(host, -1) for host in link.split(">")]
+        if min(ends) < 0 or len(ends) != 2:
+            return np.full(times.shape, np.nan)
+        pair = int(pair_number(np.array(ends[0]), np.array(ends[1])))
+        return _row(trace.bandwidth, pair, trace.interval, times)
+
+    return course
+
+
+def _row(table: Floats, row: int, interval: float, times: Floats) -> Floats:
+    slots = np.floor(times / interval + ROUNDING).astype(np.int64)
+    return np.asarray(table[row % table.shape[0], slots % table.shape[1]])
+
 
 # limit if the cloud sets none
 MOST_HOSTS = 1_000

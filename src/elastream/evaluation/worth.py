@@ -18,6 +18,7 @@ from elastream.core.plant import Policy
 from elastream.core.qos import BreakEven, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge
+from elastream.policies.common.measures import known_mean
 from elastream.policies.value_cost.policy import ValueCost
 from elastream.policies.value_cost.problem import Goal
 from elastream.policies.value_cost.reading import WorkHistory, read
@@ -51,12 +52,12 @@ class Worth:
     @property
     def mean_throughput(self) -> float:
         """Return the mean of `throughput`."""
-        return _mean(self.throughput)
+        return known_mean(self.throughput)
 
     @property
     def mean_waited(self) -> float:
         """Return the mean of `waited`."""
-        return _mean(self.waited)
+        return known_mean(self.waited)
 
     @property
     def money(self) -> float:
@@ -64,7 +65,7 @@ class Worth:
 
     def mean_value(self, over: str = "dynamic") -> float:
         """Return the mean application value (4.3)."""
-        return _mean(self.value if over == "dynamic" else self.value_all)
+        return known_mean(self.value if over == "dynamic" else self.value_all)
 
     def profit(self, line: BreakEven | None, over: str = "dynamic") -> float:
         """Return the run's profit (4.8); NaN without a line."""
@@ -77,11 +78,6 @@ class Worth:
     def worst(self, instants: int) -> float:
         """Return the least mean throughput over so many instants (5.2)."""
         return worst_interval(self.throughput, instants)
-
-
-def _mean(values: Floats) -> float:
-    measured = values[~np.isnan(values)]
-    return float(measured.mean()) if measured.size else math.nan
 
 
 def dynamic(graph: Graph) -> bool:

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from elastream.loads.links import LinkTrace as LinkTrace
     from elastream.loads.pattern import Pattern as Pattern
     from elastream.loads.pattern import Section as Section
+    from elastream.loads.pattern import constant as constant
     from elastream.loads.pattern import counts as counts
     from elastream.loads.pattern import dues as dues
+    from elastream.loads.pattern import ramp as ramp
+    from elastream.loads.pattern import random_walk as random_walk
+    from elastream.loads.pattern import sine as sine
+    from elastream.loads.pattern import steps as steps
     from elastream.loads.recorded import SpeedSpread as SpeedSpread
     from elastream.loads.recorded import recorded_links as recorded_links
     from elastream.loads.recorded import recorded_speeds as recorded_speeds
-    from elastream.loads.shapes import constant as constant
-    from elastream.loads.shapes import ramp as ramp
-    from elastream.loads.shapes import random_walk as random_walk
-    from elastream.loads.shapes import sine as sine
-    from elastream.loads.shapes import steps as steps
     from elastream.loads.speeds import Ec2Speeds as Ec2Speeds
     from elastream.loads.speeds import SpeedSource as SpeedSource
     from elastream.loads.speeds import SpeedTrace as SpeedTrace
@@ -37,9 +37,18 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "elastream.loads.document": ("load_from", "pattern_from"),
         "elastream.loads.links": ("Ec2Links", "LinkSource", "LinkTrace"),
-        "elastream.loads.pattern": ("Pattern", "Section", "counts", "dues"),
+        "elastream.loads.pattern": (
+            "Pattern",
+            "Section",
+            "constant",
+            "counts",
+            "dues",
+            "ramp",
+            "random_walk",
+            "sine",
+            "steps",
+        ),
         "elastream.loads.recorded": ("SpeedSpread", "recorded_links", "recorded_speeds"),
-        "elastream.loads.shapes": ("constant", "ramp", "random_walk", "sine", "steps"),
         "elastream.loads.speeds": ("Ec2Speeds", "SpeedSource", "SpeedTrace", "SpeedWalk"),
         "elastream.loads.traces": ("trace",),
     },

@@ -8,8 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from elastream.errors import DataflowError, ElastreamError, InputError
-from elastream.loads.pattern import Pattern, chain
-from elastream.loads.shapes import constant, ramp, random_walk, sine, steps
+from elastream.loads.pattern import Pattern, chain, constant, ramp, random_walk, sine, steps
 from elastream.loads.traces import trace
 
 

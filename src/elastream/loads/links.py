@@ -64,8 +64,7 @@ class LinkTrace:
 
     def rows_of(self, source: Integers, target: Integers) -> Integers:
         """Return the row of the link from each source to each target, by host number."""
-        rows: Integers = pair_number(source[:, None], target[None, :]) % self.latency.shape[0]
-        return rows
+        return np.asarray(pair_number(source[:, None], target[None, :]) % self.latency.shape[0])
 
     def column(self, now: float) -> tuple[Floats, Floats]:
         """Return (latency, bandwidth) factors of every row at `now`."""
@@ -114,8 +113,7 @@ class Ec2Links:
 def pair_number(a: Integers, b: Integers) -> Integers:
     """Return the number of each pair of hosts; pairs among the first n hosts come before all others."""
     later = np.maximum(a, b)
-    numbers: Integers = later * (later - 1) // 2 + np.minimum(a, b)
-    return numbers
+    return np.asarray(later * (later - 1) // 2 + np.minimum(a, b))
 
 
 def pairs_of(hosts: int) -> list[tuple[int, int]]:

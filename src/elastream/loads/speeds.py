@@ -58,8 +58,7 @@ class SpeedTrace:
     def at(self, numbers: Integers, now: float) -> Floats:
         """Return the factors at `now` of hosts by number (`number_of`)."""
         rows, slots = self.factors.shape
-        factors: Floats = self.factors[numbers % rows, self.slot(now) % slots]
-        return factors
+        return np.asarray(self.factors[numbers % rows, self.slot(now) % slots])
 
     def over(self, seconds: float) -> "SpeedTrace":
         """Return this trace, which repeats in longer runs."""
@@ -141,8 +140,7 @@ def drifts_of(draw: np.random.Generator, count: int, slots: int) -> Iterator[Flo
 
 def logistic(values: Floats) -> Floats:
     """Map numbers to between `MIN_FACTOR` and 1, rounded because exponentials differ between machines."""
-    factors: Floats = np.round(MIN_FACTOR + (1 - MIN_FACTOR) / (1 + np.exp(-values)), 9)
-    return factors
+    return np.asarray(np.round(MIN_FACTOR + (1 - MIN_FACTOR) / (1 + np.exp(-values)), 9))
 
 
 def number_of(host: str, default: int) -> int:

@@ -293,7 +293,6 @@ class Btu(Policy):
         )
 
     def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
-        """Add an instance (Figure 4): on free room, in place of another operator's, or on a new host."""
         why = f"late with {waiting(draft.observation, unit):.0f} waiting"
         host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
         if host is not None:
@@ -357,7 +356,6 @@ class Btu(Policy):
         return False
 
     def _give_up(self, draft: Draft, host: str, share: float) -> None:
-        """Remove dispensable instances on `host`, and `share` of the floating ones."""
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
             floating = math.ceil(share * draft.floating[unit.name] - ROUNDING)

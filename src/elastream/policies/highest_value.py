@@ -214,7 +214,6 @@ class _Round:
             self.work += freed
 
     def _raise(self, among: list[DynamicElement]) -> None:
-        """Select higher values that are carried, the greatest gains first."""
         for element in sorted(among, key=lambda each: each.value(self._runs(each)) - each.value(each.ranked[0])):
             for option in _higher(element, self._runs(element)):
                 if self.tried >= MOST_TRIED:
@@ -263,5 +262,4 @@ class _Round:
 
 
 def _higher(element: DynamicElement, than: str) -> tuple[str, ...]:
-    """Return options of a higher value than `than`, the highest first."""
     return tuple(option for option in element.ranked if element.value(option) > element.value(than))

@@ -269,7 +269,6 @@ def _balance(
 
 
 def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
-    """Return each task's part of its worker's utilisation, NaN if unknown."""
     at = np.append(workers.utilisation, np.nan)[host]
     total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
     return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)

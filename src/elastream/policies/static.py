@@ -54,18 +54,13 @@ class Static(Policy):
             raise InputError(f"hosts: {self.hosts!r} is not a whole number of 1 or more, 'peak' or 'mean'")
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Lease missing hosts, fill running ones, and spread tasks once no host is starting. The memory is the number of
-        hosts.
-        """
+        """Lease missing hosts, fill running ones, spread tasks once none is starting. The memory is the number of hosts."""
         context = observation.context
         if isinstance(memory, int):
             hosts = memory
         else:
-            hosts = _number(
-                self,
-                tuple(context.host_types.values()),
-                lambda type, at: declared_provision(context.layout, type, context.graph.loads, at).hosts,
-            )
+            types, loads = tuple(context.host_types.values()), context.graph.loads
+            hosts = _number(self, types, lambda type, at: declared_provision(context.layout, type, loads, at).hosts)
         actions = missing_hosts(observation, hosts, self.host_type)
         if self.parallelism:
             actions += [

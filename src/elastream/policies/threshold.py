@@ -214,7 +214,7 @@ class ChainedRound(SizingRound):
 
     def plan(self) -> ScalingPlan:
         """Plan hosts, then tasks of stages and threads of operators that wait."""
-        load, observation, policy = self.load, self.observation, self.policy
+        load, observation = self.load, self.observation
         base = load.cores(self.rate)
         need, reason = self._need(base)
         need, remarks = self._limited(need, base)
@@ -224,12 +224,12 @@ class ChainedRound(SizingRound):
         if load.cold and math.isnan(load.declared) and not load.late:
             # The work and the delay of the first batches say nothing about the next ones.
             need = min(need, self._capacity)
-        added = chained.lease_missing(observation, self.host_type, need, reason, policy.spare, equal=self._equal)
+        added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
         hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
         retained = math.nan if math.isnan(need) else max(need, self._retained_cores(history) / self.most)
-        recommended = chained.hosts_for(observation, self.host_type, retained, policy.spare, equal=self._equal)
+        recommended = self._hosts.hosts_for(retained)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
 
@@ -283,7 +283,7 @@ class ChainedRound(SizingRound):
         settled = observation.since_change >= min(self.policy.cool_down, ROUNDS * self.pace)
         if not (load.late or behind > 1) or not settled or observation.coming or not observation.usable:
             return None
-        usable = chained.shared_capacity(observation, observation.usable, equal=self._equal)
+        usable = self._hosts.capacity(observation.usable)
         if behind > 1:
             self.history = replace(self.history, shortfall=(usable, self.forecast.level, observation.time))
             return usable * behind, f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"
@@ -294,7 +294,6 @@ class ChainedRound(SizingRound):
         return None if known_need else (usable + 1e-6, "late, and the need is unknown: one host more")
 
     def _limited(self, need: float, base: float) -> tuple[float, tuple[str, ...]]:
-        """Return `need` without hosts that would not help, and remarks about them."""
         observation, load = self.observation, self.load
         need, self.history, bound = within_reach(observation, need, self._capacity, base, load, self.history)
         remarks = (f"{IN_VAIN} {format_rate(self.rate)}: {bound}",) if bound else ()
@@ -308,9 +307,8 @@ class ChainedRound(SizingRound):
         return need, remarks
 
     def _host_limit_remarks(self, need: float) -> tuple[str, ...]:
-        """Return a remark if `need` takes more hosts than may be leased."""
         most = self.observation.context.max_hosts
-        needed = chained.hosts_for(self.observation, self.host_type, need, self.policy.spare, equal=self._equal)
+        needed = self._hosts.hosts_for(need)
         if not needed > most + ROUNDING:
             return ()
         purposes = [format_rate(self.rate)] if self.rate > 0 else []
@@ -320,9 +318,7 @@ class ChainedRound(SizingRound):
 
     @cached_property
     def _capacity(self) -> float:
-        """Cores of speed 1 of the usable and coming hosts."""
-        hosts = (*self.observation.usable, *self.observation.coming)
-        return chained.shared_capacity(self.observation, hosts, equal=self._equal)
+        return self._hosts.capacity((*self.observation.usable, *self.observation.coming))
 
     @cached_property
     def _late(self) -> float:
@@ -338,8 +334,13 @@ class ChainedRound(SizingRound):
         return chained.has_equal_shares(self.observation, self._width)
 
     @cached_property
+    def _hosts(self) -> chained.SharedHosts:
+        return chained.SharedHosts(
+            self.observation, self.host_type, self.most, self.policy.spare, self._equal, self.pace, self.settle
+        )
+
+    @cached_property
     def _width(self) -> int:
-        """Tasks that the hosts execute at once."""
         return self.observation.cores.slots(self.observation.working)[0]
 
     @property
@@ -354,10 +355,8 @@ class ChainedRound(SizingRound):
             return []
         highest = self._retained_cores(history)
         if observation.coming:
-            return chained.withdraw_surplus(observation, highest, self.most, policy.spare, self.settle, equal=self._equal)
-        return chained.drain_surplus(
-            observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal
-        )
+            return self._hosts.withdraw_surplus(highest)
+        return self._hosts.drain_surplus(highest)
 
     def _retained_cores(self, history: LoadHistory) -> float:
         """Return the busy cores that the remaining hosts must carry, filled to `most`."""
@@ -367,14 +366,12 @@ class ChainedRound(SizingRound):
         return max(highest, self.most * (1 + 1e-6) * history.insufficient(self.observation.time, self.rate))
 
     def _highest(self, history: LoadHistory) -> float:
-        """Return the most cores needed in the last `settle` seconds."""
         if self.before is not None and history.needs:
             return float(history.highest[0])
         recent = history.times >= self.observation.time - self.settle
         return self.load.cores(float(np.max(history.arriving[recent])))
 
     def _tasks(self, operator: str, need: float) -> list[Action]:
-        """Return the change of a stage's tasks or of a waiting operator's threads."""
         observation, load = self.observation, self.load
         observed = observation.operators.value(operator, Metric.PARALLELISM)
         now = observation.composition.parallelism.get(operator, observed)

@@ -19,8 +19,8 @@ from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider
 from elastream.core.hosts import HostType
 from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.policies.e2df import regions
-from elastream.policies.e2df.columns import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.policies.e2df.regions import Region, RegionRules
+from elastream.policies.e2df.snapshot import Applications, Instances, LeasedHosts, Operators, Snapshot, identities
 from elastream.pool.state_log import StateLog, steady_clock
 from elastream.recording.lines import JournalProblem
 from elastream.sharing.messages import RegionOrder, RegionReport

@@ -17,7 +17,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
 from elastream.simulator.fused import FusedNetwork, Periods, Reports
-from elastream.simulator.partitions import StageStation
+from elastream.simulator.microbatch import StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.watching import AT, MetricsCollector
@@ -134,8 +134,7 @@ class BatchMetricsCollector(MetricsCollector):
             if segment.leader.operator.max_duration is not None if not aimed else segment.demand.results > 0:
                 on_time += closed.tables[name][:, IN_TIME if aimed else WITHIN]
                 judged += closed.tables[name][:, DONE]
-        shares: Floats = np.divide(on_time, judged, out=np.full(on_time.size, np.nan), where=judged > 0)
-        return shares
+        return np.asarray(np.divide(on_time, judged, out=np.full(on_time.size, np.nan), where=judged > 0))
 
     def observation(self, now: float, composition: Composition) -> Observation:
         self.application = self._figures()

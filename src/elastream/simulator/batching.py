@@ -4,6 +4,7 @@ The queue is rows of three arrays; a batch is a range of rows.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats
 from elastream.core.latency import HALF_AND_99, weighted_quantiles
 from elastream.policies.common.governor import REMEMBERED, next_allowance
+from elastream.simulator.stations import Items
 from elastream.units import ROUNDING
 
 # Integer state of a query: first waiting row, end of the rows, first row of the running batch, end of the rows counted as
@@ -28,6 +30,106 @@ ARRIVED, DONE, DELAY, BUSY, LEFT, WORKING, MIDDLE, LATE, IN_TIME, WITHIN = range
 
 weighted = njit(cache=True)(weighted_quantiles)
 _next_allowance = njit(cache=True)(next_allowance)
+
+
+class QueryState(NamedTuple):
+    """Arrays that compiled batches read and change; columns as above.
+
+    Attributes:
+        remembered: Records and seconds of batches in the governor's memory.
+        spent: Durations of the open period and their records.
+        charged, charges, busy: Hosts of the running batch, their core-seconds, and the sum.
+    """
+
+    marks: NDArray[np.int64]
+    state: Floats
+    remembered: Floats
+    spent: Floats
+    charged: NDArray[np.int64]
+    charges: Floats
+    busy: Floats
+
+
+class Burdens(NamedTuple):
+    """Tasks of a query by host; `share`, `loading` and `pace` by stage and host.
+
+    Attributes:
+        hosts: Rows in the pool.
+        share: Fraction of a stage's records, including standby work.
+        loading: Tasks that must load state.
+        pace: Core-seconds of speed 1 per second.
+        floor: Cores used whatever the records.
+        coming: Hosts requested and not running.
+        careful: True if the next batch is distributed otherwise, so that a call ends with each batch.
+    """
+
+    hosts: NDArray[np.int64]
+    share: Floats
+    loading: Floats
+    pace: Floats
+    speed: Floats
+    floor: Floats
+    coming: int
+    careful: bool
+
+
+class Rules(NamedTuple):
+    """Constants of a query's batches.
+
+    Attributes:
+        overhead: Seconds a batch and stage.
+        batch_work: Core-seconds a batch.
+        state_load: Core-seconds to load a task's state.
+        start_delay: Seconds a batch and starting host.
+        interval: Least seconds between starts.
+        batch_seconds: Target of the governor.
+        ratios: Recorded over expected durations; the first batch takes row `first_ratio`.
+        limits: Service levels of the first stage (seconds).
+    """
+
+    overhead: float
+    batch_work: float
+    state_load: float
+    start_delay: float
+    interval: float
+    batch_seconds: float
+    ratios: Floats
+    first_ratio: int
+    limits: Floats
+
+
+class Turn(NamedTuple):
+    """One advance of all queries.
+
+    Attributes:
+        ends: Ends of the monitoring periods; inf after the last.
+        worked: Core-seconds by period and host; added to.
+        speed: Speed by host.
+        interval: Number of the interval with these speeds.
+        target: Target latency (seconds); inf without one.
+    """
+
+    ends: Floats
+    worked: Floats
+    speed: Floats
+    interval: int
+    begin: float
+    end: float
+    target: float
+
+
+class Output(NamedTuple):
+    """Rows that compiled batches write.
+
+    Attributes:
+        table: Figures of each period; added to.
+        batches: Start, seconds, records, oldest, newest.
+        done: Commit, born, records; skipped if empty.
+    """
+
+    table: Floats
+    batches: Floats
+    done: Floats
 
 
 @njit(cache=True)
@@ -67,59 +169,19 @@ def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_se
 
 @njit(cache=True)
 def run_batches(
-    times: Floats,
-    born: Floats,
-    counts: Floats,
-    marks: NDArray[np.int64],
-    state: Floats,
-    remembered: Floats,
-    spent: Floats,
-    rows: NDArray[np.int64],
-    share: Floats,
-    loading: Floats,
-    pace: Floats,
-    speed: Floats,
-    floor: Floats,
-    work: Floats,
-    constants: tuple[float, float, float, float, float, float],
-    ratios: Floats,
-    first_ratio: int,
-    charged: NDArray[np.int64],
-    charges: Floats,
-    busy: Floats,
-    begin: float,
-    end: float,
-    period_ends: Floats,
-    limits: Floats,
-    target: float,
-    careful: bool,
-    table: Floats,
-    worked: Floats,
-    batches: Floats,
-    done: Floats,
+    queue: Items, query: QueryState, burdens: Burdens, work: Floats, rules: Rules, turn: Turn, output: Output
 ) -> tuple[bool, int, int, int]:
-    """Execute batches in [begin, end).
-
-    Args:
-        times, born, counts: Queue rows: arrival, entry into the dataflow, records.
-        rows: Pool rows of the hosts.
-        share, loading, pace: By stage and host: fraction of tasks, tasks that load state, core-seconds of speed 1 per
-            second.
-        floor: Least cores used, by host.
-        work: Core-seconds a record, by stage.
-        constants: Seconds a batch, core-seconds a batch, core-seconds to load a task's state, extra seconds a batch, least
-        seconds between starts, governor's target.
-        charged, charges, busy: Hosts of the running batch, their core-seconds, and the sum.
-        period_ends: Ends of the open and later periods; the last is inf.
-        careful: Return after each batch, because the next one runs on other hosts.
-        table, worked: Figures, and core-seconds by host, of each period; added to.
-        batches: Output rows (start, seconds, records, oldest, newest).
-        done: Output rows (commit, born, records); skipped if empty.
+    """Execute batches in [turn.begin, turn.end). `work`: core-seconds a record, by stage.
 
     Returns:
-        (True to call again, batches begun, committed, rows of `done`).
+        (True to call again, batches begun, committed, rows of `output.done`).
     """
-    overhead, batch_work, state_load, delayed, interval, batch_seconds = constants
+    times, born, counts = queue
+    marks, state, remembered, spent, charged, charges, busy = query
+    rows, share, loading, pace, speed, floor, coming, careful = burdens
+    overhead, batch_work, state_load, start_delay, interval, batch_seconds, ratios, first_ratio, limits = rules
+    period_ends, worked, _, _, begin, end, target = turn
+    table, batches, done = output
     stages, hosts = share.shape
     period = 0
     while marks[ARRIVAL_END] < marks[TAIL]:
@@ -203,7 +265,7 @@ def run_batches(
             counts[row] -= allowed - size
             size = allowed
         marks[FIRST], marks[HEAD] = marks[HEAD], row
-        lasts = overhead * stages + delayed
+        lasts = overhead * stages + start_delay * coming
         charges[:hosts] = 0.0
         busy[0] = 0.0
         for stage in range(stages):

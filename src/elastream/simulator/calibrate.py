@@ -1,4 +1,4 @@
-"""Estimation of the simulator's constants from a recorded run.
+"""Estimation of the simulator's constants and loads from a recorded run.
 
 Each constant comes from the quantity it stands for, never from tuning the simulation's output.
 """
@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from elastream.core.frames import CPU_WINDOW, Floats, whole_batches
-from elastream.core.hosts import HostState, HostType
+from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.dataflow.operators import Kind, Operator
@@ -19,11 +19,146 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import InputError
 from elastream.recording.recorder import Recording
 from elastream.simulator.arrivals import Emissions
-from elastream.simulator.circumstances import circumstances_of, state_at
-from elastream.simulator.lines import line_through
-from elastream.simulator.microbatch import COMING
-from elastream.simulator.recorded_loads import recorded_loads
+from elastream.simulator.microbatch import COMING, dealt, landed
 from elastream.simulator.settings import Settings
+
+# Seconds over which replayed arrivals are spread evenly.
+STEP = 0.1
+
+
+def recorded_loads(
+    recording: Recording, layout: Layout, batches: Sequence[MicroBatch], origin: float
+) -> dict[str, Emissions]:
+    """Return each source's arrivals, in seconds after `origin`.
+
+    They pass through the recorded due times of batches; elsewhere they follow the recorded rate.
+    """
+    clock = recording.times - origin
+    loads = {}
+    for source in layout.graph.sources:
+        rates = recording.operator(source.name, Metric.ARRIVAL_RATE)
+        finite = np.isfinite(rates)
+        if not finite.any():
+            raise InputError(f"the recording shows no arrivals at source {source.name!r}")
+        edges = np.arange(0.0, recording.end - origin + STEP, STEP)
+        # The floor keeps the cumulative rate strictly increasing, so that due times map to it one to one.
+        rate = np.maximum(np.interp(edges, clock[finite], rates[finite]), 1e-9 * rates[finite].max())
+        summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * STEP)])
+        numbers = np.cumsum([batch.records for batch in batches])
+        due = [
+            (at - origin, number)
+            for batch, last in zip(batches, numbers, strict=True)
+            for at, number in ((batch.end - batch.oldest, last - batch.records), (batch.end - batch.newest, last))
+            if not math.isnan(at)
+        ]
+        if due:
+            times, counted = (np.array(column) for column in zip(*due, strict=True))
+            # Timestamps have millisecond resolution: due times of successive batches may overlap slightly.
+            at = np.interp(np.maximum.accumulate(times), edges, summed)
+            # Records due after the last batch are the final backlog.
+            left = np.nan_to_num(recording.operator(source.name, Metric.BACKLOG))[-1]
+            total = np.interp(summed, at, counted) + np.clip(summed - at[-1], 0.0, left)
+        else:
+            begins = clock[finite][0] - float(np.median(np.diff(clock)))
+            total = np.maximum(0.0, summed - np.interp(begins, edges, summed))
+        counts = np.diff(np.floor(total + 1e-6).astype(np.int64))
+        if not counts.sum():
+            raise InputError(f"the recording shows no arrivals at source {source.name!r}")
+        loads[source.name] = Emissions(edges[:-1], counts, STEP)
+    return loads
+
+
+# Compilation dominates this many batches at the start of a run or host.
+WARMING = 3
+
+
+def circumstances_of(
+    recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
+) -> Floats:
+    """Return the conditions at each batch's start; `shares` is each stage's fraction of a record's cost.
+
+    Rows: seconds per core-second of its records' work, and of work divided equally over stages; hosts starting; seconds to
+    load moved state, at one core-second a task; 1 from WARMING batches after the newest host on.
+    """
+    times = recording.times
+    widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
+    placed = {stage.name: recording.tasks(stage.name) for stage in layout.stages if stage.keyed}
+    conditions = []
+    where: dict[str, Mapping[int, str]] = {name: {} for name in placed}
+    ended = -math.inf
+    for number, batch in enumerate(batches):
+        # A move is requested when a batch has ended, and appears in the next observation.
+        requested = min(int(np.searchsorted(times, ended, side="right")), len(times) - 1)
+        before, ended = where, batch.end
+        where = {name: landed(before[name], of[requested]) for name, of in placed.items()}
+        row = max(0, int(np.searchsorted(times, batch.start, side="right")) - 1)
+        up = [lease for lease in recording.hosts if state_at(lease, batch.start) in (HostState.RUNNING, HostState.DRAINING)]
+        coming = sum(state_at(lease, batch.start) in COMING for lease in recording.hosts)
+        burden, even, moved = 0.0, 0.0, 0.0
+        if up:
+            power = {lease.host: lease.type.cores * lease.type.speed for lease in up}
+            slots = {lease.host: lease.type.slots for lease in up}
+            for stage in layout.stages:
+                width = widths[stage.name][row]
+                at = _on_hosts(where.get(stage.name), slots, 1 if math.isnan(width) else int(width))
+                host = max(at, key=lambda name: at[name] / power[name])
+                pace = min(power[host], at[host], slots[host])
+                longest = at[host] / sum(at.values()) / pace
+                burden += shares[stage.name] * longest
+                even += longest / len(layout.stages)
+            for name, placement in where.items():
+                there = list(placement.values())
+                fresh = [host for task, host in placement.items() if before[name].get(task, host) != host]
+                for host in set(fresh) & set(power):
+                    moved = max(moved, fresh.count(host) / min(power[host], there.count(host), slots[host]))
+        came = [lease.ready_at() for lease in recording.hosts]
+        newest = max([time for time in came if time is not None and time <= batch.start], default=0.0)
+        since = sum(other.start > newest for other in batches[:number])
+        conditions.append((burden, even, coming, moved, since >= WARMING))
+    return np.array(conditions, dtype=np.float64).T
+
+
+def _on_hosts(placement: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
+    hosts = [host for host in (placement or {}).values() if host in slots]
+    if hosts:
+        return {host: hosts.count(host) for host in set(hosts)}
+    number = dealt(width, np.array(list(slots.values())))
+    return {host: int(count) for host, count in zip(slots, number, strict=True) if count}
+
+
+def state_at(lease: Lease, at: float) -> HostState | None:
+    return next((state for time, state in reversed(lease.history) if time <= at), None)
+
+
+# More points are thinned: pairs grow with their square.
+MOST = 400
+
+
+def line_through(x: Floats, y: Floats) -> tuple[float, float]:
+    """Fit a line: return (value at 0, slope), neither negative.
+
+    Theil-Sen estimator with pairs weighted by distance (Jaeckel 1972); the value at 0 is the median residual.
+    """
+    step = -(-x.size // MOST)
+    x, y = x[::step], y[::step]
+    first, second = np.triu_indices(x.size, 1)
+    apart = x[second] - x[first]
+    distinct = apart != 0
+    each = 0.0
+    if distinct.any():
+        slopes = (y[second] - y[first])[distinct] / apart[distinct]
+        each = max(0.0, _weighted_median(slopes, np.abs(apart[distinct])))
+    fixed = float(np.median(y - each * x))
+    if fixed < 0:
+        fixed, each = 0.0, max(0.0, _weighted_median(y[x > 0] / x[x > 0], x[x > 0]))
+    return fixed, each
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
 
 # Fewest non-empty batches for a calibration.
 FEWEST = 10
@@ -207,13 +342,11 @@ def _batch_costs(
     base: Settings,
 ) -> Costs:
     """Fit durations and CPU use; `shares` is each stage's fraction of a record's cost."""
-    conditions = circumstances_of(recording, layout, batches, shares)
+    a_record, even, coming, moved, warm = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
-    burden = np.array([each.burden * batch.records for each, batch in zip(conditions, batches, strict=True)])
-    even = np.array([each.even for each in conditions])
-    coming, moved = (np.array([getattr(each, name) for each in conditions]) for name in ("coming", "moved"))
+    burden = a_record * np.array([batch.records for batch in batches])
     quiet = (coming == 0) & (moved == 0)
-    peace = quiet & np.array([each.warm for each in conditions])
+    peace = quiet & (warm > 0)
     for wider in (quiet, np.ones_like(quiet)):
         peace = peace if peace.sum() >= FEWEST else wider
     of = f"{peace.sum()} undisturbed batches"

@@ -22,14 +22,13 @@ from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.stages import Layout, Segment, Stage
 from elastream.errors import InputError
 from elastream.simulator import batching
-from elastream.simulator.arrivals import Emissions, Load
+from elastream.simulator.arrivals import PIECES, Emissions, Load, Source, load_of
+from elastream.simulator.batching import Turn
 from elastream.simulator.costs import Demand, costs_of, shares_in
-from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.microbatch import Committed, FusedSegment, Turn
-from elastream.simulator.partitions import StageStation
+from elastream.simulator.links import EdgeTraffic
+from elastream.simulator.microbatch import Committed, FusedSegment, StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
-from elastream.simulator.sources import PIECES, Source, load_of
 from elastream.simulator.stations import Items
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
 from elastream.units import ROUNDING
@@ -295,7 +294,7 @@ class FusedNetwork:
         worked = np.zeros((ends.size, len(pool)))
         worked[0] = pool.worked[: len(pool)]
         interval = pool.speed_slot(begin)
-        turn = Turn(ends, worked, pool.speeds(begin), interval, begin)
+        turn = Turn(ends, worked, pool.speeds(begin), interval, begin, end, self.target)
         tables, offered = {}, {}
         for name, segment in self.segments.items():
             for source in self._read_by[name]:
@@ -307,7 +306,7 @@ class FusedNetwork:
             logged = segment.log.shape[0]
             opened = segment.open.copy()
             self.entered[name] += sum(float(flow.counts.sum()) for _, flow in self.flows[name])
-            tables[name], parts = segment.advance(begin, end, self.flows[name], pool, turn, self.target)
+            tables[name], parts = segment.advance(self.flows[name], pool, turn)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened, parts)
             self.reports.append((name, segment.log[logged:]))

@@ -6,24 +6,189 @@ lasts as long as its most loaded host. Stateless tasks spread over hosts; keyed 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastream.core.frames import Floats
+from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.observation import Composition, MicroBatch
-from elastream.dataflow.stages import Segment
+from elastream.core.ring import Ring, in_zones
+from elastream.dataflow.operators import Operator
+from elastream.dataflow.stages import Segment, Stage
 from elastream.policies.common.governor import REMEMBERED, Governor
 from elastream.simulator import batching
+from elastream.simulator.batching import Burdens, Output, QueryState, Rules, Turn
 from elastream.simulator.costs import Demand
 from elastream.simulator.draws import uniform
-from elastream.simulator.partitions import StageStation, TaskPlaces, dealt
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
-from elastream.simulator.stations import NOTHING, Items, joined, neighbours
+from elastream.simulator.stations import NOTHING, Items, Station, joined, neighbours
 from elastream.units import ROUNDING
+
+
+class TaskPlaces(NamedTuple):
+    """Tasks of a stage by host.
+
+    Attributes:
+        hosts: Rows in the pool.
+        loading: Tasks that must load state.
+        share: Fraction of the records.
+        heaviest: Fraction of the heaviest task.
+        copied: Fraction of the state copied there.
+    """
+
+    hosts: Integers
+    tasks: Integers
+    loading: Integers
+    share: Floats
+    heaviest: Floats
+    copied: Floats
+
+
+class StageStation(Station):
+    """A stage with partitions as instances; keyed ones have hosts but reserve no capacity."""
+
+    def __init__(self, stage: Stage, stream: int, limit: float | None, settings: Settings, seed: int) -> None:
+        super().__init__(Operator(stage.name, max_duration=limit, cores=1.0), stream, settings, seed)
+        self.stage = stage
+        self.due = math.nan
+        self.served = False
+        self.working = 0.0
+        self.where: Mapping[int, int] = {}
+        self.fresh: Mapping[int, int] = {}
+        self.interrupted = False
+        self.now = 0.0
+        self.standby: Mapping[int, frozenset[int]] = {}
+
+    @property
+    def skewed(self) -> bool:
+        """True if some state partitions get more records than others."""
+        return self.placed and self.name in self.settings.shares
+
+    @property
+    def shares(self) -> Floats:
+        """Fraction of the records by partition."""
+        if not self.skewed:
+            return super().shares
+        mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
+        return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
+
+    @property
+    def needs(self) -> tuple[float, float]:
+        """Token cores: reserve nothing, but make the pool spread partitions evenly."""
+        return 1e-6, 0.0
+
+    @property
+    def placed(self) -> bool:
+        """True if its partitions hold state and stay on hosts."""
+        return self.stage.keyed
+
+    @property
+    def backlog(self) -> float:
+        """Due records not yet taken; NaN before the first batch and in later stages."""
+        return self.due if self.served else math.nan
+
+    @property
+    def queued(self) -> float:
+        return 0.0 if math.isnan(self.due) else self.due
+
+    @property
+    def in_service(self) -> float:
+        return self.working
+
+    @property
+    def unfinished(self) -> bool:
+        return self.queued > 1e-6 or self.working > 1e-6
+
+    @property
+    def settled(self) -> bool:
+        """True if all partitions are on their target hosts with state."""
+        if not self.placed:
+            return True
+        target = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        return self.where == target and self.fresh == target
+
+    def settle(self) -> None:
+        """End a batch: move partitions to new hosts, as far as `landed` allows."""
+        target = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        self.where, self.fresh = landed(self.where, target), self.where
+
+    def locate(self, pool: SimulatedHosts) -> TaskPlaces:
+        """Return the partitions' hosts; a standby host loads nothing."""
+        if not self.where:
+            self.settle()
+        now, up = {}, pool.up
+        for i, host in zip(self.crew.index.tolist(), self.crew.host.tolist(), strict=True):
+            place = self.where.get(i, -1)
+            place = place if place >= 0 and up[place] else host
+            if place >= 0:
+                now[i] = place
+        self.where = {**self.where, **now}  # tasks of a lost host move to their targets with this batch
+        came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.standby.get(i, ())]
+        self.standby = self._copies(now, pool)
+        holders = set(now.values()).union(*self.standby.values())
+        hosts = np.array(sorted(holders), dtype=np.int64)
+        at = {host: row for row, host in enumerate(hosts.tolist())}
+        tasks, loading = np.zeros(hosts.size, dtype=np.int64), np.zeros(hosts.size, dtype=np.int64)
+        share, heaviest, copied = (np.zeros(hosts.size) for _ in range(3))
+        whole = dict(zip(self.crew.index.tolist(), self.shares.tolist(), strict=True))
+        for i, host in now.items():
+            tasks[at[host]] += 1
+            share[at[host]] += whole[i]
+            heaviest[at[host]] = max(heaviest[at[host]], whole[i])
+            for other in self.standby.get(i, ()):
+                copied[at[other]] += whole[i]
+        for host in came:
+            loading[at[host]] += 1
+        if not self.skewed:  # in equal parts, without the rounding of a sum
+            share, heaviest = tasks / max(1, len(now)), (tasks > 0) / max(1, len(now))
+        return TaskPlaces(hosts, tasks, loading, share, heaviest, copied)
+
+    def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
+        r, usable = (
+            self.settings.replicas,
+            [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]],
+        )
+        if not r or len(usable) < 2:
+            return {}
+        even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].zone for host in usable}))
+        ring = self.ring if self.ring is not None and set(self.ring) <= set(usable) else even
+        standby: dict[int, frozenset[int]] = {}
+        for i, row in now.items():
+            host = pool.leases[row].host
+            after = (ring if host in ring else even).successors(host, r) if host in even else ()
+            standby[i] = frozenset(pool.rows[each] for each in after)
+        return standby
+
+    def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
+        """Remove partitions; after a loss the current batch restarts."""
+        self.interrupted = self.interrupted or lost
+
+
+def landed(where: Mapping[int, Any], target: Mapping[int, Any]) -> dict[int, Any]:
+    """Return each task's host in the next batch, on the way from `where` to `target`.
+
+    A host receives at most one moved task a batch, as on Spark.
+    """
+    taking: set[Any] = set()
+    hosts = {}
+    for task, host in target.items():
+        before = where.get(task, host)
+        hosts[task] = before if before != host and host in taking else host
+        if before != host:
+            taking.add(host)
+    return hosts
+
+
+def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return tasks per host, dealt one by one, free slots first."""
+    dealt = np.zeros(slots.size, dtype=np.int64)
+    for _ in range(tasks if slots.size else 0):
+        dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
+    return dealt
+
 
 # First random-number stream of queries' batches.
 BATCH_STREAM = 2_000_000
@@ -35,46 +200,6 @@ LEAST_ROOM = 1 << 13
 MOST_ROWS = 1 << 16
 # States of a host that is requested but not yet running.
 COMING = (HostState.REQUESTED, HostState.STARTING)
-
-
-class Burdens(NamedTuple):
-    """Tasks of a query by host; `share`, `loading` and `pace` by stage and host.
-
-    Attributes:
-        hosts: Rows in the pool.
-        share: Fraction of a stage's records, including standby work.
-        loading: Tasks that must load state.
-        pace: Core-seconds of speed 1 per second.
-        floor: Cores used whatever the records.
-        coming: Hosts requested and not running.
-        careful: True if the next batch is distributed otherwise.
-    """
-
-    hosts: NDArray[np.int64]
-    share: Floats
-    loading: Floats
-    pace: Floats
-    speed: Floats
-    floor: Floats
-    coming: int
-    careful: bool
-
-
-class Turn(NamedTuple):
-    """One advance of all queries.
-
-    Attributes:
-        ends: Ends of the monitoring periods; inf after the last.
-        worked: Core-seconds by period and host.
-        speed: Speed by host.
-        interval: Number of the interval with these speeds.
-    """
-
-    ends: Floats
-    worked: Floats
-    speed: Floats
-    interval: int
-    begin: float
 
 
 class Committed(NamedTuple):
@@ -118,18 +243,23 @@ class FusedSegment:
         self.marks[batching.MEMORY_SIZE] = -2
         self.state = np.zeros(12)
         self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
-        self.remembered = np.zeros((2, REMEMBERED))
-        self.spent = np.empty((2, 1 << 10))
-        self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
+        self.query = QueryState(
+            self.marks, self.state, np.zeros((2, REMEMBERED)), np.empty((2, 1 << 10)),
+            np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1),
+        )  # fmt: skip
         self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
         self.log = np.zeros((0, 5))
         self.demand = self.running = demand
         self.effective: Composition | None = None
         self.later: list[tuple[int, Items]] = []
         self.served: dict[int, int] = {}
-        self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
+        ratios = np.array(settings.batch_ratios, dtype=np.float64)
         # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
-        self.first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * self.ratios.size)
+        first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * ratios.size)
+        self.rules = Rules(
+            settings.batch_overhead, settings.batch_work, settings.state_load, settings.start_delay,
+            settings.batch_interval, settings.governed, ratios, first_ratio, self.leader.limits,
+        )  # fmt: skip
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def govern(self, rate: float) -> None:
@@ -140,23 +270,16 @@ class FusedSegment:
         self.marks[batching.MEMORY_SIZE] = -1
 
     def advance(
-        self,
-        begin: float,
-        end: float,
-        flows: Sequence[tuple[int, Items]],
-        pool: SimulatedHosts,
-        turn: "Turn",
-        target: float,
+        self, flows: Sequence[tuple[int, Items]], pool: SimulatedHosts, turn: Turn
     ) -> tuple[Floats, list["Committed"]]:
-        """Execute batches in [begin, end); return figures by period, and commits by composition.
+        """Execute batches in [begin, end) of `turn`; return figures by period, and commits by composition.
 
-        `flows` arrive with their epochs; `target` is in seconds (inf: none).
+        `flows` arrive with their epochs.
         """
-        marks, state, settings = self.marks, self.state, self.settings
+        marks = self.marks
         in_work, earlier = bool(marks[batching.RUNNING]), self.log.shape[0]
         if in_work and any(station.interrupted for station in self.stations):
-            state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
-            state[batching.CHARGED] = begin
+            self._restart(turn.begin)
         for station in self.stations:
             station.interrupted = False
         table = np.zeros((turn.ends.size, self.open.size))
@@ -170,25 +293,15 @@ class FusedSegment:
             burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-            batches, gave = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            output = Output(table, np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3)))
             again, begun, committed, gone = batching.run_batches(
-                *self.queue, marks, state, self.remembered, self.spent,
-                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
-                (settings.batch_overhead, settings.batch_work, settings.state_load,
-                 settings.start_delay * burdens.coming, settings.batch_interval, settings.governed),
-                self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
-                self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
-            )  # fmt: skip
-            logged.append(batches[:committed])
-            sent.append(gave[:gone])
+                self.queue, self.query, burdens, work, self.rules, turn, output
+            )
+            logged.append(output.batches[:committed])
+            sent.append(output.done[:gone])
             any_begun += begun
-            if burdens.careful and begun:
-                for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
-                    self.served[row] = self.served.get(row, 0) + 1
-            if burdens.careful and committed:
-                for station in self.stations:
-                    if station.placed:
-                        station.settle()
+            if burdens.careful:
+                self._note_placed(pool, begun, committed)
         self.log = np.concatenate(logged)
         self.open = table[-1].copy()
         done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
@@ -199,6 +312,18 @@ class FusedSegment:
             self.running = self.demand
         self._tell()
         return table, parts
+
+    def _restart(self, now: float) -> None:
+        state = self.state
+        state[batching.STARTS], state[batching.ENDS] = now, now + (state[batching.ENDS] - state[batching.STARTS])
+        state[batching.CHARGED] = now
+
+    def _note_placed(self, pool: SimulatedHosts, begun: int, committed: int) -> None:
+        for row in np.flatnonzero(pool.up[: len(pool)]).tolist() if begun else ():
+            self.served[row] = self.served.get(row, 0) + 1
+        for station in self.stations if committed else ():
+            if station.placed:
+                station.settle()
 
     def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
         if not batches.shape[0]:
@@ -281,13 +406,13 @@ class FusedSegment:
     def _make_room(self, hosts: int) -> None:
         marks = self.marks
         need = int(marks[batching.SPENT] + marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-        if need > self.spent.shape[1]:
-            self.spent = np.concatenate([self.spent, np.empty((2, need))], axis=1)
-        if (more := hosts - self.charges.size) > 0:
-            self.charges = np.pad(self.charges, (0, more))
-            self.charged = np.pad(self.charged, (0, more))
+        if need > self.query.spent.shape[1]:
+            self.query = self.query._replace(spent=np.concatenate([self.query.spent, np.empty((2, need))], axis=1))
+        if (more := hosts - self.query.charges.size) > 0:
+            query = self.query
+            self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=np.pad(query.charges, (0, more)))
 
-    def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
+    def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
         """Return tasks by host, cached until hosts, tasks or state change."""
         for station in self.stations:
             station.now = turn.begin
@@ -297,7 +422,7 @@ class FusedSegment:
             self._burdens = (version, self._locate(pool, turn.speed))
         return self._burdens[1]
 
-    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
+    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> Burdens:
         settings, count = self.settings, len(pool)
         parts = [self._tasks(station, pool) for station in self.stations]
         shape = (len(parts), count)

@@ -18,16 +18,13 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.operators import Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout
-from elastream.simulator.arrivals import Emissions, Load, share, whole_items
+from elastream.simulator.arrivals import PIECES, Emissions, Load, Source, load_of, share, whole_items
 from elastream.simulator.cohorts import CohortStation
 from elastream.simulator.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
-from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.links import Delays
+from elastream.simulator.links import Delays, EdgeTraffic
 from elastream.simulator.pool import SimulatedHosts
-from elastream.simulator.serving import paced
 from elastream.simulator.settings import Settings, Travel
-from elastream.simulator.sources import PIECES, Source, load_of
-from elastream.simulator.stations import Items, ItemStation, Station
+from elastream.simulator.stations import Items, ItemStation, Station, paced
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
 from elastream.units import ROUNDING
 
@@ -304,19 +301,23 @@ class QueueNetwork:
                 else:
                     part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
             if edge.target in self.by_name:
-                if name in self.crowded and edge.target not in self.crowded:
-                    part, self.parts[edge] = whole_items(part, self.parts.get(edge, 0.0))
-                target, part = self.by_name[edge.target], self._travelled(edge, part)
-                if self.epochs[edge.target] < self.epochs[name] and part.times.size:
-                    target.aside.append((self.epochs[name], self.ports[edge], part))
-                else:
-                    target.receive(part, self.ports[edge])
+                self._send(edge, part)
             elif edge.target in self.signals:
                 if part.times.size:
                     self.signalled[self.signals[edge.target]] = float(part.times[-1])
             else:
                 self.committed += part.total
                 self.latencies.append(Items(np.maximum(part.times - part.born, 0.0), part.born, part.counts))
+
+    def _send(self, edge: Edge, flow: Items) -> None:
+        name, target = edge.source, self.by_name[edge.target]
+        if name in self.crowded and edge.target not in self.crowded:
+            flow, self.parts[edge] = whole_items(flow, self.parts.get(edge, 0.0))
+        flow = self._travelled(edge, flow)
+        if self.epochs[edge.target] < self.epochs[name] and flow.times.size:
+            target.aside.append((self.epochs[name], self.ports[edge], flow))
+        else:
+            target.receive(flow, self.ports[edge])
 
     def _travelled(self, edge: Edge, flow: Items) -> Items:
         latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))
@@ -326,7 +327,6 @@ class QueueNetwork:
         return Items(times + latency, flow.born, flow.counts) if latency or gap else flow
 
     def _measure_links(self, begin: float, pool: SimulatedHosts) -> None:
-        """Update edges' latency (s) and link seconds an item."""
         settings = self.settings
         placement = (pool.changes, pool.placements, self.version, pool.link_slot(begin))
         if self._measured == placement:

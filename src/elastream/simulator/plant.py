@@ -45,9 +45,8 @@ from elastream.simulator.costs import unsimulated
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import Event, SimulatedHosts
-from elastream.simulator.result import Result, result_of
 from elastream.simulator.settings import Settings
-from elastream.simulator.staffing import Staffing
+from elastream.simulator.staffing import Result, Staffing, result_of
 from elastream.simulator.stations import Station
 from elastream.simulator.updates import PendingUpdate
 from elastream.simulator.watching import MetricsCollector
@@ -149,7 +148,6 @@ class SimulatedPlant:
 
     @property
     def _horizon(self) -> float:
-        """End of one step: many periods ahead if nothing changes between them."""
         network = self.network
         if network.changing:
             return min(self.watch.next_tick, self.time + network.step)
@@ -169,7 +167,7 @@ class SimulatedPlant:
     def _handlers(self) -> ActionTable:
         table = ActionTable()
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
-            table.on(kind, self._switch)
+            table.on(kind, lambda switch: self.switch((switch,))[0])
         table.answer(SetParallelism, self._set_parallelism)
         table.answer(SetTokens, self._set_tokens)
         table.answer(MoveTask, self._move)
@@ -180,23 +178,17 @@ class SimulatedPlant:
         table.answer(ReleaseHost, self._release)
         return table
 
-    def _switch(self, switch: Switch) -> Outcome:
-        return self.switch((switch,))[0]
-
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Apply all possible switches as one composition; return an outcome each."""
         if self.closed:
             return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
-        refused = {each: self._refusal(each) for each in switches}
+        graph, tables = self.context.graph, self.network.tables
+        refused = {each: each.refusal(graph) or unsimulated(graph, each, self.settings, tables) for each in switches}
         composition = switched(self.composition, [each for each in switches if not refused[each]])
         if composition is not self.composition:
             self.composition = composition
             self.network.compose(composition, self.time)
         return tuple(self._outcome(each, refused[each]) for each in switches)
-
-    def _refusal(self, switch: Switch) -> str:
-        graph = self.context.graph
-        return switch.refusal(graph) or unsimulated(graph, switch, self.settings, self.network.tables)
 
     def _outcome(self, switch: Switch, refused: str) -> Outcome:
         if refused:
@@ -395,7 +387,6 @@ def make_plant(
 
 
 def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int, copies: int) -> list[str]:
-    """Return the first hosts' types; raise CloudError for more than `most`."""
     operators = layout.graph.operators
     holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
     kind = (holding or types)[0]

@@ -13,7 +13,7 @@ import pytest
 from elastream.core.hosts import HostState, Lease
 from elastream.core.qos import offered_rates
 from elastream.evaluation.page import render
-from elastream.simulator.result import released_early
+from elastream.simulator.staffing import released_early
 from elastream_papers.harness.assumptions import variations
 from elastream_papers.visp.bars import Statistic, bars, tabulate
 from elastream_papers.visp.experiment import (

@@ -3,7 +3,7 @@
 import pytest
 
 from elastream.core.hosts import Billing, HostType, Lease
-from elastream.policies.common.billing import due_back
+from elastream.policies.common.measures import due_back
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from elastream.core.observation import Context, Observation
 from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import lay_out
 from elastream.policies.common.placement import balance, balance_by_load
-from elastream.policies.elastic_allocator.exact import pack
+from elastream_papers.elastic_allocator.exact import pack
 from support.fake_plant import word_count
 
 LAYOUT = lay_out(word_count().graph)

@@ -12,9 +12,7 @@ from elastream.core.action import Action
 from elastream.core.frames import Floats, Integers
 from elastream.core.observation import UNMEASURED, Exchange, Observation
 from elastream.core.plant import Policy
-from elastream.policies.elastic_allocator.exact import deviation
-from elastream.policies.elastic_allocator.matching import Objective, allocate, utilisation
-from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.elastic_allocator.policy import ElasticAllocator, Objective, allocate, deviation, utilisation
 from elastream.policies.otd import Case, Otd
 from elastream.policies.placements import Even, Random
 from support.placement_observations import seen

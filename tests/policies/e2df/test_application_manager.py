@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from elastream.policies.e2df.applications import (
     Application,
     ApplicationRules,
+    OperatorRules,
     Refusal,
     answer,
     grant,
     initial_placement,
     move_off,
+    propose,
     refilled,
 )
-from elastream.policies.e2df.operators import OperatorRules, propose
 from elastream.sharing.holder import hear
 from elastream.sharing.messages import View
 from support.manager_snapshots import everyones, refusals, snapshot

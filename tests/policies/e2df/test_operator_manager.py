@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.policies.e2df.operators import OperatorRules, propose
+from elastream.policies.e2df.applications import OperatorRules, propose
 from support.manager_snapshots import ScaleIn, ScaleOut, everyones, messages, snapshot
 
 RULES = OperatorRules()

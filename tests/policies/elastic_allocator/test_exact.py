@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import InputError
-from elastream.policies.elastic_allocator.exact import deviation, least_deviation, pack, packed_greedily
+from elastream.policies.elastic_allocator.policy import deviation
+from elastream_papers.elastic_allocator.exact import least_deviation, pack, packed_greedily
 from support.property_examples import examples
 
 loads = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=7)

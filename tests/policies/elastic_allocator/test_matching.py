@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import InputError
-from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import Level, Objective, allocate, levels, utilisation
+from elastream.policies.elastic_allocator.policy import Level, Objective, allocate, deviation, levels, utilisation
+from elastream_papers.elastic_allocator.exact import least_deviation
 from support.property_examples import examples
 
 

@@ -11,9 +11,8 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
-from elastream.policies.forecasting.oracle import Oracle, informed
 from elastream.policies.forecasting.seasonal import BackTested
-from elastream.policies.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
+from elastream.policies.forecasting.series import QUANTILES, Ahead, Oracle, SeriesOf, TimeSeries, informed
 
 STEP = 300.0
 GRAPH = Graph("g", (Operator("in", Kind.SOURCE), Operator("out", Kind.SINK)), (Edge("in", "out"),))

@@ -12,9 +12,8 @@ from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.loads import constant
-from elastream.loads.shapes import steps
-from elastream.policies.forecasting.oracle import Oracle
-from elastream.policies.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
+from elastream.loads.pattern import steps
+from elastream.policies.forecasting.series import QUANTILES, Ahead, Oracle, SeriesOf, TimeSeries
 
 RATE = SeriesOf(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
 SPEED = SeriesOf(Rows.HOST, "h1", Metric.SPEED)

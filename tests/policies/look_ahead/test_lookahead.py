@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.hosts import Billing
-from elastream.policies.look_ahead.planner import farthest, look_ahead
-from elastream.policies.look_ahead.schedule import changes
+from elastream.policies.look_ahead.planner import changes, farthest, look_ahead
 from elastream.policies.value_cost.problem import Conditions, Goal, capacities, throughput
 from support.property_examples import examples
 from support.scheduling_problems import MEDIUM, SMALL, chain, deployed, deployments, problems

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from elastream.policies.look_ahead.schedule import (
+from elastream.policies.look_ahead.planner import (
     Change,
     ChangeHistory,
     PlannedStage,

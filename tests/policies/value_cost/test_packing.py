@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.hosts import HostType
-from elastream.policies.value_cost.assembly import Assembly
-from elastream.policies.value_cost.packing import Bin, packed
-from elastream.policies.value_cost.problem import Host, Problem
-from elastream.policies.value_cost.steps import weights
+from elastream.policies.value_cost.problem import Bin, Host, Problem, packed
+from elastream.policies.value_cost.steps import Assembly, weights
 from support.property_examples import examples
 from support.scheduling_problems import HOURLY, LARGE, MEDIUM, SMALL, chain, deployed, steady
 

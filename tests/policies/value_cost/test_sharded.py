@@ -7,9 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from elastream.policies.value_cost.greedy import deployed
+from elastream.policies.value_cost.greedy import adapted_apart, deployed
 from elastream.policies.value_cost.problem import Deployment, Problem, score
-from elastream.policies.value_cost.sharded import adapted_apart
 from support.property_examples import examples
 from support.scheduling_problems import LARGE, SMALL, chain, deployments, problems, steady
 from support.scheduling_problems import deployed as running

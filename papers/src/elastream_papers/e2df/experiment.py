@@ -17,7 +17,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.findings import Check
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.loads import ramp
 from elastream.policies.e2df.policy import E2df
 from elastream.policies.static import Static

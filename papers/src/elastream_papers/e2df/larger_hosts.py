@@ -11,7 +11,7 @@ from elastream.core.action import CancelDrain, DrainHost, MoveTask, ReleaseHost
 from elastream.core.hosts import Billing, HostType
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.findings import Check
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.loads import steps
 from elastream.policies.e2df.policy import E2df
 from elastream.simulator import Settings, make_plant

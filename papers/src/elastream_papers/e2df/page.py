@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table, comparison_table, hosts_plot, line, load_line
+from elastream.evaluation.page import Plot, Table, hosts_plot, line, load_line
 from elastream_papers.e2df import experiment as e2df
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
 from elastream_papers.harness.assumptions import assumption_table, labelled, values
 from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.report import report
+from elastream_papers.harness.report import comparison_table, report
 
 Variations: TypeAlias = Mapping[str, Sequence[e2df.E2dfRun]]  # runs of the three scenarios by assumptions
 

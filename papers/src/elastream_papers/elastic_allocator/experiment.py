@@ -20,13 +20,13 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.findings import Check
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.loads import trace
-from elastream.policies.elastic_allocator.exact import deviation, least_deviation
-from elastream.policies.elastic_allocator.matching import allocate
 from elastream.policies.elastic_allocator.policy import (
     ElasticAllocator,
+    allocate,
     capacities_of,
+    deviation,
     free_slots,
     load_before,
     movable,
@@ -34,6 +34,7 @@ from elastream.policies.elastic_allocator.policy import (
 )
 from elastream.policies.placements import Even, Random
 from elastream.simulator import Emissions, SimulatedPlant, make_plant
+from elastream_papers.elastic_allocator.exact import least_deviation
 from elastream_papers.harness.assumptions import assumed
 from elastream_papers.harness.checks import MeanInterval, mean_at_least, ordered
 from elastream_papers.tasks import Background, TaskNetwork, TaskSettings

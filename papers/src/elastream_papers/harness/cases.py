@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TypeVar
 
 from elastream.errors import EnvironmentProblem
-from elastream.evaluation.cases import run_beside
 from elastream.evaluation.experiments import ExperimentOptions
+from elastream.evaluation.trials import run_beside
 from elastream_papers.harness.keeping import KeptResults
 
 C = TypeVar("C")

@@ -1,16 +1,36 @@
 """Findings of an experiment: figures, bars and sections of its page."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from elastream.evaluation.findings import Check, Findings, check_table, counted, environment
-from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, line
+from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, line
 
 Sections = Mapping[str, Iterable[Block]]  # blocks by heading; those under "" come first, without heading
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+V = TypeVar("V")
+
+
+def comparison_table(
+    caption: str,
+    ours: Mapping[str, Mapping[str, V]],
+    paper: Mapping[str, Mapping[str, V]],
+    source: str,
+    text: Callable[[str, V], str],
+    plant: str = "simulated",
+) -> Table:
+    """Return two rows per metric, ours and the paper's."""
+    rows: list[tuple[str, ...]] = []
+    for metric in next(iter(ours.values())):
+        rows.append((f"{metric} ({plant})", *(text(metric, figures[metric]) for figures in ours.values())))
+        printed = [paper.get(column, {}).get(metric) for column in ours]
+        if any(value is not None for value in printed):
+            rows.append((f"   paper, {source}", *("-" if value is None else text(metric, value) for value in printed)))
+    return Table(caption, ("", *ours), tuple(rows))
 
 
 def report(

@@ -15,8 +15,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import CloudError, ElastreamError
-from elastream.loads.pattern import Pattern
-from elastream.loads.shapes import steps
+from elastream.loads.pattern import Pattern, steps
 from elastream.policies.btu import Btu
 from elastream.policies.by_load import ByLoad
 from elastream.policies.e2df.policy import E2df

@@ -21,11 +21,11 @@ from elastream.core.plant import Policy
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.simulated import simulated
-from elastream.policies.elastic_allocator.exact import pack
+from elastream.evaluation.trials import simulated
 from elastream.policies.otd import Otd
 from elastream.policies.placements import Untouched
 from elastream.simulator import Emissions, SimulatedPlant, make_plant
+from elastream_papers.elastic_allocator.exact import pack
 from elastream_papers.harness.assumptions import assumed
 from elastream_papers.tasks import TaskNetwork, TaskSettings
 

@@ -26,7 +26,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.errors import ElastreamError
-from elastream.policies.elastic_allocator.exact import deviation
+from elastream.policies.elastic_allocator.policy import deviation
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.plant import SparkPlant

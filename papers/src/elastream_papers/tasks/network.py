@@ -14,11 +14,10 @@ from elastream.core.qos import offered_rates
 from elastream.dataflow.key_table import KeyTables
 from elastream.dataflow.operators import Delivery, Edge, Operator
 from elastream.dataflow.stages import Layout
-from elastream.simulator.arrivals import Emissions, Load
+from elastream.simulator.arrivals import Emissions, Load, Source
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
-from elastream.simulator.sources import Source
 from elastream.simulator.stations import Items, Station
 from elastream.units import ROUNDING
 from elastream_papers.tasks.settings import TaskSettings

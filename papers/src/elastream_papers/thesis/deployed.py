@@ -13,14 +13,13 @@ from elastream.core.plant import Policy
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.simulated import SimulatedRun, simulated
+from elastream.evaluation.trials import SimulatedRun, simulated
 from elastream.evaluation.worth import Worth, WorthWatch
 from elastream.loads.links import Ec2Links
 from elastream.loads.pattern import Pattern, Section
 from elastream.loads.speeds import SpeedWalk
 from elastream.policies.value_cost.greedy import with_option
-from elastream.policies.value_cost.packing import rate_of
-from elastream.policies.value_cost.problem import HOUR, Conditions, Deployment, Goal, Problem, value_of
+from elastream.policies.value_cost.problem import HOUR, Conditions, Deployment, Goal, Problem, rate_of, value_of
 from elastream.policies.value_cost.reading import read
 from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 from elastream.units import ROUNDING

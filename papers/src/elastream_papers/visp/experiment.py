@@ -13,11 +13,11 @@ from elastream.core.hosts import HostType, Lease, total_cost
 from elastream.core.observation import Observation
 from elastream.core.plant import Policy
 from elastream.dataflow.stages import lay_out
-from elastream.evaluation.simulated import simulated
+from elastream.evaluation.trials import simulated
 from elastream.policies.btu import Btu
 from elastream.policies.queue_threshold import QueueThreshold
 from elastream.simulator import SimulatedPlant, Travel, make_plant
-from elastream.simulator.result import released_early
+from elastream.simulator.staffing import released_early
 from elastream_papers.visp.manufacturing import (
     BTU_PRICES,
     MONITORING,

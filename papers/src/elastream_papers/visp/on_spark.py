@@ -19,18 +19,18 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import ElastreamError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table, comparison_table, hosts_plot, load_line
+from elastream.evaluation.page import Plot, Table, hosts_plot, load_line
 from elastream.loads import steps
 from elastream.loads.pattern import Pattern, dues
 from elastream.policies.btu import Btu
 from elastream.policies.queue_threshold import QueueThreshold
 from elastream.recording.directory import RunDirectory
 from elastream.simulator import Settings
-from elastream.simulator.result import released_early
+from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
 from elastream_papers.harness.cases import application
 from elastream_papers.harness.checks import mean_at_least
-from elastream_papers.harness.report import report
+from elastream_papers.harness.report import comparison_table, report
 from elastream_papers.visp.bars import Statistic
 from elastream_papers.visp.experiment import LEVELS
 from elastream_papers.visp.manufacturing import PENALTY, RUN_SECONDS, TABLE_2

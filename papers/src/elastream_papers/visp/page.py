@@ -7,10 +7,10 @@ from enum import Enum
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Block, Plot, Prose, Table, comparison_table, hosts_plot, load_line
+from elastream.evaluation.page import Block, Plot, Prose, Table, hosts_plot, load_line
 from elastream_papers.harness.assumptions import assumption_table, scaled, variations
 from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.report import Sections, report
+from elastream_papers.harness.report import Sections, comparison_table, report
 from elastream_papers.visp import experiment as visp
 from elastream_papers.visp.bars import PRINTED, Figures, Statistic, bars, orders, tabulate
 from elastream_papers.visp.manufacturing import HOLD_EVERY, HOLD_SECONDS, MONITORING, VispAssumptions

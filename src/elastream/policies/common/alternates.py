@@ -19,7 +19,7 @@ from elastream.core.observation import Composition, Observation
 from elastream.core.qos import offered_rates
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind, Operator
-from elastream.policies.common.measures import frames_of_batch, speeds_by_operator
+from elastream.policies.common.measures import frames_of_batch, known_mean, speeds_by_operator
 
 # Newest observations over which a rate is averaged: a single one may be that of a slow batch.
 SAMPLES = 3
@@ -122,6 +122,11 @@ def is_under_way(observation: Observation, element: DynamicElement) -> bool:
     return runs.get(element.name, element.active) != element.active
 
 
+def recent_rate(observation: Observation, operator: str) -> float:
+    """Return the mean arrival rate of the newest samples; NaN if unknown."""
+    return known_mean(observation.series(operator, Metric.ARRIVAL_RATE, SAMPLES)[1])
+
+
 class CompositionWork:
     """Work of compositions at the rates of an observation.
 
@@ -160,12 +165,7 @@ class CompositionWork:
     @cached_property
     def rates(self) -> Mapping[str, float]:
         """Records/s that arrive at each source, averaged over the newest samples; NaN if unknown."""
-        means = {}
-        for source in self._graph.sources:
-            _, rates = self.observation.series(source.name, Metric.ARRIVAL_RATE, SAMPLES)
-            measured = rates[~(rates != rates)]
-            means[source.name] = float(measured.mean()) if measured.size else math.nan
-        return means
+        return {source.name: recent_rate(self.observation, source.name) for source in self._graph.sources}
 
     @cached_property
     def usable(self) -> float:

@@ -300,7 +300,6 @@ class Draft:
 
     @cached_property
     def _tasks(self) -> dict[str, list[TaskId]]:
-        """Observed tasks by host, including draining hosts. Lazy, because most rounds need none of them."""
         names = tuple(self.observation.leases)
         tasks_on: dict[str, list[TaskId]] = {}
         for task, row in zip(self.observation.tasks.tasks, self.observation.tasks.host.tolist(), strict=True):
@@ -313,7 +312,6 @@ class Draft:
         return {task: host for host, tasks in self._tasks.items() for task in tasks}
 
     def _take_observed(self) -> None:
-        """Subtract observed tasks from their hosts, and unplaced instances evenly from all."""
         tasks, operators = self.observation.tasks, self.observation.operators.ids
         placed_rows = tasks.operator[tasks.host >= 0]
         by_operator = dict(zip(operators, np.bincount(placed_rows, minlength=len(operators)).tolist(), strict=True))

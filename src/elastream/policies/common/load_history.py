@@ -163,38 +163,32 @@ class LoadHistory:
     @property
     def times(self) -> Floats:
         """Times of the samples, ascending."""
-        column: Floats = self.samples[0]
-        return column
+        return np.asarray(self.samples[0])
 
     @property
     def arriving(self) -> Floats:
         """Records/s that arrive at the sources."""
-        column: Floats = self.samples[1]
-        return column
+        return np.asarray(self.samples[1])
 
     @property
     def processed(self) -> Floats:
         """Records/s that the sources have processed."""
-        column: Floats = self.samples[2]
-        return column
+        return np.asarray(self.samples[2])
 
     @property
     def finished(self) -> Floats:
         """Source records/s that the busy cores finish in every query."""
-        column: Floats = self.samples[3]
-        return column
+        return np.asarray(self.samples[3])
 
     @property
     def busy(self) -> Floats:
         """Busy cores of speed 1."""
-        column: Floats = self.samples[4]
-        return column
+        return np.asarray(self.samples[4])
 
     @property
     def warm(self) -> NDArray[np.bool_]:
         """True for samples that show the lasting work per record: first batches start workers and compile code."""
-        column: NDArray[np.bool_] = self.samples[5] > 0
-        return column
+        return np.asarray(self.samples[5] > 0)
 
     def with_need(self, time: float, cores: tuple[float, ...], settle: float) -> "LoadHistory":
         """Return this history with a need at `time`, without needs older than `settle` seconds."""
@@ -215,8 +209,7 @@ class LoadHistory:
     @property
     def highest(self) -> Floats:
         """Most cores needed in any remembered round, by part."""
-        highest: Floats = np.array([cores for _, cores in self.needs]).max(axis=0)
-        return highest
+        return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:

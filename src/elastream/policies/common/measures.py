@@ -1,4 +1,7 @@
-"""Sums and figures of an observation for policies and the decision record. Unknown values propagate as NaN."""
+"""Figures of an observation for policies and the decision record, and the rule for returning a paid host.
+
+Unknown values propagate as NaN.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from elastream.core.decision import Unknown
-from elastream.core.frames import Frame, known_sum
-from elastream.core.hosts import HostType, by_zones
+from elastream.core.frames import Floats, Frame, known_sum
+from elastream.core.hosts import HostType, Lease, by_zones
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 
@@ -47,6 +50,12 @@ def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
     """Return the sum of the known values of `metric` over `names`; NaN without one."""
     return known_sum([frame.value(name, metric) for name in names])
+
+
+def known_mean(values: Floats) -> float:
+    """Return the mean of the known `values`; NaN without one."""
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if measured.size else math.nan
 
 
 def host_capacity(observation: Observation, host: str) -> float:
@@ -114,3 +123,28 @@ def decision_figures(observation: Observation) -> dict[str, float]:
         "hosts_draining": float(len(observation.draining)),
         "cost": observation.overall(Metric.COST),
     }
+
+
+# Seconds for moving tasks off a host: state partitions move one a batch.
+DRAIN_S = 30.0
+
+
+def due_back(lease: Lease, now: float, pace: float) -> bool:
+    """Return True if releasing `lease` now wastes no paid time, or if the next round is too late.
+
+    Releasing earlier in a long billing time unit is wrong: any short lull would release a host that must be leased again
+    for a whole unit. If the unit is shorter than the host takes to stop, only the minimum counts.
+
+    Args:
+        pace: Seconds until the next round.
+    """
+    kind = lease.type
+    if kind.price == 0:
+        return True
+    if lease.seconds(now) + kind.stop < kind.billing.minimum:
+        return False
+    takes = kind.stop + pace
+    if kind.billing.unit <= takes:
+        return True
+    left = lease.remaining(now)
+    return kind.stop <= left <= takes + min(DRAIN_S, kind.billing.unit / 10)

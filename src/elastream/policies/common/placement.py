@@ -95,7 +95,6 @@ class _Spread:
 
     @property
     def operators(self) -> Iterator[Integers]:
-        """Yield the rows of each operator's tasks on usable hosts."""
         operator = self._observation.tasks.operator
         if len(self._usable) > 1:
             yield from (
@@ -136,7 +135,6 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
 
 
 def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[int, int]], float]:
-    """Return (task, host) moves that balance one operator's load, and the highest level after them."""
     at = place.copy()
     load = np.bincount(at, weights, len(cores)).astype(np.float64)
     enough = (1 + ENOUGH) * weights.sum() / cores.sum()

@@ -268,18 +268,6 @@ class Work:
         return Provision(hosts, rate=rate, cores=cores)
 
 
-def measured_provision(
-    recording: "Recording", at: At = "peak", utilisation: float = TARGET_UTILISATION
-) -> Provision | None:
-    """Return the provision for a recorded load at its measured work per record; None if unknown.
-
-    The peak is the highest mean rate over the target latency.
-    """
-    if not recording.host_types or len(recording.times) < 2:
-        return None
-    return work_of(recording, Work(recording.header.target_latency)).provision(recording.host_types[0], at, utilisation)
-
-
 def work_of(recording: "Recording", before: Work) -> Work:
     """Return `before` plus the work of a recording."""
     work = before.copy()
@@ -319,7 +307,6 @@ def _summed(columns: Iterable[Floats]) -> Floats:
 
 
 def _placed(layout: Layout) -> list[Operator]:
-    """Return operators with instances of their own, in topological order."""
     by_name = layout.graph.by_name
     return [by_name[name] for name in layout.graph.order if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
 
@@ -342,7 +329,6 @@ class _Room:
 
 
 def _place(room: list[_Room], operator: Operator) -> bool:
-    """Place an instance on the first host with room; False without one."""
     if operator.cores <= 0 and operator.memory <= 0:
         return False
     return any(host.takes(operator) for host in room)

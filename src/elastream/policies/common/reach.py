@@ -181,7 +181,6 @@ def after_trial(
 
 
 def _has_gain(before: HostTrial, now: HostTrial) -> bool:
-    """Return True if more records are processed or more cores are busy, or one is unknown."""
     pairs = ((now.processed, before.processed), (now.busy, before.busy))
     growth = [math.log(new / old) for new, old in pairs if min(new, old) > 0]
     return len(growth) < 2 or max(growth) >= LEAST_GAIN * math.log(now.cores / before.cores)

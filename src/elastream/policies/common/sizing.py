@@ -167,7 +167,6 @@ class SizingInputs:
         return min(ratio, MOST_GROWTH)
 
     def _batch(self, operator: str) -> float:
-        """Return the longest recent micro-batch (seconds) of the operator's query."""
         segment = self.observation.context.layout.stage_of[operator].segment
         usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
         return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
@@ -224,10 +223,8 @@ class SizingInputs:
 
     @cached_property
     def _pairs(self) -> Floats:
-        """(finished records/s, busy cores) of the last warm samples; shape (n, 2)."""
         recent = self.history.samples[3:, -LINE_SAMPLES:]
-        pairs: Floats = recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T
-        return pairs
+        return np.asarray(recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T)
 
     @cached_property
     def _fit(self) -> LinearFit | None:

@@ -21,9 +21,8 @@ from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.stages import Unit
-from elastream.policies.common.billing import due_back
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import mean_and_least, speeds_by_operator
+from elastream.policies.common.measures import due_back, mean_and_least, speeds_by_operator
 from elastream.policies.common.sizing import WITHIN
 from elastream.units import ROUNDING
 
@@ -119,11 +118,7 @@ def may_enlarge(observation: Observation, targets: Mapping[str, int], instances:
 
 
 def may_reduce(
-    observation: Observation,
-    units: Sequence[Unit],
-    instances: Mapping[str, int],
-    surplus: Mapping[str, int],
-    pace: float,
+    observation: Observation, units: Sequence[Unit], instances: Mapping[str, int], surplus: Mapping[str, int], pace: float
 ) -> bool:
     """Return True if a host is due back and the free cores would suffice for its instances."""
     if observation.draining:
@@ -248,9 +243,7 @@ def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[st
 
 
 def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | None:
-    """Return the row of the host with the most room for an instance, running hosts first. With `without`, only other
-    running hosts count.
-    """
+    """Return the row of the host with most room, running hosts first. With `without`, only other running hosts count."""
     rows = [
         row
         for row in (draft.feasibility(unit) >= 1).nonzero()[0].tolist()

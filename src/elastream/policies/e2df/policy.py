@@ -18,12 +18,10 @@ from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
-from elastream.policies.e2df.applications import ApplicationRules, Refusal, initial_placement
-from elastream.policies.e2df.columns import Snapshot
-from elastream.policies.e2df.operators import OperatorRules
+from elastream.policies.e2df.applications import ApplicationRules, OperatorRules, Refusal, initial_placement
 from elastream.policies.e2df.regions import RegionRules, smallest
 from elastream.policies.e2df.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
-from elastream.policies.e2df.snapshot import floating, holds, lacking, snapshot_of, width
+from elastream.policies.e2df.snapshot import Snapshot, floating, holds, lacking, snapshot_of, width
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 

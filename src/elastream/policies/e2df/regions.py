@@ -8,7 +8,7 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
-from elastream.policies.e2df.columns import Booleans, Snapshot
+from elastream.policies.e2df.snapshot import Booleans, Snapshot
 from elastream.sharing.messages import RegionOrder, RegionReport
 
 
@@ -106,20 +106,8 @@ def _fitting(rows: Integers, region: Integers, slots: Integers, excess: Integers
     return mask, excess - np.bincount(region[chosen], slots[chosen], minlength=len(excess)).astype(np.int64)
 
 
-def report(
-    rules: RegionRules,
-    region: Region,
-    now: float,
-    leased: Mapping[str, bool],
-    *,
-    add: tuple[str, ...] = (),
-    release: tuple[str, ...] = (),
-    drain: tuple[str, ...] = (),
-    utilisation: float | None = None,
-    idlest: str = "",
-    empty: tuple[str, ...] = (),
-) -> tuple[Region, RegionReport]:
-    """Return the region's next state and report.
+def report(rules: RegionRules, region: Region, now: float, leased: Mapping[str, bool]) -> tuple[Region, RegionReport]:
+    """Return the region's next state, and its report without proposals.
 
     An ordered host that is not leased counts as starting for `settle` seconds, then as lost.
 
@@ -136,9 +124,7 @@ def report(
         elif ready is not None or now - since < rules.settle:
             coming.append(host)
     number = region.number + 1
-    message = RegionReport(
-        region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest, empty
-    )
+    message = RegionReport(region.name, number, region.term, tuple(up), tuple(coming))
     return Region(region.name, region.term, number, hosts), message
 
 
@@ -155,11 +141,9 @@ def reports(
     states, messages = [], []
     for row, region in enumerate(regions):
         kind, mean, idlest = kinds.get(region.name), float(result.utilisation[row]), int(result.idlest[row])
-        after, message = report(
-            rules,
-            region,
-            snapshot.time,
-            leased,
+        after, message = report(rules, region, snapshot.time, leased)
+        message = replace(
+            message,
             add=(kind.name,) * math.ceil(int(result.lacking[row]) / kind.slots) if kind is not None else (),
             release=release.get(row, ()),
             drain=drain.get(row, ()),

@@ -7,11 +7,10 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
-from elastream.policies.e2df import applications, operators, regions
-from elastream.policies.e2df.applications import Application, ApplicationRules, Grants, Shift
-from elastream.policies.e2df.columns import Booleans, Snapshot
-from elastream.policies.e2df.operators import OperatorRules
+from elastream.policies.e2df import applications, regions
+from elastream.policies.e2df.applications import Application, ApplicationRules, Grants, OperatorRules, Shift
 from elastream.policies.e2df.regions import Region, RegionRules
+from elastream.policies.e2df.snapshot import Booleans, Snapshot
 from elastream.sharing import holder
 from elastream.sharing.arbiter import decide
 from elastream.sharing.messages import Claim, RegionOrder, View
@@ -106,7 +105,7 @@ def planning_round(
     With `hosts_too`, regions report and the infrastructure manager decides.
     """
     owner, withheld = _ownership(state, snapshot)
-    proposals = operators.propose(rules.operators, snapshot, owner, withheld)
+    proposals = applications.propose(rules.operators, snapshot, owner, withheld)
     tokens = applications.refilled(rules.applications, state.applications, snapshot.time)
     grants = applications.grant(snapshot, proposals, tokens)
     shifts = _shifts(state, snapshot, grants, owner, withheld)

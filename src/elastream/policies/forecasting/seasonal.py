@@ -282,7 +282,6 @@ def _tried(method: Method, values: Floats) -> FittedSeries | None:
 
 
 def _forward(fitted: FittedSeries, values: Floats, steps: int) -> tuple[Floats, Floats, Floats] | None:
-    """Return the forecast; None if it fails or is not finite."""
     try:
         forecast = fitted.forward(values, steps)
     except Exception as error:
@@ -292,7 +291,6 @@ def _forward(fitted: FittedSeries, values: Floats, steps: int) -> tuple[Floats, 
 
 
 def _error(method: Method, past: Floats, cut: int, origins: Sequence[int], steps: int) -> float:
-    """Return the mean absolute error of `method`, fitted before `cut`; NaN if it fails."""
     fitted = _tried(method, past[:cut])
     if fitted is None:
         return math.nan

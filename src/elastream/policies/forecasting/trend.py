@@ -163,7 +163,6 @@ def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 def _theil_sen(times: Floats, values: Floats) -> float:
-    """Return the median slope between all pairs of points."""
     later, earlier = _pairs(times.size)
     return _median((values[later] - values[earlier]) / (times[later] - times[earlier]))
 

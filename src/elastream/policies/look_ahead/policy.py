@@ -16,11 +16,31 @@ from elastream.core.observation import Context, Observation
 from elastream.core.plant import Prospect
 from elastream.core.wording import counted
 from elastream.errors import InputError
-from elastream.policies.forecasting.oracle import Oracle, Spread, informed
+from elastream.policies.common.measures import known_mean
 from elastream.policies.forecasting.seasonal import BackTested
-from elastream.policies.forecasting.series import Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries, collected
-from elastream.policies.look_ahead.planner import Hold, look_ahead
-from elastream.policies.look_ahead.schedule import Change, ChangeHistory, StagedPlan, changes, due, retracted, same
+from elastream.policies.forecasting.series import (
+    Ahead,
+    Book,
+    Forecaster,
+    Oracle,
+    Outlook,
+    SeriesOf,
+    Spread,
+    TimeSeries,
+    collected,
+    informed,
+)
+from elastream.policies.look_ahead.planner import (
+    Change,
+    ChangeHistory,
+    Hold,
+    StagedPlan,
+    changes,
+    due,
+    look_ahead,
+    retracted,
+    same,
+)
 from elastream.policies.value_cost.greedy import adapted, deployed
 from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost, answered, loss, missed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
@@ -62,7 +82,7 @@ class LookAhead(ValueCost):
         renew: Age at which a forecast is renewed (s; thesis: 10 min), at once if it was wrong.
         forecast: `"real"` (back-tested), `"oracle"` (simulated runs), or a `Forecaster`.
         season: Season of a real forecast instead of a day and a week (s).
-        error: Of the oracle, as `bias`, `spread` and `seed`; see `policies.forecasting.oracle.Oracle`.
+        error: Of the oracle, as `bias`, `spread` and `seed`; see `policies.forecasting.series.Oracle`.
     """
 
     step: float = 300.0
@@ -173,7 +193,6 @@ def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, t
 
 
 def _expected(own: ForecastMemory, now: float) -> Mapping[SeriesOf, Floats]:
-    """Return the forecast from `now` on, in whole steps."""
     assert own.ahead is not None
     passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
     first = math.floor(passed + TIME_TOLERANCE_S)
@@ -287,7 +306,6 @@ class _Representative(LookAhead):
     """Reactive policy for one value that represents the interval (5.3.2); acts as CE outside the tolerance."""
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return the value of each series that stands for the whole interval."""
         raise NotImplementedError
 
     def search(self, request: SearchRequest) -> SearchResult:
@@ -331,7 +349,7 @@ class Waaf(_Representative):
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
         """Return means of the last steps, the current one included."""
         bins = max(1, round(self.horizon / self.step))
-        return {subject: _mean(series.recent(bins)) for subject, series in own.book.items()}
+        return {subject: known_mean(series.recent(bins)) for subject, series in own.book.items()}
 
 
 @dataclass(frozen=True)
@@ -367,8 +385,3 @@ class Wpp(Wpa):
     name: ClassVar[str] = "wpp"
     rate: ClassVar[Fold] = np.max
     performance: ClassVar[Fold] = np.min
-
-
-def _mean(values: Floats) -> float:
-    measured = values[~np.isnan(values)]
-    return float(measured.mean()) if measured.size else math.nan

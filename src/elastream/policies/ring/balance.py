@@ -48,8 +48,7 @@ class Arc:
         """Return busy cores over cores of each host, if each owns the given number of partitions."""
         reach = np.concatenate([[0.0], np.cumsum(self.loads)])
         ends = np.cumsum(owned)
-        levels: Floats = (self.fixed + reach[ends] - reach[ends - np.asarray(owned)]) / self.capacity
-        return levels
+        return np.asarray((self.fixed + reach[ends] - reach[ends - np.asarray(owned)]) / self.capacity)
 
     def tokens(self, owned: Sequence[int]) -> dict[str, float]:
         """Return the token of each host but the first, whose token does not move."""

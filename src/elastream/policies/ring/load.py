@@ -226,7 +226,6 @@ class RingLoad:
 
     @cached_property
     def _state(self) -> Mapping[str, float]:
-        """Busy cores of the state partitions on each host."""
         cores: dict[str, float] = {}
         for name in self.units:
             loads = self.loads(name)
@@ -268,7 +267,6 @@ class RingLoad:
 
     @cached_property
     def _numbers_on(self) -> Mapping[str, Mapping[str, list[int]]]:
-        """Numbers of the partitions on each host, by operator."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids
         done: dict[str, Mapping[str, list[int]]] = {}
         for name in self.units:

@@ -21,8 +21,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.ring import Ring, in_zones
 from elastream.core.wording import at_most, counted, percent
 from elastream.errors import InputError
-from elastream.policies.common.billing import due_back
-from elastream.policies.common.measures import tasks_on, types_to_lease
+from elastream.policies.common.measures import due_back, tasks_on, types_to_lease
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.ring.balance import Arc, even_cut, half_cut, midpoint, wider_cut
 from elastream.policies.ring.load import RingLoad
@@ -209,7 +208,6 @@ class Round:
         return {host: learnt(host, cores) for host, cores in self.load.other.items()}
 
     def _measured_after(self, changed: float) -> bool:
-        """Return True if the metrics are from after a change and its immediate effects."""
         return self.observation.time - self.observation.hosts.age(Metric.CPU) >= changed + self.policy.cool_down
 
     def _arc_of(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
@@ -223,7 +221,6 @@ class Round:
 
     @cached_property
     def _overloaded(self) -> list[str]:
-        """Hosts overloaded for `patience`, the worst first."""
         since = self.observation.time - self.policy.patience
         return self._worst(host for host, began in self.memory.high.items() if began <= since)
 
@@ -354,7 +351,6 @@ class Round:
     # -- balance and scale-out -----------------------------------------------------------------------------------------
 
     def _relieve(self) -> list[Action]:
-        """Return the change for the first overloaded host that can be relieved, else leases."""
         stuck: list[str] = []
         if self._overloaded and self._is_bounded():
             return []
@@ -488,7 +484,6 @@ class Round:
             )
 
     def _leases(self, hosts: list[str]) -> list[Action]:
-        """Return leases for overloaded hosts without a light neighbour."""
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
@@ -523,7 +518,6 @@ class Round:
     # -- scale-in ------------------------------------------------------------------------------------------------------
 
     def _shrink(self) -> list[Action]:
-        """Return the drain of a host that its neighbour can replace, if any."""
         observation, policy = self.observation, self.policy
         usable, ring = observation.usable, next(iter(self.rings.values()))
         leaving = any(lease.state is HostState.DRAINING for lease in observation.leases.values())

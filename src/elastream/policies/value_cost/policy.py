@@ -22,17 +22,15 @@ from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most
 from elastream.dataflow.stages import Unit
 from elastream.errors import InputError
-from elastream.policies.common.alternates import SAMPLES
-from elastream.policies.common.billing import due_back
+from elastream.policies.common.alternates import recent_rate
 from elastream.policies.common.chained import thread_count
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import source_sum, tasks_on
+from elastream.policies.common.measures import due_back, source_sum, tasks_on
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.value_cost.assembly import Assembly
-from elastream.policies.value_cost.greedy import adapted, better, deployed, money_of, with_option
-from elastream.policies.value_cost.packing import HOUR, rate_of
+from elastream.policies.value_cost.greedy import adapted, adapted_apart, better, deployed, money_of, with_option
 from elastream.policies.value_cost.problem import (
+    HOUR,
     Conditions,
     Deployment,
     Goal,
@@ -41,12 +39,13 @@ from elastream.policies.value_cost.problem import (
     Problem,
     capacities,
     limits,
+    rate_of,
     score,
     throughput,
     value_of,
 )
 from elastream.policies.value_cost.reading import Situation, WorkHistory, read
-from elastream.policies.value_cost.sharded import adapted_apart
+from elastream.policies.value_cost.steps import Assembly
 from elastream.units import ROUNDING
 
 
@@ -154,7 +153,6 @@ class _Enacting:
         self.staying = {host.name for host in deployment.hosts if host.name}
 
     def _going(self) -> list[str]:
-        """Return surplus hosts whose paid time ends, the cheapest to empty first."""
         leases, now = self.observation.leases, self.observation.time
         hosts = [
             host for host in self.observation.usable if host not in self.staying and due_back(leases[host], now, self.pace)
@@ -530,7 +528,7 @@ def _arriving(request: SearchRequest) -> Floats:
     A chain is measured as one stage, so rates inside it are derived.
     """
     observation, problem = request.observation, request.situation.problem
-    rates = {name: _newest(observation, name) for name in problem.operators}
+    rates = {name: recent_rate(observation, name) for name in problem.operators}
     if problem.shared:
         graph, layout = observation.context.graph, observation.context.layout
         emitted = dict(
@@ -541,12 +539,6 @@ def _arriving(request: SearchRequest) -> Floats:
             within = rates_over(graph, live, {stage.name: rates[stage.name]}, emitted)
             rates |= {name: within[name] for name in stage.operators if math.isnan(rates[name])}
     return np.array([rates[name] if options[0].name else math.nan for name, options in _each(problem)])
-
-
-def _newest(observation: Observation, name: str) -> float:
-    _, rates = observation.series(name, Metric.ARRIVAL_RATE, SAMPLES)
-    values = rates[~np.isnan(rates)]
-    return float(values.mean()) if values.size else math.nan
 
 
 def _each(problem: Problem) -> Iterator[tuple[str, tuple[Option, ...]]]:

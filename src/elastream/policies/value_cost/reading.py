@@ -18,8 +18,7 @@ from elastream.policies.common.alternates import CompositionWork, Costs, Dynamic
 from elastream.policies.common.chained import has_equal_shares
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
-from elastream.policies.value_cost.packing import HOUR
-from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
+from elastream.policies.value_cost.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 from elastream.units import ROUNDING
 
 # Default break-even of the highest value, as a multiple of its cost: at the cost itself no plan could make a profit.
@@ -169,7 +168,6 @@ class _Reading:
         return len(operator.alternates) == 1 and bool((busy == busy).any())
 
     def _values(self, operator: Operator) -> Mapping[str, float]:
-        """Return the relative value of each alternate (4.1), from guards or as declared."""
         declared = {alternate.name: alternate.value for alternate in operator.alternates}
         standing = self.observation.standings.get(operator.name)
         if standing is not None:
@@ -255,7 +253,6 @@ class _Reading:
         return best, min(worst, best / PROFITABLE)
 
     def _work(self, which: Callable[..., str]) -> float:
-        """Return the cores of speed 1 for alternates of the highest or lowest value."""
         composition = self.composition
         for operator in self._working:
             if len(operator.alternates) > 1:

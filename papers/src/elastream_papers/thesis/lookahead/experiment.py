@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.plant import Policy
-from elastream.evaluation.prospects import prospect_of
+from elastream.evaluation.trials import prospect_of
 from elastream.policies.value_cost.problem import Goal
 from elastream.simulator import SimulatedPlant
 from elastream_papers.thesis.deployed import (

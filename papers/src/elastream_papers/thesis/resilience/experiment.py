@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from elastream.core.action import SetTokens
 from elastream.core.frames import Floats
 from elastream.dataflow.endpoints import ArrivalPattern
-from elastream.evaluation.simulated import steered
+from elastream.evaluation.trials import steered
 from elastream.loads import constant, ramp, steps
 from elastream.simulator.settings import HostFailure
 from elastream_papers.thesis.resilience.reducers import Protection, ReducersPlant

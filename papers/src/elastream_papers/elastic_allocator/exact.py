@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from elastream.core.frames import Floats, Integers
 from elastream.errors import InputError
+from elastream.policies.elastic_allocator.policy import columns, deviation
 from elastream.units import ROUNDING
 
 if TYPE_CHECKING:
@@ -92,16 +93,6 @@ def packed_greedily(weights: ArrayLike, capacities: ArrayLike | int) -> Integers
     return place
 
 
-def deviation(loads: Floats, capacities: Floats) -> float:
-    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts.
-
-    Args:
-        loads: Shape (hosts,) or (hosts, resources), as `capacities`; squares of all resources are summed.
-    """
-    used = loads / capacities
-    return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
-
-
 def least_deviation(
     needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, slots: ArrayLike | None = None
 ) -> Proven:
@@ -157,14 +148,6 @@ def least_deviation(
     value = deviation(loads, sizes)
     least = float(np.sqrt(max(0.0, bound) / len(sizes))) / STEPS
     return Proven(solution, value, min(least, value), proven)
-
-
-def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Return needs, base loads and capacities as arrays. Raises InputError if their shapes differ."""
-    wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
-    if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
-        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
-    return wants, used, sizes
 
 
 def _checked(weights: ArrayLike, capacities: ArrayLike | int) -> tuple[Floats, Floats]:
