@@ -15,7 +15,7 @@ def last(key: Any, rows: Any, state: Any) -> Any:
     return rows, state
 
 
-def test_a_dynamic_dataflow_is_read_back_from_the_header_of_its_run() -> None:
+def test_a_dataflow_is_read_back_from_the_header_of_its_run() -> None:
     flow = Dataflow("grid")
     meters = flow.source(records([], "customer string, load double"), name="meters")
     both = {"exact": float, "rough": abs}

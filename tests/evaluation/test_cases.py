@@ -1,7 +1,6 @@
 """Cases run side by side: in order, with what they raise, and until an interrupt."""
 
 import multiprocessing
-import os
 
 import pytest
 
@@ -15,10 +14,6 @@ def test_results_keep_the_order_of_the_cases_however_many_run_at_once():
     for workers in (1, 2, 5):
         # A function that cannot be pickled, as a policy of a user's file cannot.
         assert run_beside(lambda case, _: case * case, range(7), workers, lambda *_: None) == wanted
-
-
-def test_cases_run_in_processes_of_their_own():
-    assert os.getpid() not in run_beside(lambda _, tell: os.getpid(), range(3), 2, lambda *_: None)
 
 
 def test_every_case_is_reported_once_when_it_is_done():

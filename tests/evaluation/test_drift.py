@@ -22,7 +22,7 @@ def measured(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(measured):
-    return replayed(measured, {}, runs=3)
+    return replayed(measured, {}, runs=2)
 
 
 def drifting(found, metric, factor):
@@ -38,15 +38,10 @@ def drifting(found, metric, factor):
     return replace(found, ways=(replace(way, drifts=drifts),))
 
 
-def test_what_agrees_is_said_to_agree(found):
-    agreeing = drifting(found, "latency p50", 1.19)
-    assert agreeing.outcome().holds
-    assert "all within 20%" in agreeing.verdict
-
-
 @pytest.mark.parametrize("metric", JUDGED)
 @pytest.mark.parametrize("factor", [0.79, 1.21])
-def test_a_judged_figure_beyond_the_bound_is_named_with_what_is_known_of_it(found, metric, factor):
+def test_a_judged_figure_beyond_the_bound_is_named(found, metric, factor):
+    assert "all within 20%" in drifting(found, metric, 1.19).verdict
     apart = drifting(found, metric, factor)
     assert [check.name for check in apart.checks if check.missed] == [f"drift of {metric}"]
     assert f"{metric} differ by more than 20%" in apart.verdict
@@ -61,28 +56,20 @@ def test_a_difference_in_backlog_is_placed_in_a_phase_of_the_run(found):
 
 
 def test_the_same_seed_gives_the_same_simulation(measured, found):
-    again = replayed(measured, {}, runs=3)
+    again = replayed(measured, {}, runs=2)
     assert [way.drifts for way in again.ways] == [way.drifts for way in found.ways]
 
 
-def test_a_run_is_replayed_with_what_was_measured_of_another_and_what_is_declared_of_itself(measured, found):
+def test_a_run_is_replayed_with_what_was_measured_of_another(measured, found):
     other = {"batch seconds": 2.4}
     header = replace(measured.header, environment={**measured.header.environment, **other})
-    types = tuple({**each, "cores": 1.0} for each in header.host_types)
+    types = tuple({**each, "cores": 1.0, "name": "other"} for each in header.host_types)
     replaying = replayed(replace(measured, header=replace(header, host_types=types)), {}, runs=1, source=measured)
     settings, (kind,) = replaying.calibration.settings, replaying.calibration.host_types
     assert (settings.batch_interval, kind.cores) == (2.4, 1.0)
     assert settings.batch_overhead == found.calibration.settings.batch_overhead
     assert kind.start == found.calibration.host_types[0].start
     assert "another run" in replaying.outcome().page.blocks[1].text
-
-
-def test_hosts_of_a_type_that_the_other_run_lacks_start_as_its_first_does(measured, found):
-    types = tuple({**each, "name": "other"} for each in measured.header.host_types)
-    replaying = replayed(replace(measured, header=replace(measured.header, host_types=types)), {}, runs=1, source=measured)
-    assert [(kind.name, kind.start) for kind in replaying.calibration.host_types] == [
-        ("other", found.calibration.host_types[0].start)
-    ]
 
 
 def test_a_run_of_another_dataflow_is_refused(measured):

@@ -22,7 +22,7 @@ WHERE = "a source"
         ([0.9] * 4 + [1.0], "undecided"),
     ],
 )
-def test_runs_that_scatter_decide_a_bar_only_where_enough_of_them_agree(runs, verdict):
+def test_runs_that_scatter_decide_a_bar_where_enough_agree(runs, verdict):
     assert median_at_least("ratio", runs, 0.97, WHERE).verdict == verdict
     assert median_at_most("ratio", [-run for run in runs], -0.97, WHERE).verdict == verdict
 

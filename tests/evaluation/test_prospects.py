@@ -5,8 +5,7 @@ import pytest
 
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
-from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.operators import Alternate, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.trials import prospect_of
 from elastream.loads import Ec2Links, SpeedWalk, constant
@@ -14,16 +13,13 @@ from elastream.policies.highest_value import HighestValue
 from elastream.policies.static import Static
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Service, Settings, make_plant
+from support.simulated_plants import line
 
-GRAPH = Graph(
+GRAPH = line(
     "g",
-    (
-        Operator("in", Kind.SOURCE, record_bytes=1e3),
-        Operator("one", alternates=(Alternate("one", cost=0.01),), record_bytes=1e3),
-        Operator("two", alternates=(Alternate("two", cost=0.01),), record_bytes=1e3),
-        Operator("out", Kind.SINK),
-    ),
-    (Edge("in", "one"), Edge("one", "two"), Edge("two", "out")),
+    Operator("in", Kind.SOURCE, record_bytes=1e3),
+    *(Operator(name, alternates=(Alternate(name, cost=0.01),), record_bytes=1e3) for name in ("one", "two")),
+    Operator("out", Kind.SINK),
 )
 TYPES = (HostType("a", cores=1, speed=2.0, bandwidth=1e6), HostType("b", cores=2, bandwidth=1e6))
 HOUR = 3600.0
@@ -56,7 +52,7 @@ def test_hosts_and_links_do_what_was_known_of_them():
     assert checked
 
 
-def test_what_does_not_vary_has_no_course_and_a_host_of_another_name_an_unknown_one():
+def test_what_does_not_vary_has_no_course():
     assert known().speeds is None
     assert known().bandwidths is None
     prospect = known(speed_trace=SpeedWalk().over(HOUR), link_trace=Ec2Links().over(HOUR))
@@ -64,7 +60,7 @@ def test_what_does_not_vary_has_no_course_and_a_host_of_another_name_an_unknown_
     assert np.isnan(prospect.bandwidths("h1>mine", np.zeros(2))).all()
 
 
-def test_static_takes_its_size_from_it_also_as_a_part_of_another_policy_and_the_rest_nothing():
+def test_static_takes_its_size_from_it_and_other_policies_nothing():
     prospect = known(services={"one": Service().costing(0.1)})
     sized = Static("peak").prepared(prospect)
     assert isinstance(sized.hosts, int)

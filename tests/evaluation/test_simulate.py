@@ -14,6 +14,16 @@ SMALL = HostType("small", cores=1.0, memory=4000.0, price=1.0)
 
 
 LOAD = constant("20/s", lasts="2min")
+OWN_SPEEDS = """
+from elastream.loads import SpeedTrace
+
+class Slow:
+    def __init__(self, part: float) -> None:
+        self.part = part
+
+    def over(self, seconds):
+        return SpeedTrace([[self.part]])
+"""
 
 
 def flow(load=LOAD) -> Flow:
@@ -46,7 +56,7 @@ def test_several_settings_of_one_policy_have_names_of_their_own():
 
 
 @pytest.mark.parametrize("partitions", [0, -3, 2.5])
-def test_state_partitions_that_are_no_number_of_partitions_are_refused_and_nothing_else_is_said(partitions, caplog):
+def test_state_partitions_of_no_whole_number_are_refused_alone(partitions, caplog):
     counted = Dataflow("counts")
     lines = counted.source(records([{"value": "a"}], "value string"), load=LOAD)
     lines.key_by("value").count(cost=1e-5).sink(collect("seen"))
@@ -55,30 +65,19 @@ def test_state_partitions_that_are_no_number_of_partitions_are_refused_and_nothi
     assert not caplog.records
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
-def test_a_fixed_cluster_is_there_when_the_load_begins(fused):
-    busy = flow(constant("100/s", lasts="2min"))
-    (peak,) = simulate(busy, Static(hosts="peak"), host_types=[SMALL], target_latency="5s", fused=fused).trials
-    assert peak.peak_hosts == 3  # of 2 cores' work
-    assert peak.compliance == pytest.approx(1.0)
-
-
 def test_a_cloud_is_simulated_as_spark_runs_it_with_its_own_bounds():
     found = simulate(flow(), Threshold(), cloud=Local(SMALL, max_hosts=1), limit="30s", target_latency="5s")
     assert found.seconds == 30
     assert found.trials[0].peak_hosts == 1
 
 
-def test_a_load_as_text_takes_the_place_of_the_declared_one():
-    assert simulate(flow(), Static(hosts=1), host_types=[SMALL], load="5/s", limit="1min").records == 300
-
-
-def test_arguments_of_another_kind_are_refused_or_taken_for_what_they_mean():
+def test_arguments_of_another_kind_are_refused_or_understood():
     with pytest.raises(InputError, match=r"'threshold' is no policy, such as Threshold\(\): it has no 'name'"):
         simulate(flow(), "threshold", host_types=[SMALL])
     with pytest.raises(InputError, match="host_types is 'small'; it must be a HostType, or several"):
         simulate(flow(), Threshold(), host_types="small")
-    found = simulate(flow(), Threshold(), host_types=SMALL)
+    found = simulate(flow(), Threshold(), host_types=SMALL, load="5/s", limit="1min")
+    assert found.records == 300
     with pytest.raises(KeyError, match="there is no policy 'thresold', did you mean 'threshold'"):
         found["thresold"]
 
@@ -99,6 +98,9 @@ def test_hosts_and_links_vary_as_objects_text_or_files_say(tmp_path):
 
     assert kept() == kept(speeds=SpeedTrace(np.ones((1, 1)))) == 1.0
     assert kept(speeds=path) == kept(speeds=str(path)) < 0.5
+    own = tmp_path / "mine.py"
+    own.write_text(OWN_SPEEDS)
+    assert kept(speeds=f"{own}:Slow:part=0.05") < 0.1
     assert kept(speeds=SpeedWalk(seed=3), links=Ec2Links()) == kept(speeds="walk:seed=3", links="ec2") > 0.9
 
 

@@ -52,7 +52,7 @@ def waiting(folder: Path) -> float:
 
 @pytest.mark.parametrize(("manual", "overloaded"), [("true", True), ("false", False)])
 @pytest.mark.parametrize("way", ["--fused", "--apart"])
-def test_the_guards_of_a_document_are_followed_in_its_simulation(
+def test_the_guards_of_a_document_are_followed_in_simulation(
     tmp_path: Path, manual: str, overloaded: bool, way: str
 ) -> None:
     (tmp_path / "manual.txt").write_text(manual)
@@ -72,7 +72,7 @@ def test_the_key_tables_of_a_document_are_in_force_in_its_simulation(tmp_path: P
         assert (waiting(tmp_path) > 1_000) is overloaded
 
 
-def test_guards_of_the_command_line_are_used_instead_and_a_policy_chooses_among_what_they_allow(tmp_path: Path) -> None:
+def test_guards_of_the_command_line_replace_the_documents(tmp_path: Path) -> None:
     (tmp_path / "manual.txt").write_text("false")
     other = tmp_path / "other.yaml"
     other.write_text("guards: {forecast: {arima: {when: 'latency_p99 >= 0.0 || !(latency_p99 >= 0.0)', value: 1}}}")
@@ -106,8 +106,7 @@ def test_guards_that_cannot_be_followed_are_one_sentence(tmp_path: Path, guards:
 
 
 @pytest.mark.parametrize(("manual", "value"), [("true", 1.0), ("false", 0.5)])
-@pytest.mark.parametrize("way", ["--fused", "--apart"])
-@pytest.mark.parametrize("policy", ["ce", "sh"])
+@pytest.mark.parametrize(("way", "policy"), [("--fused", "ce"), ("--apart", "sh")])
 def test_value_is_weighed_against_cost_among_what_guards_allow(
     tmp_path: Path, manual: str, value: float, way: str, policy: str
 ) -> None:

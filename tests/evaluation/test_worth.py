@@ -8,7 +8,7 @@ from elastream.core.hosts import Billing, HostType
 from elastream.core.observation import Composition
 from elastream.core.plant import Plan
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.operators import Alternate, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.trials import simulated
 from elastream.evaluation.worth import Worth, WorthWatch, dynamic, value_of
@@ -16,35 +16,25 @@ from elastream.loads import constant
 from elastream.policies.placements import Untouched
 from elastream.policies.value_cost.problem import Goal
 from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
+from support.simulated_plants import between_ends, operator
 
 GOAL = Goal(0.8, 0.05, 2.0, 1.0, 3600.0)
 
 
 def flow(selectivity: float = 1.0) -> Graph:
     """A source, an operator with two alternates, one with a single one, and a sink."""
-    return Graph(
-        "flow",
-        (
-            Operator("in", Kind.SOURCE, cores=0.0),
-            Operator(
-                "choose",
-                alternates=(
-                    Alternate("best", value=0.8, cost=0.1, selectivity=selectivity),
-                    Alternate("cheap", value=0.4, cost=0.05, selectivity=selectivity),
-                ),
-            ),
-            Operator("work", alternates=(Alternate("only", cost=0.1),)),
-            Operator("out", Kind.SINK, cores=0.0),
-        ),
-        (Edge("in", "choose"), Edge("choose", "work"), Edge("work", "out")),
+    alternates = (
+        Alternate("best", value=0.8, cost=0.1, selectivity=selectivity),
+        Alternate("cheap", value=0.4, cost=0.05, selectivity=selectivity),
     )
+    return between_ends(Operator("choose", alternates=alternates), operator("work", 0.1))
 
 
 def plant(graph: Graph, rate: float, *, fused: bool = False, **parallelism: int) -> SimulatedPlant:
     return make_plant(
         lay_out(graph, chained=fused),
         host_types=[HostType("one", cores=8, price=1.0, billing=Billing(3600.0))],
-        loads={"in": constant(rate, 7200.0)},
+        loads={"source": constant(rate, 7200.0)},
         settings=Settings(monitor=60.0, travel=Travel.COHORTS),
         hosts=1,
         parallelism=parallelism,
@@ -61,19 +51,13 @@ def worth_of(graph: Graph, on: SimulatedPlant, policy: object | None = None) -> 
     return watched(graph, on, policy).worth()
 
 
-def test_a_plan_that_is_a_fifth_too_small_has_a_throughput_of_four_fifths_of_what_comes_in():
+def test_a_plan_a_fifth_too_small_has_four_fifths_of_the_throughput():
     graph = flow()
     found = worth_of(graph, plant(graph, 25.0, choose=4, work=2))
     assert found.throughput == pytest.approx(0.8, abs=0.01)
     assert len(found.ends) == 12
+    assert found.waited == pytest.approx(0.8 / (1 + 0.2 * np.arange(12)), abs=0.02), "the queue grows"
     assert found.ends[-1] == 3600.0
-
-
-def test_with_what_waited_its_throughput_falls_as_the_queue_grows():
-    graph = flow()
-    found = worth_of(graph, plant(graph, 25.0, choose=4, work=2))
-    expected = 0.8 / (1 + 0.2 * np.arange(12))
-    assert found.waited == pytest.approx(expected, abs=0.02)
 
 
 def test_a_plan_that_is_large_enough_has_all():
@@ -128,16 +112,6 @@ def test_where_operators_run_together_what_the_application_took_counts():
     assert found.mean_throughput > 0.95
 
 
-def test_nothing_came_and_nothing_is_lacking():
-    graph = flow()
-    assert worth_of(graph, plant(graph, 0.0, choose=1, work=1)).throughput.tolist() == [1.0] * 12
-
-
 def test_a_dataflow_with_nothing_to_choose_from_is_not_dynamic():
-    graph = flow()
-    assert dynamic(graph)
-    assert not dynamic(
-        Graph(
-            "plain", (graph.operators[0], graph.operators[2], graph.operators[3]), (Edge("in", "work"), Edge("work", "out"))
-        )
-    )
+    assert dynamic(flow())
+    assert not dynamic(between_ends(operator("work", 0.1)))

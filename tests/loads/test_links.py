@@ -29,13 +29,13 @@ def test_a_seed_is_a_trace_and_a_longer_run_begins_with_it():
 
 
 @given(st.integers(0, 40))
-def test_pairs_are_numbered_without_gaps_those_of_the_first_hosts_first(hosts):
+def test_pairs_are_numbered_without_gaps_first_hosts_first(hosts):
     pairs = np.array(pairs_of(hosts), dtype=np.int64).reshape(-1, 2)
     assert pair_number(pairs[:, 0], pairs[:, 1]).tolist() == list(range(hosts * (hosts - 1) // 2))
     assert pair_number(pairs[:, 1], pairs[:, 0]).tolist() == list(range(hosts * (hosts - 1) // 2))
 
 
-def test_a_link_is_the_same_both_ways_and_there_is_none_within_a_host():
+def test_a_link_is_the_same_both_ways_and_between_two_hosts():
     trace = Ec2Links(pairs=7).over(3600.0)
     hosts = np.arange(10)
     for factors in trace.at(hosts, hosts, 600.0):

@@ -50,12 +50,8 @@ def test_a_seed_is_a_trace_and_a_longer_run_begins_with_it(source):
     assert not (source(seed=4, hosts=4).over(HOURS).factors == one).all()
 
 
-def test_lists_make_a_trace():
-    assert SpeedTrace([[1, 0.5]]).at(np.array([0]), 130.0).tolist() == [0.5]
-
-
 def test_a_host_reads_its_row_by_name_and_wraps_around():
-    trace = SpeedTrace(np.array([[1.0, 0.9, 0.8], [0.5, 0.4, 0.3]]), 60.0)
+    trace = SpeedTrace([[1, 0.9, 0.8], [0.5, 0.4, 0.3]], 60.0)
     numbers = np.array([number_of(name, 7) for name in ("h1", "h2", "h3", "spare", "h0")])
     assert numbers.tolist() == [0, 1, 2, 7, 7]
     assert trace.at(numbers, 0.0).tolist() == [1.0, 0.5, 1.0, 0.5, 0.5]

@@ -1,15 +1,12 @@
 """Recorded loads: what is read exactly, and what is refused by file and line."""
 
 import gzip
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from elastream.errors import InputError
-from elastream.loads import counts, trace
-
-RATES = Path(__file__).parents[3] / "shared" / "data" / "rates"
+from elastream.loads import trace
 
 
 def written(folder: Path, text: str, name: str = "load.csv") -> Path:
@@ -34,6 +31,9 @@ def test_counts_without_times_need_an_interval(tmp_path: Path) -> None:
 def test_an_interval_given_replaces_the_recorded_one(tmp_path: Path) -> None:
     load = trace(written(tmp_path, "0,30\n60,60\n"), "1s")
     assert (load.seconds, load.rate(0.5), load.count(2)) == (2, 30, 90)
+    assert trace(written(tmp_path, "0,3\n"), "60s").seconds == 60
+    with pytest.raises(InputError, match="has no times, so its interval is unknown"):
+        trace(written(tmp_path, "0,3\n4\n"), "60s")
 
 
 def test_gzipped_traces_are_read(tmp_path: Path) -> None:
@@ -94,15 +94,6 @@ def test_a_missing_file_and_a_false_gzip_are_refused(tmp_path: Path) -> None:
         trace(written(tmp_path, "0,1\n", "plain.csv.gz"))
 
 
-def test_one_line_lasts_for_the_interval_that_is_given(tmp_path: Path) -> None:
-    assert trace(written(tmp_path, "0,3\n"), "60s").seconds == 60
-
-
-def test_an_interval_does_not_stand_for_times_that_some_lines_lack(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no times, so its interval is unknown"):
-        trace(written(tmp_path, "0,3\n4\n"), "60s")
-
-
 def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
     path = written(tmp_path, "0,3\n60,4\n180,5\n240,5\n")
     assert trace(path, gaps="hold").count(1e9) == 3 + 4 + 4 + 5 + 5
@@ -115,27 +106,6 @@ def test_what_gaps_cannot_mean_is_refused(tmp_path: Path, gaps: object) -> None:
     path.write_text("minutes,count\n0,5\n1,6\n")
     with pytest.raises(InputError, match=f"t.csv: gaps is {gaps!r}; it must be 'refuse', 'hold' or 'empty'"):
         trace(path, gaps=gaps)  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(not RATES.exists(), reason="no recorded rates in ../shared/data/rates")
-@pytest.mark.parametrize(
-    ("name", "interval", "lines", "records"),
-    [
-        ("nab_elb_requests_5min.csv", 300, 4032, 249_327),
-        ("worldcup98_requests_per_minute.csv.gz", 60, 125_300, 1_352_804_107),
-    ],
-)
-def test_real_traces_have_gaps_and_every_request_in_them_is_counted(
-    name: str, interval: int, lines: int, records: int
-) -> None:
-    with pytest.raises(InputError, match="gap"):
-        trace(RATES / name)
-    load = trace(RATES / name, gaps="empty")
-    assert load.count(load.seconds) == records
-    assert len(load.pieces) > lines
-    edges = [interval * k for k in range(len(load.pieces) + 1)]
-    steps = counts(load, edges)
-    assert [b - a for a, b in pairwise(steps)] == [piece.total for piece in load.pieces]
 
 
 def test_an_hour_that_a_change_of_the_offset_skips_is_no_gap(tmp_path):

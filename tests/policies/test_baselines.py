@@ -16,9 +16,6 @@ def where(observation, actions):
 def test_even_deals_tasks_over_hosts_in_turn():
     observation = seen([0, 0, 0, 0], [0.5, 0.5, 0.5])
     assert where(observation, Even().plan(observation).actions) == {"a#0": "h1", "a#1": "h2", "a#2": "h3", "a#3": "h1"}
-
-
-def test_even_has_nothing_to_do_where_turns_are_kept():
     assert not Even().plan(seen([0, 1, 2, 0], [0.5, 0.5, 0.5])).actions
 
 

@@ -93,7 +93,7 @@ def test_what_floats_fills_large_and_small_hosts_together(policy, instances, lea
     assert SetParallelism("in", instances + 1) in [replace(a, on=()) for a in found if isinstance(a, SetParallelism)]
 
 
-def test_a_stages_level_is_the_sum_of_its_operators_or_a_default_part():
+def test_a_stages_level_is_the_sum_of_its_operators_levels():
     observation = observe([operator("a", level=2.0), operator("b", level=3.0)], {"h1": []}, fused=True, scalable=["in"])
     assert service_levels(observation.context) == {"a": 2.0, "b": 3.0, "in": 5.0}
     bare = observe([operator("a", level=None), operator("b", level=4.0), operator("c", level=None)], {"h1": []})
@@ -102,7 +102,7 @@ def test_a_stages_level_is_the_sum_of_its_operators_or_a_default_part():
     assert Btu().unsupported_reason(replace(bare.context, target_latency=6.0)) is None
 
 
-def test_what_is_lacking_to_find_out_whether_records_are_late_is_named():
+def test_what_is_lacking_to_see_late_records_is_named():
     unknown = [
         Btu().plan(observe([operator("a", level=1.0)], {"h1": ["a"]}, metrics=metrics)).unknown
         for metrics in ({}, {"a": {Metric.BACKLOG: 10.0}}, {"a": {Metric.BACKLOG: 60.0}})
@@ -114,7 +114,7 @@ def test_what_is_lacking_to_find_out_whether_records_are_late_is_named():
     ]
 
 
-def test_an_idle_operator_that_floats_makes_room_before_a_host_is_leased():
+def test_an_idle_floating_operator_makes_room_before_a_lease():
     observation = observe(
         [operator("a"), operator("b")],
         {"h1": []},
@@ -135,7 +135,7 @@ def test_an_operator_that_floats_is_given_one_number_in_a_plan():
     assert ReleaseHost("h2") in found
 
 
-def test_what_is_closed_weighs_on_the_others_and_a_rollback_forgets_it():
+def test_a_closed_host_weighs_on_the_others_until_a_rollback():
     observation = observe(
         [operator("a", cores=0.5)],
         {"h1": [], "h2": []},
@@ -157,7 +157,7 @@ def test_what_is_closed_weighs_on_the_others_and_a_rollback_forgets_it():
     assert draft.floating["in"] == draft.instances["in"] == 6
 
 
-def test_the_baseline_keeps_an_empty_host_that_floating_instances_need():
+def test_the_baseline_keeps_a_host_that_floating_instances_need():
     busy = afloat(12, queue=20.0)
     assert plan(QueueThreshold(), busy) == []
     assert plan(QueueThreshold(), afloat(4, queue=20.0)) == [ReleaseHost("h2")]

@@ -1,11 +1,13 @@
 """What the BTU-based policy asks for: observations in, actions out."""
 
+import pytest
+
 from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, RenewHost, SetParallelism
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.policies.btu import Btu
-from support.visp_observations import BTU10, lease, observe, operator
+from support.visp_observations import lease, observe, operator
 
 LATE = {Metric.DURATION: 2.0, Metric.BACKLOG: 80.0}
 IN_TIME = {Metric.DURATION: 0.5, Metric.BACKLOG: 5.0}
@@ -16,23 +18,20 @@ def plan(*args, policy=None, **kwargs):
     return list((policy or Btu()).plan(observe(*args, **kwargs)).actions)
 
 
-def test_nothing_is_done_while_all_is_in_time():
-    assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": IN_TIME}) == []
+@pytest.mark.parametrize(
+    ("metrics", "earlier", "scaled"),
+    [
+        ({Metric.DURATION: 0.5, Metric.BACKLOG: 5.0}, [], []),
+        (LATE, [], [SetParallelism("a", 2, on=("h1",))]),
+        # A rising trend is enough.
+        (LATE | {Metric.DURATION: 0.9}, [{"a": 0.3}, {"a": 0.5}, {"a": 0.7}], [SetParallelism("a", 2, on=("h1",))]),
+    ],
+)
+def test_a_late_operator_gets_one_more_instance_where_there_is_room(metrics, earlier, scaled):
+    assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": metrics}, earlier=earlier) == scaled
 
 
-def test_a_late_operator_gets_one_more_instance_where_there_is_room():
-    assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": LATE}) == [SetParallelism("a", 2, on=("h1",))]
-
-
-def test_a_rising_trend_is_enough():
-    earlier = [{"a": 0.3}, {"a": 0.5}, {"a": 0.7}]
-    rising = {Metric.DURATION: 0.9, Metric.BACKLOG: 80.0}
-    assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": rising}, earlier=earlier) == [
-        SetParallelism("a", 2, on=("h1",))
-    ]
-
-
-def test_a_host_is_leased_when_none_fits_and_nothing_can_be_given_up():
+def test_a_host_is_leased_when_none_fits_nor_can_be_given_up():
     operators = [operator("a", cores=2), operator("b", cores=2)]
     assert plan(operators, {"h1": ["a", "b"]}, metrics={"a": LATE, "b": IN_TIME}) == [
         LeaseHost("h2", "docker"),
@@ -53,21 +52,13 @@ def test_another_operator_makes_room_before_a_host_is_leased():
     ]
 
 
-def test_two_late_operators_share_a_new_host():
+def test_two_late_operators_share_a_new_host_or_one_on_its_way():
     operators = [operator("a", cores=2), operator("b", cores=2)]
-    assert plan(operators, {"h1": ["a", "b"]}, metrics={"a": LATE, "b": LATE}) == [
-        LeaseHost("h2", "docker"),
-        SetParallelism("a", 2, on=("h2",)),
-        SetParallelism("b", 2, on=("h2",)),
-    ]
-
-
-def test_a_host_on_its_way_is_room():
-    operators = [operator("a", cores=4)]
+    grown = [SetParallelism("a", 2, on=("h2",)), SetParallelism("b", 2, on=("h2",))]
+    late = {"a": LATE, "b": LATE}
+    assert plan(operators, {"h1": ["a", "b"]}, metrics=late) == [LeaseHost("h2", "docker"), *grown]
     leases = [lease("h1"), lease("h2", since=50, state=HostState.STARTING)]
-    assert plan(operators, {"h1": ["a"], "h2": []}, metrics={"a": LATE}, leases=leases) == [
-        SetParallelism("a", 2, on=("h2",))
-    ]
+    assert plan(operators, {"h1": ["a", "b"], "h2": []}, metrics=late, leases=leases) == grown
 
 
 def test_no_host_is_leased_beyond_the_limit_or_too_small_for_the_operator():
@@ -90,27 +81,24 @@ def test_a_host_is_not_questioned_before_the_end_of_its_paid_time():
     assert plan([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=500.0) == []
 
 
-def test_an_idle_operator_loses_a_fifth_and_the_rest_migrates():
-    assert plan([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=540.0, leases=[
-        lease("h1"), lease("h2", since=300.0)
-    ]) == [
-        SetParallelism("a", 4, without=(TaskId("a", 0),)),
-        MoveTask(TaskId("a", 1), "h2"),
-        DrainHost("h1"),
-        ReleaseHost("h1"),
-    ]  # fmt: skip
-
-
-def test_a_busy_operator_gives_up_nothing_but_migrates():
-    busy = {Metric.DURATION: 5.0, Metric.BACKLOG: 20.0}
-    assert plan([operator("a", cores=0.5)], SPREAD, metrics={"a": busy}, time=540.0, leases=[
-        lease("h1"), lease("h2", since=300.0)
-    ]) == [
-        MoveTask(TaskId("a", 0), "h2"),
-        MoveTask(TaskId("a", 1), "h2"),
-        DrainHost("h1"),
-        ReleaseHost("h1"),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("metrics", "first"),
+    [
+        (IDLE, SetParallelism("a", 4, without=(TaskId("a", 0),))),
+        ({Metric.DURATION: 5.0, Metric.BACKLOG: 20.0}, MoveTask(TaskId("a", 0), "h2")),  # busy, it gives up nothing
+    ],
+)
+def test_an_idle_operator_loses_a_fifth_and_the_rest_migrates(metrics, first):
+    observation = observe(
+        [operator("a", cores=0.5)],
+        SPREAD,
+        metrics={"a": metrics},
+        time=540.0,
+        leases=[lease("h1"), lease("h2", since=300.0)],
+    )
+    plan = Btu().plan(observation)
+    assert plan.actions == (first, MoveTask(TaskId("a", 1), "h2"), DrainHost("h1"), ReleaseHost("h1"))
+    assert Btu().plan(observation, plan.memory).actions == plan.actions, "what was not carried out is asked for again"
 
 
 def test_a_host_whose_instances_fit_nowhere_else_is_renewed():
@@ -135,14 +123,6 @@ def test_a_renewed_host_is_questioned_again_in_its_next_unit_only():
     assert asked == [3420, 7020]
 
 
-def test_a_release_that_was_not_carried_out_is_asked_for_again():
-    leases = [lease("h1"), lease("h2", since=300.0)]
-    observation = observe([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=540.0, leases=leases)
-    first = Btu().plan(observation)
-    assert ReleaseHost("h1") in first.actions
-    assert Btu().plan(observation, first.memory).actions == first.actions
-
-
 def test_partial_release_renews_a_host_that_cannot_be_emptied():
     crowded = {"h1": ["a"] * 5, "h2": ["a"] * 5}
     leases = [lease("h1"), lease("h2", since=300.0)]
@@ -154,11 +134,9 @@ def test_partial_release_renews_a_host_that_cannot_be_emptied():
     ]
 
 
-def test_partial_release_never_leaves_less_than_one_instance():
-    found = plan([operator("a", cores=0.5)], {"h1": ["a"] * 5}, policy=Btu(partial_release=True), metrics={"a": IDLE},
-                 time=540.0)  # fmt: skip
-    assert found == [SetParallelism("a", 4, without=(TaskId("a", 0),)), RenewHost("h1")]
-    found = plan([operator("a")], {"h1": ["a"]}, policy=Btu(partial_release=True), metrics={"a": IDLE}, time=540.0)
+@pytest.mark.parametrize("partial", [True, False])
+def test_the_last_instance_and_the_last_host_stay(partial):
+    found = plan([operator("a")], {"h1": ["a"]}, policy=Btu(partial_release=partial), metrics={"a": IDLE}, time=540.0)
     assert found == [RenewHost("h1")]
 
 
@@ -172,10 +150,6 @@ def test_hosts_are_questioned_more_often_than_operators_are_scaled_up():
         asked += [time for action in plan.actions if isinstance(action, RenewHost)]
     assert scaled == [60 * number for number in range(1, 11)]
     assert asked == [570], "30 s before its end: within the last 5 %, and in time to be gone by then"
-
-
-def test_the_last_host_is_renewed():
-    assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": IDLE}, time=540.0) == [RenewHost("h1")]
 
 
 def test_of_two_hosts_that_end_together_one_stays():
@@ -205,30 +179,19 @@ def test_a_drained_host_goes_when_empty_and_stays_if_migrations_failed():
     ]
 
 
-def test_the_window_is_5_percent_of_a_long_unit_or_one_period():
-
-    hour = HostType("hour", cores=4, memory=7000, billing=Billing(3600), stop=10)
-    policy = Btu(period=60)
-    running = Lease("h", hour, 0.0, HostState.RUNNING)
-    assert not policy.ends_soon(running, 3600 - 181)
-    assert policy.ends_soon(running, 3600 - 180)
-    short = Lease("h", BTU10, 0.0, HostState.RUNNING)
-    assert not policy.ends_soon(short, 600 - 71)
-    assert policy.ends_soon(short, 600 - 70)
-
-
-def test_a_host_is_kept_once_its_shutdown_would_run_into_the_next_unit():
-    running = Lease("h", BTU10, 0.0, HostState.RUNNING)
-    assert Btu(period=60).ends_soon(running, 590)
-    assert not Btu(period=60).ends_soon(running, 591)
-    assert not Btu(period=60).ends_soon(running, 600)
-
-
-def test_billed_by_the_second_a_host_is_reviewed_in_every_round():
-    second = HostType("second", cores=4, memory=7000, billing=Billing(1, 300), stop=10)
-    running = Lease("h", second, 0.0, HostState.RUNNING)
-    assert not Btu(period=60).ends_soon(running, 100)
-    assert all(Btu(period=60).ends_soon(running, time) for time in (240, 300, 360, 1000.5))
+@pytest.mark.parametrize(
+    ("unit", "minimum", "soon", "not_yet"),
+    [
+        (3600, 0, (3600 - 180,), (3600 - 181,)),  # within the last 5 % of a long unit,
+        (600, 0, (600 - 70, 590), (600 - 71, 591, 600)),  # or a period before it shuts down, which must end with the unit
+        (1, 300, (240, 300, 360, 1000.5), (100,)),  # billed by the second it is reviewed in every round
+    ],
+)
+def test_a_host_is_questioned_when_its_paid_time_ends_soon(unit, minimum, soon, not_yet):
+    kind = HostType("kind", cores=4, memory=7000, billing=Billing(unit, minimum), stop=10)
+    running = Lease("h", kind, 0.0, HostState.RUNNING)
+    assert all(Btu(period=60).ends_soon(running, time) for time in soon)
+    assert not any(Btu(period=60).ends_soon(running, time) for time in not_yet)
 
 
 def test_operators_of_one_stage_are_scaled_as_one():

@@ -71,13 +71,6 @@ def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, o
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
 @given(observation=observations())
-@settings(max_examples=examples(30))
-def test_the_same_observation_gives_the_same_plan(policy, observation):
-    assert policy.plan(observation).actions == policy.plan(observation).actions
-
-
-@pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
-@given(observation=observations())
 @settings(max_examples=examples(150))
 def test_arbitration_refuses_nothing_of_a_plan(policy, observation):
     able = replace(observation, context=replace(observation.context, capabilities=frozenset(KINDS)))

@@ -19,13 +19,9 @@ def test_where_no_host_can_be_leased_only_tasks_are_moved():
     assert all(isinstance(action, MoveTask) for action in plan)
 
 
-@pytest.mark.parametrize("busy", [None, [math.nan] * 8])
-def test_what_is_not_known_moves_nothing(busy):
+@pytest.mark.parametrize("busy", [None, [math.nan] * 8, [0.001] * 8])
+def test_what_is_unknown_or_idle_moves_nothing(busy):
     assert ByLoad().plan(observe([0] * 8, [1, 1], busy)).actions == ()
-
-
-def test_what_is_idle_is_left_where_it_is():
-    assert ByLoad().plan(observe([0] * 8, [1, 1], busy=[0.001] * 8)).actions == ()
 
 
 def test_hosts_follow_the_load_as_under_threshold():

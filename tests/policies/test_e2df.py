@@ -102,13 +102,7 @@ def test_the_replica_that_goes_is_named() -> None:
     assert action in (SetParallelism("split", 1, without=(TaskId("split", k),)) for k in range(2))
 
 
-def test_asked_twice_about_one_moment_it_says_the_same() -> None:
-    policy = E2df(spare=3, initial=1)
-    seen = observed({"h1": 0.9}, [("split", "h1", 0.9)])
-    assert policy.plan(seen).actions == policy.plan(seen).actions != ()
-
-
-def test_between_rounds_nothing_is_planned_and_hosts_have_a_slower_period() -> None:
+def test_nothing_is_planned_between_rounds_and_hosts_have_their_own() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
     full = [("split", "h1", 0.5)]
     assert policy.plan(observed({"h1": 0.5}, full, time=5.0)).actions == (LeaseHost("h2", "small"),)
@@ -121,46 +115,35 @@ def test_between_rounds_nothing_is_planned_and_hosts_have_a_slower_period() -> N
 def test_an_empty_host_beyond_the_spare_ones_is_released() -> None:
     seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
     assert E2df(spare=1, initial=1).plan(seen).actions == (ReleaseHost("h3"),)
-
-
-def test_without_the_infrastructure_level_hosts_stay() -> None:
-    seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
     assert E2df(spare=1, initial=1, infrastructure=False).plan(seen).actions == ()
 
 
 BIG = HostType("big", cores=2.0, slots=2)
+IDLE = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+TASKS = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+"""On big hosts: h2 is hardly used."""
 
 
-def test_a_host_hardly_used_is_left_drained_and_released_round_by_round() -> None:
+def test_a_host_hardly_used_is_left_drained_and_released() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    assert policy.plan(observed(hosts, tasks, kind=BIG)).actions == ()  # its application is asked
-    moved, drained = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0)).actions
+    assert policy.plan(observed(IDLE, TASKS, kind=BIG)).actions == ()  # its application is asked
+    moved, drained = policy.plan(observed(IDLE, TASKS, kind=BIG, time=30.0)).actions
     assert (moved.task, drained) == (TaskId("count", 0), DrainHost("h2"))
     assert moved.host in ("h1", "h3")
     left = [("split", "h1", 0.6), ("count", moved.host, 0.1), ("count", "h3", 0.6)]
-    now = observed(hosts, left, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    now = observed(IDLE, left, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
     assert policy.plan(now).actions == (ReleaseHost("h2"),)
 
 
 def test_a_drain_that_is_not_over_in_time_is_cancelled() -> None:
     policy = OneRun(E2df(spare=1, initial=1, patience=60.0))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    policy.plan(observed(hosts, tasks, kind=BIG))
-    policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+    policy.plan(observed(IDLE, TASKS, kind=BIG))
+    policy.plan(observed(IDLE, TASKS, kind=BIG, time=30.0))
     busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}  # the move came to nothing
-    stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
-    assert CancelDrain("h2") in policy.plan(stuck).actions
-
-
-def test_a_critical_application_keeps_its_hosts() -> None:
-    policy = OneRun(E2df(spare=1, initial=1))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    for time in (0.0, 30.0, 60.0, 90.0):
-        assert policy.plan(observed(hosts, tasks, kind=BIG, time=time, latency=1.1)).actions == ()
+    stuck = observed(busy, TASKS, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    assert CancelDrain("h2") in policy.policy.plan(stuck, policy.memory).actions
+    late = "infrastructure manager: wc had not left it within 60 s"
+    assert refusals(policy, stuck) == [("drain h2", "region manager of local", late)]
 
 
 def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
@@ -191,7 +174,7 @@ def test_replicas_are_first_spread_over_the_first_hosts() -> None:
     assert E2df(initial=2, infrastructure=False).plan(seen).actions == (MoveTask(TaskId("count", 0), "h2"),)
 
 
-def test_replicas_on_more_than_the_first_hosts_are_first_brought_together() -> None:
+def test_replicas_on_more_than_the_first_hosts_are_brought_together() -> None:
     plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5)).actions
     assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
 
@@ -222,24 +205,18 @@ def test_refusals_of_the_application_manager_are_reported_with_reasons() -> None
     assert refusals(E2df(infrastructure=False, tokens=1), two) == [("split x 2", "operator manager of split", spent)]
 
 
-def test_what_the_infrastructure_manager_refuses_a_region_is_reported() -> None:
-    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], max_hosts=2)
-    assert refusals(E2df(spare=3, initial=1), seen) == [
-        ("lease h3 (small)", "region manager of local", "infrastructure manager: at most 2 hosts may be leased")
-    ]
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
         ({"max_price": 0.5}, "a host in local costs 1 a second, more than 0.5"),
         ({"max_latency": 0.01, "latency": {"local": 0.05}}, "local is 0.05 s away, more than 0.01 s"),
         ({"capacity": {"local": 1}}, "local has as many hosts as it can have, 1"),
+        ({}, "at most 1 host may be leased"),
     ],
 )
 def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object], reason: str) -> None:
     dear = HostType("small", cores=1.0, slots=1, price=60.0, billing=Billing(60.0))
-    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], kind=dear)
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], kind=dear, max_hosts=100 if given else 1)
     policy = E2df(spare=1, initial=1, **given)
     assert refusals(policy, seen) == [("lease h2 (small)", "region manager of local", f"infrastructure manager: {reason}")]
     assert policy.plan(seen).actions == ()
@@ -247,24 +224,12 @@ def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object]
 
 def test_an_application_that_will_not_leave_a_host_is_reported() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    seen = observed(hosts, tasks, kind=BIG, latency=1.1)
+    seen = observed(IDLE, TASKS, kind=BIG, latency=1.1)
     late = "application manager of wc: its response time is over its target"
     assert refusals(policy, seen) == [("drain h2", "region manager of local", late)]
-    assert refusals(policy, observed(hosts, tasks, kind=BIG, time=5.0)) == [], "once, in its round"
-
-
-def test_a_host_that_was_not_left_in_time_is_reported() -> None:
-    policy = OneRun(E2df(spare=1, initial=1, patience=60.0))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    for time in (0.0, 30.0):
-        policy.plan(observed(hosts, tasks, kind=BIG, time=time))
-    busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}
-    stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
-    late = "infrastructure manager: wc had not left it within 60 s"
-    assert refusals(policy, stuck) == [("drain h2", "region manager of local", late)]
+    assert refusals(policy, observed(IDLE, TASKS, kind=BIG, time=5.0)) == [], "once, in its round"
+    for time in (30.0, 60.0, 90.0):
+        assert policy.plan(observed(IDLE, TASKS, kind=BIG, time=time, latency=1.1)).actions == ()
 
 
 def test_an_operator_without_a_host_to_grow_to_is_remarked() -> None:
@@ -276,10 +241,8 @@ def test_an_operator_without_a_host_to_grow_to_is_remarked() -> None:
 
 def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
-    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
-    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    policy.plan(observed(hosts, tasks, kind=BIG))
-    full = observed(hosts, [*tasks, ("split", "h1", 0.6), ("count", "h3", 0.6)], kind=BIG, time=30.0)
+    policy.plan(observed(IDLE, TASKS, kind=BIG))
+    full = observed(IDLE, [*TASKS, ("split", "h1", 0.6), ("count", "h3", 0.6)], kind=BIG, time=30.0)
     plan = policy.plan(full)
     assert not any(isinstance(action, MoveTask) for action in plan.actions)
     assert plan.remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
@@ -307,10 +270,26 @@ def spark_like(counts: dict[str, int], busy: float, time: float = 0.0) -> Observ
     )
 
 
+TWO_TASKS = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+
+
 def test_all_that_a_host_holds_of_an_operator_is_one_replica() -> None:
     replicas = snapshot_of(spark_like({"h1": 6, "h2": 2}, 0.8)).instances
     assert replicas.utilisation[:2] == pytest.approx([0.6, 0.2])
     assert replicas.host[:2].tolist() == [0, 1]
+
+
+def test_stages_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
+    seen = observed({"h1": 0.5, "h2": 0.5}, TWO_TASKS, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
+    tasks = [("split", "h1", math.nan), ("count", "h1", math.nan)]
+    seen = observed({"h1": 0.8}, tasks, scalable=frozenset(), busy={"split": 0.3, "count": 0.5})
+    both = replace(seen, context=replace(seen.context, layout=lay_out(TWO_KEYED)))
+    assert snapshot_of(both).instances.utilisation.tolist() == pytest.approx([0.8, 0.8]), "where none floats"
+    slow = replace(SMALL, speed=0.5)
+    seen = observed({"h1": 0.6}, [], kind=slow, scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
+    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.6]), "in cores of its slots' speed"
 
 
 def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
@@ -329,17 +308,10 @@ def test_with_one_task_a_host_only_the_task_of_a_slower_host_moves() -> None:
     assert action == MoveTask(TaskId("count", 0), "h3")
 
 
-def test_busy_time_of_a_slow_host_counts_in_cores_of_its_slots_speed() -> None:
-    slow = replace(SMALL, speed=0.5)
-    seen = observed({"h1": 0.6}, [], kind=slow, scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
-    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.6])
-
-
-def test_of_stages_that_take_turns_only_those_grow_whose_own_turn_is_long() -> None:
-    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+def test_of_stages_that_take_turns_those_with_a_long_turn_grow() -> None:
     busy = {"lines": 0.2, "count": 1.4}  # together 0.8: two instances at 0.1 of a core, two hosts at 0.7
     hosts = {"h1": 0.8, "h2": 0.8, "h3": 0.0, "h4": 0.0}
-    seen = observed(hosts, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    seen = observed(hosts, TWO_TASKS, scalable=FIXED, busy=busy, parallelism={"lines": 2})
     assert snapshot_of(seen).instances.above(0.7).tolist() == [True, True, False, False]
     late = replace(seen, operators=waiting(seen, 500.0), batches=(MicroBatch("lines", 0.0, 1.0, 100.0),))
     assert snapshot_of(late).instances.above(0.7).all()
@@ -389,13 +361,6 @@ def test_what_an_operator_lacks_to_be_sized_is_named() -> None:
         Unknown(Metric.PARALLELISM, Rows.OPERATOR, "lines"),
         Unknown(Metric.UTILISATION, Rows.TASK, "split#0"),
     )
-
-
-def test_stages_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
-    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
-    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
-    seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
-    assert snapshot_of(seen).instances.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
 
 
 def test_what_is_not_known_makes_no_plan() -> None:
@@ -450,7 +415,7 @@ def test_a_recall_is_remarked_with_its_reason() -> None:
     assert "h2 is recalled: orders is entitled to 2 of 3" in SHARED.plan(seen).remarks
 
 
-def test_empty_hosts_are_given_back_once_they_had_time_to_get_something() -> None:
+def test_empty_hosts_are_given_back_after_a_while() -> None:
     tasks = [("split", "h1", 0.5), ("count", "h2", 0.5)]
     young = observed({"h1": 0.5, "h2": 0.5, "h3": 0.0}, tasks, time=59.0)
     assert SHARED.plan(young).actions == ()
@@ -474,13 +439,6 @@ def test_instances_that_float_take_as_many_slots_as_they_are() -> None:
     tasks = [("count", "h8", math.nan)]
     seen = observed(hosts, tasks, scalable=FIXED, busy={"lines": 0.1, "count": 0.1}, parallelism={"lines": 2})
     assert snapshot_of(seen).spare.tolist() == [0, 1, 1, 1, 1, 1, 1, 0], "with tasks with state they take turns"
-
-
-def test_stages_with_state_take_turns_where_none_floats() -> None:
-    tasks = [("split", "h1", math.nan), ("count", "h1", math.nan)]
-    seen = observed({"h1": 0.8}, tasks, scalable=frozenset(), busy={"split": 0.3, "count": 0.5})
-    both = replace(seen, context=replace(seen.context, layout=lay_out(TWO_KEYED)))
-    assert snapshot_of(both).instances.utilisation.tolist() == pytest.approx([0.8, 0.8])
 
 
 def waiting(seen: Observation, records: float) -> Frame:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
 from elastream.core.hosts import HostState
@@ -25,19 +27,10 @@ def waiting(items):
     return {"a": {Metric.BACKLOG: items}}
 
 
-def test_between_the_thresholds_nothing_is_done():
-    for items in (1.0, 50.0):
-        assert plan([operator("a")], {"h1": ["a", "a"]}, metrics=waiting(items)) == []
-
-
-def test_above_the_upper_threshold_one_instance_is_added():
-    assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(51.0)) == [SetParallelism("a", 2, on=("h1",))]
-
-
-def test_above_the_second_threshold_two_instances_are_added():
-    assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(251.0)) == [
-        SetParallelism("a", 3, on=("h1", "h1")),
-    ]
+@pytest.mark.parametrize(("items", "added"), [(1.0, 0), (50.0, 0), (51.0, 1), (251.0, 2)])
+def test_instances_are_added_above_each_threshold(items, added):
+    expected = [SetParallelism("a", 2 + added, on=("h1",) * added)] if added else []
+    assert plan([operator("a")], {"h1": ["a", "a"]}, metrics=waiting(items)) == expected
 
 
 def test_a_host_is_leased_only_when_all_are_full():

@@ -1,6 +1,6 @@
 """Policy ring on keyed dataflows drawn at random: it acts or says why not, comes to rest, and gives hosts back."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,18 +21,6 @@ from support.property_examples import examples
 
 PERIOD, SECONDS, REST = 2.0, 420, 150
 """Seconds of a round, of a run, and at its end those in which nothing may change any more at a constant load."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A keyed dataflow under a load, and what came of it under `ring`."""
-
-    most: int
-    changes: list[tuple[float, str, str]]
-    remarks: list[str]
-    late: bool
-    left: int
-    use: float
 
 
 def flow_of(keyed: int, before: float, costs: tuple[float, ...]) -> Dataflow:
@@ -106,9 +94,8 @@ def played(case, rates=None, faults=()):
     ]
     tail = [each for each in seen if each.time > SECONDS - 40]
     late = np.nanmedian([each.overall(Metric.LATENCY_P50) for each in tail]) > case["target"]
-    use = float(np.nanmean([np.nanmean(each.hosts.column(Metric.CPU)) for each in tail]))
     remarks = [decision.note for decision in run.decisions if decision.time > SECONDS - 40 and decision.note]
-    return Drawn(max(len(each.leases) for each in seen), changes, remarks, late, len(seen[-1].usable), use)
+    return SimpleNamespace(changes=changes, remarks=remarks, late=late, left=len(seen[-1].usable))
 
 
 def largest(case, speed):
@@ -121,7 +108,7 @@ def largest(case, speed):
 @pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None, phases=(Phase.generate,))
 @given(case=cases())
-def test_at_a_constant_load_it_comes_to_rest_and_what_stays_late_is_said(case):
+def test_at_a_constant_load_it_comes_to_rest_or_says_why_not(case):
     never = largest(case, max(case["speeds"])) > 1.3
     # Where the largest partition just fits it is noise that decides, and where it fits the faster hosts alone who has it.
     assume(never or largest(case, min(case["speeds"])) < 0.7)
@@ -153,7 +140,7 @@ def test_a_lost_host_leaves_a_ring_that_comes_to_rest(case, at):
     assert not found.late or found.remarks, (case, found)
 
 
-def test_hosts_come_until_what_waits_becomes_less_though_none_is_ever_full():
+def test_hosts_come_until_less_waits_though_none_is_ever_full():
     """Three keyed stages in a row, each as slow as its largest partition: hosts used to 0.6 have no more to give."""
     case = {
         "keyed": 3, "before": 9.4e-5, "costs": (4.4e-4, 8.2e-4, 1.84e-4), "cores": 2.0, "partitions": 40, "skew": 0.1,

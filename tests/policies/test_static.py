@@ -1,14 +1,9 @@
 """The cluster that never changes, run against the fake plant."""
 
-from itertools import pairwise
-
 import pytest
 
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.hosts import HostType
-from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
-from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.evaluation.compare import compare
 from elastream.loads import steps
@@ -16,6 +11,8 @@ from elastream.policies.static import Static
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel, make_plant
 from support.fake_plant import FakePlant
+from support.policy_run import driven
+from support.simulated_plants import between_ends, chain, operator
 
 
 def settle(plant, policy, seconds=20):
@@ -46,16 +43,7 @@ def test_a_lost_host_is_replaced():
 
 
 def simulated(hosts, *, fused, rate=1000.0):
-    operators = [("light", 0.001), ("heavy", 0.003)]
-    graph = Graph(
-        "two",
-        (
-            Operator("source", Kind.SOURCE),
-            *(Operator(name, alternates=(Alternate(name, cost=cost),)) for name, cost in operators),
-            Operator("sink", Kind.SINK, cores=0.0),
-        ),
-        (Edge("source", "light"), Edge("light", "heavy"), Edge("heavy", "sink")),
-    )
+    graph = between_ends(operator("light", 0.001), operator("heavy", 0.003))
     load = steps((rate, "300s"), (rate / 10, "300s"))
     return compare(
         graph,
@@ -72,26 +60,13 @@ def simulated(hosts, *, fused, rate=1000.0):
 
 
 def test_apart_hosts_that_are_full_are_left_as_they_are():
-    names = ("source", "first", "second", "sink")
-    operators = (
-        Operator(names[0], Kind.SOURCE),
-        *(Operator(name, alternates=(Alternate(name, cost=0.001),), cores=0.5) for name in names[1:3]),
-        Operator(names[3], Kind.SINK, cores=0.0),
-    )
     plant = make_plant(
-        lay_out(Graph("full", operators, tuple(Edge(a, b) for a, b in pairwise(names))), chained=False),
+        chain(operator("first", 0.002, 0.5), operator("second", 0.002, 0.5)),
         host_types=[HostType("small", 1.0, start=10.0)],
         loads={"source": steps((500.0, "300s"))},
         settings=Settings(monitor=5.0, travel=Travel.COHORTS),
     )
-    policy, memory, plans = Static(9), None, []
-    for time in range(5, 300, 5):
-        plant.advance(time)
-        plan = policy.plan(plant.observe(), memory)
-        memory = plan.memory
-        plans.append(plan.actions)
-        for action in plan.actions:
-            plant.apply(action)
+    plans = [plan.actions for _, plan in driven(plant, Static(9), range(5, 300, 5))]
     assert plant.observe().tasks.per_host.tolist() == [2] * 9
     assert plans[4:] == [()] * len(plans[4:])
 

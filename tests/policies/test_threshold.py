@@ -30,15 +30,10 @@ WORK = 0.01
 
 def host(name, state=HostState.RUNNING, since=-996.5, changed=None):
     """A lease whose billing time unit of 10 s ends in 3.5 s, unless `since` says otherwise."""
-    path = {
-        HostState.REQUESTED: [],
-        HostState.STARTING: [HostState.STARTING],
-        HostState.RUNNING: [HostState.STARTING, HostState.RUNNING],
-        HostState.DRAINING: [HostState.STARTING, HostState.RUNNING, HostState.DRAINING],
-    }[state]
+    path = [HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING]
     lease = Lease(name, SMALL, since)
-    for step in path:
-        lease = lease.to(step, since if changed is None or step is not path[-1] else changed)
+    for step in path[1 : path.index(state) + 1]:
+        lease = lease.to(step, since if changed is None or step is not state else changed)
     return lease
 
 
@@ -95,15 +90,12 @@ def kinds(plan):
     return [type(action) for action in plan]
 
 
-def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
+def test_a_step_of_the_load_is_answered_at_once_and_once():
     plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0)).actions
     # 280/s x 0.01 core-seconds at 77 % of a core a host: four hosts. Until they come, in 4 s, (280/s - 100/s) x 4 s wait,
     # 440 of them more than 1 s of records: 1.1 cores more, so that these are in time. One host is there.
     assert plan == tuple(LeaseHost(f"h{n}", "small") for n in (2, 3, 4, 5, 6))
     assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 77% at most")
-
-
-def test_starting_hosts_count_so_a_need_is_not_answered_twice():
     coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4, 5, 6)]
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
@@ -145,7 +137,7 @@ def test_what_the_first_batches_of_a_host_work_is_no_work_of_a_record():
     assert LeaseHost not in kinds(Threshold().plan(came).actions)
 
 
-def test_no_host_goes_while_the_rate_rises_so_that_it_would_soon_be_missed():
+def test_no_host_goes_while_the_rate_rises():
     two = [host("h1"), host("h2")]
     rising = observe(two, 74.0)
     rising = replace(rising, history=tuple(replace(s, operators=frame(s.time - 926.0)) for s in rising.history))
@@ -177,6 +169,7 @@ def test_late_backlog_is_processed_within_a_host_start():
     plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
     assert kinds(plan) == [LeaseHost, LeaseHost]
     assert "backlog" in plan[0].why
+    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)).actions == ()
 
 
 @pytest.mark.parametrize("arriving", [1.0, 0.2])
@@ -193,19 +186,13 @@ def test_burst_backlog_costs_the_same_at_a_low_rate(arriving):
     assert "backlog" in plan[0].why
 
 
-def test_backlog_within_the_target_latency_causes_no_action():
-    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)).actions == ()
-
-
 def test_late_and_falling_behind_leases_a_host_whatever_the_meter_says():
-    plan = Threshold().plan(observe([host("h1")], 30.0, processed=25.0, before=25.0, p99=9.0)).actions
+    late = {"processed": 25.0, "before": 25.0, "p99": 9.0}
+    plan = Threshold().plan(observe([host("h1")], 30.0, **late)).actions
     assert kinds(plan) == [LeaseHost]
     assert "late" in plan[0].why
-
-
-def test_late_hosts_are_waited_for_after_one_has_just_come():
-    leases = [host("h1"), host("h2", since=990.0, changed=995.0)]
-    assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)).actions)
+    just_came = [host("h1"), host("h2", since=990.0, changed=995.0)]
+    assert LeaseHost not in kinds(Threshold().plan(observe(just_came, 30.0, **late)).actions)
 
 
 def test_min_hosts_is_restored_even_without_metrics():
@@ -223,34 +210,24 @@ def test_at_most_half_are_drained_fewest_tasks_first():
     assert plan == (DrainHost("h2"),)
 
 
-def test_a_host_is_kept_while_the_load_was_high_a_moment_ago():
-    observation = observe([host("h1"), host("h2")], 20.0)
-    assert kinds(Threshold().plan(observation).actions) == [DrainHost]
-    high = Sample(992.0, frame(90.0))
-    history = tuple(sorted([*observation.history, high], key=lambda sample: sample.time))
-    assert Threshold().plan(replace(observation, history=history)).actions == ()
-
-
-def test_a_host_is_kept_while_the_history_is_too_short_to_tell():
-    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, seen_for=5)).actions == ()
-
-
-def test_a_host_is_kept_while_the_hosts_are_busier_than_the_meter_says():
-    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, cpu=0.6)).actions == ()
+HIGH = sorted([*observe([host("h1")], 20.0).history, Sample(992.0, frame(90.0))], key=lambda sample: sample.time)
 
 
 @pytest.mark.parametrize(
-    "leases",
+    "observation",
     [
-        [host("h1"), host("h2", since=985.0, changed=995.0)],
-        [host("h1"), host("h2"), host("h3", HostState.STARTING, 998.0)],
-        [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)],
+        observe([host("h1"), host("h2", since=985.0, changed=995.0)], 1.0, tasks=(0, 1)),
+        observe([host("h1"), host("h2"), host("h3", HostState.STARTING, 998.0)], 1.0, tasks=(0, 1, 2)),
+        observe([host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)], 1.0, tasks=(0, 1, 2)),
+        replace(observe([host("h1"), host("h2")], 20.0), history=tuple(HIGH)),
+        observe([host("h1"), host("h2")], 20.0, seen_for=5),
+        observe([host("h1"), host("h2")], 20.0, cpu=0.6),
     ],
-    ids=["one came a moment ago", "one is coming", "one is draining"],
+    ids=["one came a moment ago", "one is coming", "one is draining", "high a moment ago", "short history", "busy hosts"],
 )
-def test_no_host_is_drained_while(leases):
-    tasks = tuple(range(len(leases)))
-    assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)).actions)
+def test_no_host_is_drained_while(observation):
+    assert DrainHost not in kinds(Threshold().plan(observation).actions)
+    assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 20.0)).actions) == [DrainHost], "else one is"
 
 
 @pytest.mark.parametrize(("cool_down", "goes"), [(20.0, []), (5.0, [DrainHost])])
@@ -277,7 +254,7 @@ def test_a_returning_load_cancels_a_drain_before_leasing():
     )
 
 
-def test_with_nothing_arriving_hosts_go_although_the_last_latency_was_bad():
+def test_with_nothing_arriving_hosts_go_after_a_bad_latency():
     assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 0.0, before=0.0, p99=60.0)).actions) == [DrainHost]
 
 
@@ -293,9 +270,10 @@ def test_source_stage_has_as_many_tasks_as_slots_are_filled():
     assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1)).actions
     assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1)).actions
     assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3)).actions
+    assert SetParallelism not in kinds(Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions), "no slot"
 
 
-def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
+def test_a_source_stage_keeps_the_slots_of_a_draining_host():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
     observation = observe(leases, 90.0, parallelism=2, tasks=(0, 1))
     assert SetParallelism not in kinds(Threshold().plan(observation).actions)
@@ -331,17 +309,32 @@ def test_fit_counts_with_its_error_beyond_observed_rates():
     assert scattered.cores(54_000.0, 0.5) == 0.5
 
 
-def test_stage_never_gets_more_tasks_than_slots():
-    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions
-    assert SetParallelism not in kinds(plan)
-
-
 def test_nothing_known_nothing_done():
     unknown = Frame(tuple(GRAPH.by_name))
     observation = replace(
         observe([host("h1"), host("h2")], parallelism=2), operators=unknown, application=Frame(), history=()
     )
     assert Threshold().plan(observation).actions == ()
+
+
+STILL_REQUESTED = [host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
+
+
+@pytest.mark.parametrize(
+    ("observation", "withdrawn"),
+    [
+        (observe([host("h1"), *STILL_REQUESTED], 20.0), ("h3", "h2")),
+        (observe([host("h1"), *STILL_REQUESTED], 100.0), ("h3",)),
+        (observe([host("h1"), *STILL_REQUESTED[:1]], 20.0, before=120.0), ()),
+        (observe([host("h1"), host("h2", HostState.STARTING, 960.0)], 20.0), ()),
+        (observe([host("h1", HostState.REQUESTED)], 0.0), ()),
+    ],
+    ids=["not needed", "as many as are not needed", "needed a moment ago", "one that starts", "no host works"],
+)
+def test_waiting_hosts_are_withdrawn_once_others_suffice(observation, withdrawn):
+    plan = Threshold(settle=20.0).plan(observation).actions
+    assert [action.host for action in plan if isinstance(action, ReleaseHost)] == list(withdrawn)
+    assert all(action.why == "it still waits, and for 20.0 s the others would have sufficed" for action in plan[:1])
 
 
 def test_settings_that_make_no_sense_are_refused():
@@ -443,7 +436,7 @@ def test_tiny_rate_needs_no_endless_number_of_hosts(rate, before):
     backlog=st.floats(0, 1e6) | st.just(math.nan),
     spare=st.integers(0, 3),
 )
-def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, before, states, backlog, spare):
+def test_a_plan_stays_in_bounds_and_grows_or_shrinks(rate, before, states, backlog, spare):
     leases = [host(f"h{n}", state) for n, state in enumerate(states, start=1)]
     placed = [n for n, state in enumerate(states) if state in (HostState.RUNNING, HostState.DRAINING)]
     observation = observe(leases, rate, before=before, backlog=backlog, tasks=placed, max_hosts=8)
@@ -455,25 +448,3 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
     assert kinds(plan).count(DrainHost) <= len(observation.usable) // 2
     assert len(set(plan)) == len(plan)
     assert len(observation.usable) - kinds(plan).count(DrainHost) >= min(1, len(observation.usable))
-
-
-class TestWithdrawn:
-    """Hosts that wait for their provider while the need for them goes."""
-
-    def test_waiting_host_is_withdrawn_once_others_sufficed(self):
-        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
-        plan = Threshold(settle=10.0).plan(observe(leases, 20.0)).actions
-        assert plan == (ReleaseHost("h3"), ReleaseHost("h2"))
-        assert plan[0].why == "it still waits, and for 10.0 s the others would have sufficed"
-
-    def test_only_as_many_as_are_not_needed_and_the_newest_first(self):
-        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
-        assert Threshold(settle=10.0).plan(observe(leases, 100.0)).actions == (ReleaseHost("h3"),)
-
-    def test_not_while_the_need_was_there_a_moment_ago(self):
-        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0)]
-        assert Threshold(settle=20.0).plan(observe(leases, 20.0, before=120.0)).actions == ()
-
-    def test_not_one_that_starts_and_not_without_a_host_that_works(self):
-        assert Threshold().plan(observe([host("h1"), host("h2", HostState.STARTING, 960.0)], 20.0)).actions == ()
-        assert ReleaseHost not in kinds(Threshold().plan(observe([host("h1", HostState.REQUESTED)], 0.0)).actions)

@@ -1,21 +1,18 @@
 """Value against cost, end to end in simulation: dataflows, price lists and loads that nothing here was built with."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from elastream.core.action import LeaseHost, SetParallelism, SwitchAlternate
 from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType
 from elastream.core.observation import Observation
 from elastream.core.plant import check_supported
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, imported, made, named_in
 from elastream.documents.user_code import References
@@ -25,7 +22,7 @@ from elastream.loads import constant, ramp, steps
 from elastream.policies.value_cost.policy import Centralised, Sharded, ValueCost
 from elastream.simulator import Service, Settings, SimulatedPlant, make_plant
 from elastream.simulator.settings import Distribution
-from support.policy_run import OneRun
+from support.simulated_plants import line as in_line
 
 HOUR = Billing(3600.0)
 SECOND = Billing(1.0, 60.0)
@@ -70,35 +67,9 @@ def grid() -> Graph:
 
 def line() -> Graph:
     """A long row of operators, each with a cost of its own, the last of which has alternates."""
-    names = [f"step{n}" for n in range(6)]
-    return Graph(
-        "line",
-        (
-            Operator("in", Kind.SOURCE, cores=0.0),
-            *(Operator(name, alternates=(Alternate(name, cost=0.02 * (n + 1)),)) for n, name in enumerate(names[:-1])),
-            Operator(names[-1], alternates=(Alternate("good", cost=0.2), Alternate("poor", value=0.5, cost=0.05))),
-            Operator("out", Kind.SINK, cores=0.0),
-        ),
-        tuple(Edge(a, b) for a, b in zip(["in", *names], [*names, "out"], strict=True)),
-    )
-
-
-def spread() -> Graph:
-    """Records dealt out to two branches and merged again."""
-    return Graph(
-        "spread",
-        (
-            Operator("in", Kind.SOURCE, cores=0.0),
-            Operator("left", alternates=(Alternate("left", cost=0.1, value=0.9), Alternate("less", cost=0.02, value=0.3))),
-            Operator("right", alternates=(Alternate("right", cost=0.2),), cores=2.0, memory=1500.0),
-            Operator("merge", alternates=(Alternate("merge", cost=0.03),)),
-            Operator("out", Kind.SINK, cores=0.0),
-        ),
-        (
-            Edge("in", "left", Delivery.ROUND_ROBIN), Edge("in", "right", Delivery.ROUND_ROBIN),
-            Edge("left", "merge"), Edge("right", "merge"), Edge("merge", "out"),
-        ),
-    )  # fmt: skip
+    steps = [Operator(f"step{n}", alternates=(Alternate(f"step{n}", cost=0.02 * (n + 1)),)) for n in range(5)]
+    last = Operator("step5", alternates=(Alternate("good", cost=0.2), Alternate("poor", value=0.5, cost=0.05)))
+    return in_line("line", Operator("in", Kind.SOURCE, cores=0.0), *steps, last, Operator("out", Kind.SINK, cores=0.0))
 
 
 @dataclass(frozen=True)
@@ -130,10 +101,9 @@ class Case:
 
 CASES = {
     "grid, hours": Case(
-        grid(), PRICES, {"meters": steps((20, 3000), (80, 4000), (5, 3800)), "weather": constant(1, 10800)}, 10800.0, 300.0
+        grid(), PRICES, {"meters": steps((20, 2000), (80, 2000), (5, 2000)), "weather": constant(1, 6000)}, 6000.0, 300.0
     ),
-    "line, seconds": Case(line(), BY_SECOND, {"in": ramp(2, 40, 3600)}, 3600.0, 60.0),
-    "spread, one type": Case(spread(), PRICES[:1], {"in": steps((10, 1800), (100, 1800), (10, 1800))}, 5400.0, 60.0),
+    "line, seconds": Case(line(), BY_SECOND, {"in": ramp(2, 40, 1800)}, 1800.0, 60.0),
 }
 
 
@@ -165,7 +135,7 @@ def test_a_dataflow_that_nobody_has_seen_is_kept_at_its_goal(name: str, case: st
 
 
 @pytest.mark.parametrize("name", ["ce", "sh"])
-def test_where_tasks_share_the_cores_hosts_and_alternates_follow_the_load(name: str) -> None:
+def test_where_tasks_share_cores_hosts_follow_the_load(name: str) -> None:
     of = replace(CASES["line, seconds"], period=30.0)
     run, seen = of.run(imported(POLICY.known[name])(), fused=True)
     assert run.refused == 0
@@ -176,23 +146,6 @@ def test_where_tasks_share_the_cores_hosts_and_alternates_follow_the_load(name: 
 def test_the_centralised_policy_costs_less_than_the_sharded_one() -> None:
     of = CASES["grid, hours"]
     assert of.run(Centralised())[0].result.cost < of.run(Sharded())[0].result.cost
-
-
-def actions(run: SimulatedRun, kind: type) -> list[tuple[float, object]]:
-    return [(d.time, o.action) for d in run.decisions for o in d.done if isinstance(o.action, kind)]
-
-
-def test_a_jump_is_met_by_an_alternate_first_and_then_by_hosts() -> None:
-    of = replace(
-        CASES["grid, hours"], loads={"meters": steps((10, 1800), (40, 1800)), "weather": constant(1, 3600)}, seconds=3600.0
-    )
-    run, _ = of.run(Centralised(break_even_best=40.0, break_even_worst=20.0))
-    switches = [time for time, _ in actions(run, SwitchAlternate) if time > 1800]
-    leases = [time for time, _ in actions(run, LeaseHost) if time > 1800]
-    assert switches or leases
-    if switches and leases:
-        assert min(switches) <= min(leases)
-    assert all(action.why for _, action in actions(run, SetParallelism))  # type: ignore[attr-defined]
 
 
 def test_hosts_go_after_the_load_at_the_end_of_their_paid_time() -> None:
@@ -207,13 +160,7 @@ def test_hosts_go_after_the_load_at_the_end_of_their_paid_time() -> None:
             assert lease.remaining(lease.until) < 900
 
 
-def test_a_goal_of_everything_leaves_nothing_waiting() -> None:
-    of = CASES["line, seconds"]
-    run, _ = of.run(Centralised(throughput=1.0))
-    assert processed(run, of) > 0.99
-
-
-def test_with_too_few_hosts_the_shortfall_is_reported_and_the_run_goes_on() -> None:
+def test_with_too_few_hosts_the_shortfall_is_reported() -> None:
     of = replace(CASES["line, seconds"], max_hosts=4, types=BY_SECOND[:1])
     run, seen = of.run(Centralised())
     assert max(len(each.leases) for each in seen) == 4
@@ -221,7 +168,7 @@ def test_with_too_few_hosts_the_shortfall_is_reported_and_the_run_goes_on() -> N
     assert any("below the goal, for want of" in note and "at most 4 hosts may be leased" in note for note in notes)
 
 
-def test_a_policy_without_rates_and_costs_does_nothing_and_reports_it() -> None:
+def test_a_policy_without_rates_and_costs_says_so() -> None:
     of = CASES["line, seconds"]
     plant = of.plant()
     plant.advance(60.0)
@@ -233,67 +180,12 @@ def test_a_policy_without_rates_and_costs_does_nothing_and_reports_it() -> None:
         assert plan.unknown
 
 
-def hidden(observation: Observation, but: str) -> Observation:
-    """The same with the figures of one operator only."""
-
-    def alone(frame: Frame) -> Frame:
-        own = [name == but or name.startswith(f"{but}.") for name in frame.ids]
-        return Frame(frame.ids, {m: np.where(own, frame.column(m), np.nan) for m in frame.metrics})
-
-    history = tuple(replace(sample, operators=alone(sample.operators)) for sample in observation.history)
-    return replace(
-        observation, operators=alone(observation.operators), alternates=alone(observation.alternates), history=history
-    )
-
-
-def test_sharded_scheduler_decides_the_same_without_other_operators() -> None:
-    of = replace(CASES["grid, hours"], types=PRICES[1:2])
-    policy = Sharded(instant=120.0)
-    run, seen = of.run(policy)
-    known = OneRun(policy)
-    compared = 0
-    for observation in seen[:20]:
-        memory = known.memory
-        plan = known.plan(observation)
-        for name in ("parse", "forecast", "detect", "join", "alarm"):
-            own = {type(a): a for a in plan.actions if getattr(a, "operator", "") == name}
-            alone = policy.plan(hidden(observation, name), memory)
-            found = {type(a): a for a in alone.actions if getattr(a, "operator", "") == name}
-            assert own.keys() == found.keys()
-            for kind, action in own.items():
-                assert getattr(action, "instances", 0) == getattr(found[kind], "instances", 0)
-                assert getattr(action, "alternate", "") == getattr(found[kind], "alternate", "")
-                compared += 1
-    assert compared > 5
-    assert run.result.cost > 0
-
-
 @pytest.mark.parametrize(
     "text", ["ce:throughput=0", "ce:throughput=1.2", "sh:tolerance=0.9", "ce:alternates=0", "ce:instant=0"]
 )
 def test_settings_that_reach_nothing_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(ElastreamError, match=r"must be|above 0"):
         made(POLICY, *named_in(text, POLICY), References(Path()))
-
-
-@pytest.mark.parametrize(
-    "given", [(2.0, 2.0), (1.0, 3.0), (0.0, 0.0), (2.0, -1.0), (math.inf, 1.0), (math.nan, 1.0), (2.0, None)]
-)
-def test_break_even_costs_that_do_not_grow_with_value_are_refused(given: tuple[float, float | None]) -> None:
-    with pytest.raises(ElastreamError, match="break"):
-        Centralised(break_even_best=given[0], break_even_worst=given[1])
-
-
-def test_values_that_are_all_nothing_are_no_fault() -> None:
-    graph = replace(
-        line(),
-        operators=tuple(
-            replace(o, alternates=tuple(replace(a, value=0.0) for a in o.alternates)) for o in line().operators
-        ),
-    )
-    of = replace(CASES["line, seconds"], graph=graph, seconds=900.0)
-    run, _ = of.run(Centralised())
-    assert run.refused == 0
 
 
 def test_without_a_type_of_host_it_is_refused_before_a_run() -> None:

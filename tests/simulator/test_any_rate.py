@@ -13,9 +13,10 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, Settings, Travel, make_plant
-from elastream.simulator.cohorts import MOST_ROWS, paired
+from elastream.simulator.cohorts import MOST_ROWS
 from elastream.simulator.microbatch import MOST_ROWS as MOST_FUSED_ROWS
 from support.property_examples import examples
+from support.simulated_plants import between_ends, chain, operator
 
 HOST = HostType("host", cores=4.0, start=10.0, slots=8)
 MINUTES = 20
@@ -69,14 +70,13 @@ def in_time(plant):
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(dataflows())
-def test_cohorts_keep_as_many_records_in_time_as_single_ones_and_lose_none(given_dataflow):
+def test_cohorts_are_as_many_in_time_as_single_records_and_none_is_lost(given_dataflow):
     graph, rate, width = given_dataflow
     single, cohorts = (run(graph, rate, width, travel) for travel in (Travel.SINGLE, Travel.COHORTS))
     assert in_time(cohorts) == pytest.approx(in_time(single), abs=WITHIN)
     for plant in (single, cohorts):
-        for operator in plant.result().operators.values():
-            came = operator.done + operator.queued + operator.in_service
-            assert came == pytest.approx(operator.arrived, rel=1e-9, abs=1e-6)
+        for each in plant.result().operators.values():
+            assert each.done + each.queued + each.in_service == pytest.approx(each.arrived, rel=1e-9, abs=1e-6)
     first = graph.outputs["in"][0].target
     if first in cohorts.result().operators:
         assert cohorts.result().operators[first].arrived == pytest.approx(rate * 60 * MINUTES, rel=1e-3)
@@ -87,7 +87,7 @@ def test_cohorts_keep_as_many_records_in_time_as_single_ones_and_lose_none(given
 def test_micro_batches_lose_no_record_at_any_rate(rate, use, hosts):
     plant = fused(rate, use, hosts, seconds=120)
     plant.advance(60.0)
-    half = plant.result().operators["in"]
+    half = plant.result().operators["source"]
     assert half.done + half.queued + half.in_service == pytest.approx(half.arrived, rel=1e-9)
     assert half.arrived == pytest.approx(60 * rate, rel=1e-3)
     plant.advance(400.0)
@@ -95,26 +95,16 @@ def test_micro_batches_lose_no_record_at_any_rate(rate, use, hosts):
     assert plant.result().committed == pytest.approx(120 * rate, rel=1e-9)
 
 
-def three(cost):
-    work = Operator("work", Kind.TRANSFORM, (Alternate("a", cost=cost),))
-    return Operator("in", Kind.SOURCE), work, Operator("out", Kind.SINK)
-
-
 def fused(rate, use, hosts, seconds, kind=HOST):
     """Source > one operator > sink on hosts that it uses to `use`."""
     cost = use * hosts * kind.cores * kind.speed / rate
-    graph = Graph(
-        "fused",
-        three(cost),
-        (Edge("in", "work"), Edge("work", "out")),
-    )  # fmt: skip
     return make_plant(
-        lay_out(graph),
+        lay_out(between_ends(operator("work", cost), name="fused")),
         host_types=[kind],
-        loads={"in": Emissions.every(1.0, [round(rate)] * seconds, spread=True)},
+        loads={"source": Emissions.every(1.0, [round(rate)] * seconds, spread=True)},
         settings=Settings(monitor=1.0),
         hosts=hosts,
-        parallelism={"in": 8 * hosts},
+        parallelism={"source": 8 * hosts},
         target_latency=5.0,
     )
 
@@ -129,24 +119,19 @@ def test_the_same_share_of_records_is_in_time_at_every_rate():
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 3.0])
-def test_cpu_of_a_host_is_the_part_of_its_own_cores_whatever_their_speed(speed):
+def test_cpu_of_a_host_is_the_part_of_its_own_cores_at_any_speed(speed):
     plant = fused(1000, 0.5, 2, seconds=120, kind=HostType("other", cores=2.0, speed=speed, slots=8))
     plant.advance(100.0)
     seen = plant.observe()
     assert seen.hosts.column(Metric.CPU) == pytest.approx([0.5, 0.5], abs=0.05)
-    assert seen.operators.value("in", Metric.BUSY_CORES) == pytest.approx(0.5 * 4, rel=0.1)
+    assert seen.operators.value("source", Metric.BUSY_CORES) == pytest.approx(0.5 * 4, rel=0.1)
 
 
 def test_an_overloaded_operator_keeps_a_short_queue_and_its_records():
-    graph = Graph(
-        "late",
-        three(0.002),
-        (Edge("in", "work"), Edge("work", "out")),
-    )  # fmt: skip
     plant = make_plant(
-        lay_out(graph, chained=False),
+        chain(operator("work", 0.002), name="late"),
         host_types=[HOST],
-        loads={"in": Emissions.every(1.0, [1000] * 7200, spread=True)},
+        loads={"source": Emissions.every(1.0, [1000] * 7200, spread=True)},
         settings=Settings(travel=Travel.COHORTS),
         target_latency=5.0,
     )
@@ -160,18 +145,7 @@ def test_an_overloaded_operator_keeps_a_short_queue_and_its_records():
 def test_an_overloaded_query_keeps_a_short_queue_and_its_records():
     plant = fused(1000, 2.0, 1, seconds=7200)
     plant.advance(7200.0)
-    assert plant.network.segments["in"].queue.times.size <= 4 * MOST_FUSED_ROWS
-    result = plant.result().operators["in"]
+    assert plant.network.segments["source"].queue.times.size <= 4 * MOST_FUSED_ROWS
+    result = plant.result().operators["source"]
     assert result.done + result.queued + result.in_service == pytest.approx(7_200_000, rel=1e-9)
     assert plant.observe().application.value("fused", Metric.LATENCY_P50) == pytest.approx(3600, rel=0.05)
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.5, 1000.0)), min_size=2, max_size=40))
-def test_two_cohorts_as_one_hold_the_same_records_between_the_same_times(parts):
-    begins = np.cumsum([0.0, *(span for span, _ in parts[:-1])])
-    rows = np.array([(at, at, at, n, n, span) for at, (span, n) in zip(begins, parts, strict=True)])
-    found = paired(rows)
-    assert found[:, 3].sum() == pytest.approx(rows[:, 3].sum())
-    assert found[-1, 0] + found[-1, 5] == pytest.approx(rows[-1, 0] + rows[-1, 5])
-    assert (found[:, 3] * found[:, 2]).sum() == pytest.approx((rows[:, 3] * rows[:, 2]).sum())
-    assert (np.diff(found[:, 0]) > 0).all()

@@ -67,10 +67,6 @@ def test_keys_without_a_row_run_the_alternate_of_all_others(rows, weights):
     assert work == pytest.approx(sum(COSTS[rows.get(name, "c")][0] * weight / total for name, weight in weights.items()))
 
 
-def test_an_empty_table_changes_nothing():
-    assert cost(under(1, "b"), KeyTableBook(table({}))) == COSTS["b"]
-
-
 def test_measurements_of_an_alternate_override_those_of_its_operator():
     service = Settings().service("forecast").costing(0.5, 0.25, {"b": (0.7, None)})
     settings = Settings(services={"forecast": service})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.simulator import Emissions
 from elastream.simulator.draws import DETERMINISTIC, EXPONENTIAL, LOGNORMAL, factor, normal, sequence
-from elastream.simulator.stations import ItemQueue, Items, joined
+from elastream.simulator.stations import ItemQueue, Items
 from elastream.simulator.watching import quantiles
 
 NONE = np.zeros(0)
@@ -31,15 +31,10 @@ def test_the_normal_quantile_is_the_known_one(level):
 )
 def test_service_times_average_1_and_vary_as_their_distribution(kind, shape, deviation):
     start = sequence(1, 2)
-    drawn = np.array([factor(kind, shape, NONE, start, number) for number in range(40_000)])
-    # 40,000 draws: the standard error of the mean is at most 0.005.
-    assert drawn.mean() == pytest.approx(1, abs=0.02)
-    assert drawn.std() == pytest.approx(deviation, rel=0.03, abs=1e-9)
-
-
-def test_streams_and_seeds_draw_differently_and_the_same_again():
-    one, other, again = (factor(LOGNORMAL, 0.2, NONE, sequence(*pair), 7) for pair in ((1, 2), (1, 3), (1, 2)))
-    assert one == again != other
+    drawn = np.array([factor(kind, shape, NONE, start, number) for number in range(5_000)])
+    # 5,000 draws: the standard error of the mean is at most 0.014.
+    assert drawn.mean() == pytest.approx(1, abs=0.06)
+    assert drawn.std() == pytest.approx(deviation, rel=0.08, abs=1e-9)
 
 
 @given(st.lists(st.tuples(st.lists(st.floats(0, 9), max_size=400), st.integers(0, 500)), max_size=8))
@@ -55,13 +50,6 @@ def test_a_line_gives_what_was_added_in_order_of_time(steps):
         kept = kept[taken:]
         assert len(line) == len(kept)
         assert line.flow.born.tolist() == [time + 0.5 for time in kept]
-
-
-@given(st.lists(st.lists(st.floats(0, 9), max_size=20), max_size=8))
-def test_flows_put_together_are_sorted_and_whole(parts):
-    together = joined([flow(part) for part in parts])
-    assert together.times.tolist() == sorted(time for part in parts for time in part)
-    assert together.born.tolist() == [time + 0.5 for time in together.times]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 0.99))

@@ -25,11 +25,6 @@ def test_stalled_batches_do_not_bend_the_line():
     assert line_through(records, lasted) == pytest.approx((0.3, 2e-5), rel=0.1)
 
 
-def test_two_clusters_are_distinguished():
-    records = np.tile([10.9, 12.5], 500)
-    assert line_through(records, 0.1 + 0.0015 * records) == pytest.approx((0.1, 0.0015))
-
-
 @given(measured)
 def test_neither_coefficient_is_negative(pairs):
     x, y = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))

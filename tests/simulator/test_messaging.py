@@ -3,26 +3,20 @@
 import pytest
 
 from elastream.core.hosts import HostType
-from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
-from elastream.dataflow.stages import lay_out
+from elastream.dataflow.operators import Alternate, Kind, Operator
 from elastream.errors import InputError
 from elastream.loads import constant
 from elastream.simulator import Messaging, Settings, make_plant
+from support.simulated_plants import chain
 
 WORK = Operator("work", Kind.TRANSFORM, (Alternate("work", cost=0.1),), max_duration=0.6, cores=1.0, memory=100)
-GRAPH = Graph(
-    "case",
-    (Operator("in", Kind.SOURCE, cores=0), WORK, Operator("out", Kind.SINK, cores=0)),
-    (Edge("in", "work"), Edge("work", "out")),
-)
 
 
 def result_with(messaging):
     plant = make_plant(
-        lay_out(GRAPH, chained=False),
+        chain(WORK),
         host_types=[HostType("h", cores=4)],
-        loads={"in": constant(2, "1000s")},
+        loads={"source": constant(2, "1000s")},
         settings=Settings(messaging=messaging),
         seed=3,
     )
@@ -30,7 +24,7 @@ def result_with(messaging):
     return plant.result()
 
 
-def test_messaging_lengthens_durations_by_its_mean_and_delays_nothing_else():
+def test_messaging_lengthens_durations_by_its_mean_only():
     without, with_it = result_with({}), result_with({"work": Messaging(0.5, 0.2)})
     assert with_it.committed == without.committed
     before, after = without.operators["work"], with_it.operators["work"]

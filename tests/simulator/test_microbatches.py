@@ -19,7 +19,6 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, HostFailure, Settings, SimulatedPlant, make_plant
-from elastream.simulator.microbatch import dealt, landed
 from support.simulated_plants import SMALL
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
@@ -153,40 +152,6 @@ def test_each_host_takes_one_moved_partition_a_batch_and_loads_its_state():
     moving.advance(30.0)
     batches = [b for b in moving.network.segments["source"].recent if b.start > 19.0]
     assert sum(b.seconds > 1.0 for b in batches) == 3
-
-
-@given(
-    st.dictionaries(st.integers(0, 9), st.sampled_from("abc")),
-    st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1),
-)
-def test_moved_tasks_land_one_per_host_and_batch(where, wanted):
-    known, rounds = where, 0
-    while True:
-        before, known = known, landed(known, wanted)
-        assert set(known) == set(wanted)
-        moved = [known[task] for task in known if before.get(task, known[task]) != known[task]]
-        assert len(moved) == len(set(moved))
-        rounds += 1
-        if known == wanted:
-            break
-    assert rounds <= len(wanted) + 1
-
-
-@given(st.integers(1, 40), st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_tasks_are_dealt_evenly_and_none_is_lost(tasks, slots):
-    found = dealt(tasks, np.array(slots))
-    assert found.sum() == tasks
-    waves = found / np.array(slots)
-    assert np.ceil(waves).max() <= math.ceil(tasks / sum(slots))
-
-
-def test_a_run_is_the_same_however_time_is_cut():
-    whole, cut = plant(), plant()
-    whole.advance(30.0)
-    for time in np.arange(0.3, 30.01, 0.3):
-        cut.advance(float(time))
-    cut.advance(30.0)
-    assert cut.result().committed == pytest.approx(whole.result().committed, rel=0.02)
 
 
 @given(speed=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), apart=st.booleans())

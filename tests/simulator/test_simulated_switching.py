@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,8 +21,9 @@ from elastream.errors import DataflowError, InputError
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, Travel, make_plant
 from elastream_papers.tasks import TaskSettings
+from support.policy_run import driven
 from support.property_examples import examples
-from support.simulated_plants import Queues, queueing
+from support.simulated_plants import Queues, between_ends, operator, queueing
 
 BIG = HostType("big", cores=8.0, slots=16)
 TWO = [SwitchAlternate("first", "b"), SwitchAlternate("last", "b")]
@@ -36,11 +36,23 @@ def two_ways(name, cost=0.002, other=0.001, selectivity=1.0) -> Operator:
 
 def queries(between=1) -> Graph:
     """Source > first > ... > last > sink: a query for first and one for last, and `between` others, over durable edges."""
-    middle = [Operator(f"middle{n}", Kind.TRANSFORM, (Alternate("a", cost=0.002),)) for n in range(between)]
+    middle = [operator(f"middle{n}", 0.002) for n in range(between)]
     operators = [Operator("source", Kind.SOURCE), two_ways("first"), *middle, two_ways("last"), Operator("sink", Kind.SINK)]
-    names = [operator.name for operator in operators]
+    names = [each.name for each in operators]
     edges = [Edge(a, b, durable=None if a == "source" or b == "sink" else "parquet") for a, b in itertools.pairwise(names)]
     return Graph("queries", tuple(operators), tuple(edges))
+
+
+def branching(split, branch, durable=None) -> Graph:
+    """Source > split > either `branch` > sink, or nothing, which is chosen first."""
+    ends = Operator("source", Kind.SOURCE), Operator("sink", Kind.SINK), Operator("nothing", Kind.SINK, writes=Nothing())
+    edges = (
+        Edge("source", split.name),
+        Edge(split.name, "nothing", choice="way"),
+        Edge(split.name, branch.name, choice="way", durable=durable),
+        Edge(branch.name, "sink"),
+    )
+    return Graph("sleeps", (ends[0], split, branch, *ends[1:]), edges)
 
 
 def fused(graph, mode=Consistency.BATCH, rate=200, seconds=60, hosts=1, **options):
@@ -74,7 +86,7 @@ MODES = pytest.mark.parametrize("mode", list(Consistency))
 
 @BOTH
 @MODES
-def test_a_plan_of_switches_is_one_version_in_effect_everywhere_in_the_end(build, mode):
+def test_a_plan_of_switches_is_one_version_in_effect_everywhere(build, mode):
     plant = build(queries(), mode)
     plant.advance(20.5)
     before = plant.observe()
@@ -118,47 +130,6 @@ def test_running_batches_end_under_their_composition_and_new_ones_switch():
     assert update.in_force > update.until >= in_work_until - 1e-9
 
 
-def crossing(plant):
-    """(born, epoch under which the query of each operator processed it) of everything that queries send each other."""
-    network, found = plant.network, {}
-    whole = network._count
-
-    def noted(segment, more, parts):
-        for demand, _, _, _, done in parts:
-            found.setdefault(segment.segment.name, []).extend((born, demand.epoch) for born in done.born.tolist())
-        whole(segment, more, parts)
-
-    network._count = noted
-    return found
-
-
-def epochs_by_birth(noted):
-    """Epoch by time of birth, where a query cut none of its rows."""
-    return {round(born, 6): epoch for born, epoch in noted}
-
-
-@pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
-@settings(max_examples=examples(20), deadline=None)
-@given(times=st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6, unique=True), cost=st.sampled_from([0.002, 0.008]))
-def test_in_waves_and_drained_every_record_meets_one_composition(mode, times, cost):
-    graph = queries(between=1)
-    middle = replace(graph.by_name["middle0"], alternates=(Alternate("a", cost=cost),))
-    slow = Graph(graph.name, tuple(middle if o.name == "middle0" else o for o in graph.operators), graph.edges)
-    # The last query, too, must list what it has done: another one reads it.
-    operators = (*slow.operators[:-1], Operator("end", Kind.TRANSFORM, (Alternate("a", cost=0.0),)), slow.operators[-1])
-    edges = (*slow.edges[:-1], Edge("last", "end", durable="parquet"), Edge("end", "sink"))
-    plant = fused(Graph("longer", operators, edges), mode)
-    noted = crossing(plant)
-    for number, time in enumerate(sorted(times)):
-        plant.advance(time)
-        plant.switch([SwitchAlternate("first", "ba"[number % 2]), SwitchAlternate("last", "ba"[number % 2])])
-    finish(plant, most=4000.0)
-    first, last = epochs_by_birth(noted["source"]), epochs_by_birth(noted["last"])
-    assert first.keys() == last.keys()
-    assert first == last
-    assert [update.mixed for update in plant.updates] == [0.0] * len(times)
-
-
 def test_rewiring_mixes_items_under_way_and_batches_only_across_queries():
     mixed = {}
     for mode in Consistency:
@@ -173,12 +144,7 @@ def test_rewiring_mixes_items_under_way_and_batches_only_across_queries():
 
 
 def test_within_one_query_a_batch_mixes_nothing():
-    graph = Graph(
-        "one",
-        (Operator("source", Kind.SOURCE), two_ways("first"), two_ways("last"), Operator("sink", Kind.SINK)),
-        (Edge("source", "first"), Edge("first", "last"), Edge("last", "sink")),
-    )
-    plant = fused(graph)
+    plant = fused(between_ends(two_ways("first"), two_ways("last")))
     plant.advance(20.5)
     plant.switch(TWO)
     finish(plant)
@@ -214,23 +180,7 @@ def test_draining_a_dataflow_holds_only_its_sources():
 
 
 def test_a_query_without_records_keeps_a_switch_accepted():
-    graph = Graph(
-        "sleeps",
-        (
-            Operator("source", Kind.SOURCE),
-            Operator("split", Kind.TRANSFORM, (Alternate("a", cost=0.001),)),
-            two_ways("asleep"),
-            Operator("sink", Kind.SINK),
-            Operator("nothing", Kind.SINK, writes=Nothing()),
-        ),
-        (
-            Edge("source", "split"),
-            Edge("split", "nothing", choice="peak"),
-            Edge("split", "asleep", choice="peak", durable="parquet"),
-            Edge("asleep", "sink"),
-        ),
-    )
-    plant = fused(graph)
+    plant = fused(branching(operator("split", 0.001), two_ways("asleep"), durable="parquet"))
     plant.advance(10.0)
     (outcome,) = plant.switch([SwitchAlternate("asleep", "b")])
     plant.advance(20.0)
@@ -240,7 +190,7 @@ def test_a_query_without_records_keeps_a_switch_accepted():
     assert math.isnan(plant.updates[0].in_force)
     assert observation.operators.value("split", Metric.EMITTED_RATE) != 0
     assert "asleep.b" not in observation.alternates
-    (wake,) = plant.switch([SwitchEdge("peak", "asleep")])
+    (wake,) = plant.switch([SwitchEdge("way", "asleep")])
     assert wake.status is Status.ACCEPTED
     plant.advance(30.0)
     awake = plant.observe()
@@ -251,23 +201,7 @@ def test_a_query_without_records_keeps_a_switch_accepted():
 
 @pytest.mark.parametrize("queues", Queues)
 def test_a_branch_that_sleeps_costs_nothing_and_wakes(queues):
-    graph = Graph(
-        "sleeps",
-        (
-            Operator("source", Kind.SOURCE),
-            two_ways("split"),
-            Operator("peak", Kind.TRANSFORM, (Alternate("a", cost=0.004),)),
-            Operator("sink", Kind.SINK),
-            Operator("nothing", Kind.SINK, writes=Nothing()),
-        ),
-        (
-            Edge("source", "split"),
-            Edge("split", "nothing", choice="way"),
-            Edge("split", "peak", choice="way"),
-            Edge("peak", "sink"),
-        ),
-    )
-    plant = apart(graph, queues=queues)
+    plant = apart(branching(two_ways("split"), operator("peak", 0.004)), queues=queues)
     plant.advance(20.0)
     assert plant.observe().operators.value("peak", Metric.BUSY_CORES) == 0
     plant.switch([SwitchEdge("way", "peak")])
@@ -281,38 +215,17 @@ def test_a_branch_that_sleeps_costs_nothing_and_wakes(queues):
 
 
 def test_a_branch_that_wakes_under_a_heavy_load_travels_in_cohorts():
-    graph = Graph(
-        "heavy",
-        (
-            Operator("source", Kind.SOURCE),
-            Operator("split", Kind.TRANSFORM, (Alternate("a", cost=1e-6),)),
-            Operator("rare", Kind.TRANSFORM, (Alternate("a", cost=1e-6),)),
-            Operator("sink", Kind.SINK),
-            Operator("other", Kind.SINK),
-        ),
-        (
-            Edge("source", "split"),
-            Edge("split", "other", choice="way"),
-            Edge("split", "rare", choice="way"),
-            Edge("rare", "sink"),
-        ),
-    )
     plant = make_plant(
-        lay_out(graph, chained=False), host_types=[BIG], settings=Settings(travel=Travel.COHORTS),
-        loads={"source": Emissions.every(1.0, [1_000_000] * 30, spread=True)},
+        lay_out(branching(operator("split", 1e-6), operator("rare", 1e-6)), chained=False), host_types=[BIG],
+        settings=Settings(travel=Travel.COHORTS), loads={"source": Emissions.every(1.0, [1_000_000] * 30, spread=True)},
     )  # fmt: skip
     assert {"split", "rare"} <= plant.network.crowded
 
 
 @BOTH
-def test_what_cannot_be_simulated_is_refused_and_does_not_hold_up_the_rest(build):
+def test_a_refused_switch_does_not_hold_up_the_rest(build):
     unknown = Operator("first", Kind.TRANSFORM, (Alternate("a", cost=0.001), Alternate("unmeasured")))
-    graph = Graph(
-        "unknown",
-        (Operator("source", Kind.SOURCE), unknown, two_ways("last"), Operator("sink", Kind.SINK)),
-        (Edge("source", "first"), Edge("first", "last"), Edge("last", "sink")),
-    )
-    plant = build(graph)
+    plant = build(between_ends(unknown, two_ways("last")))
     plant.advance(10.0)
     refused, taken = plant.switch([SwitchAlternate("first", "unmeasured"), SwitchAlternate("last", "b")])
     assert refused.status is Status.REFUSED
@@ -338,16 +251,7 @@ def test_another_parallelism_is_no_switch_and_waits_for_no_wave(build):
 
 @BOTH
 def test_each_alternate_has_its_own_cost_and_selectivity(build):
-    graph = Graph(
-        "own",
-        (
-            Operator("source", Kind.SOURCE),
-            two_ways("work", cost=0.004, other=0.001, selectivity=0.5),
-            Operator("sink", Kind.SINK),
-        ),
-        (Edge("source", "work"), Edge("work", "sink")),
-    )
-    plant = build(graph)
+    plant = build(between_ends(two_ways("work", cost=0.004, other=0.001, selectivity=0.5)))
     plant.advance(20.0)
     before = plant.observe().alternates
     assert before.ids == ("work.a",)
@@ -388,14 +292,12 @@ def test_a_signal_follows_its_trace_when_records_reach_its_branch(build):
     assert plant.result().committed == pytest.approx((200 if build is fused else 100) * 30), "a signal is no result"
 
 
-def test_waves_need_an_order_of_queries_and_records_that_are_kept_apart():
+def test_waves_need_an_order_of_queries_and_separate_records():
     circle = Graph(
         "circle",
         (
             Operator("source", Kind.SOURCE),
-            Operator("a", Kind.TRANSFORM, (Alternate("a", cost=0.001),)),
-            Operator("b", Kind.TRANSFORM, (Alternate("a", cost=0.001),)),
-            Operator("c", Kind.TRANSFORM, (Alternate("a", cost=0.001),)),
+            *(operator(name, 0.001) for name in "abc"),
             Operator("sink", Kind.SINK),
         ),
         (
@@ -438,12 +340,12 @@ def trees(draw):
     build=st.sampled_from([fused, apart]),
     plans=st.lists(st.tuples(st.floats(1.0, 25.0), st.integers(0, 31)), min_size=1, max_size=5),
 )
-def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph, mode, build, plans):
+def test_switches_end_in_effect_and_no_record_stays_behind(graph, mode, build, plans):
     try:
         plant = build(graph, mode, rate=60, seconds=30)
     except (DataflowError, InputError):  # its queries feed each other, or one itself
         assume(False)
-    names = [operator.name for operator in graph.operators if len(operator.alternates) > 1]
+    names = [each.name for each in graph.operators if len(each.alternates) > 1]
     for time, bits in sorted(plans):
         plant.advance(time)
         outcomes = plant.switch([SwitchAlternate(name, "ab"[bits >> n & 1]) for n, name in enumerate(names)])
@@ -461,46 +363,27 @@ def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph
         assert mode in (Consistency.BATCH, Consistency.REWIRED) or update.mixed == 0
 
 
-@pytest.mark.parametrize("build", ["fused", "apart"])
-def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
-    graph = Graph(
-        "sleeps",
-        (
-            Operator("source", Kind.SOURCE),
-            Operator("split", Kind.TRANSFORM, (Alternate("a", cost=0.001),), cores=0.5),
-            Operator("peak", Kind.TRANSFORM, (Alternate("a", cost=0.02),), cores=0.5),
-            Operator("sink", Kind.SINK),
-            Operator("nothing", Kind.SINK, writes=Nothing()),
-        ),
-        (
-            Edge("source", "split"),
-            Edge("split", "nothing", choice="way"),
-            Edge("split", "peak", choice="way", durable="parquet"),
-            Edge("peak", "sink"),
-        ),
-    )
-    plant = make_plant(
+def sized(graph, build, rates, max_hosts):
+    """A plant that Threshold sizes."""
+    return make_plant(
         lay_out(graph, chained=build == "fused"),
         host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
-        loads={"source": Emissions.every(1.0, [200] * 3600, spread=True)},
+        loads={"source": Emissions.every(1.0, rates, spread=True)},
         settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),
-        max_hosts=20,
+        max_hosts=max_hosts,
         target_latency=20.0,
     )
-    policy, memory, hosts = Threshold(), None, []
-    for time in range(5, 2400, 5):
-        plant.advance(float(time))
-        if time in (600, 1800):
-            plant.switch([SwitchEdge("way", "peak")])
-        if time == 1200:
-            plant.switch([SwitchEdge("way", "nothing")])
-        observation = plant.observe()
-        plan = policy.plan(observation, memory)
-        memory = plan.memory
+
+
+@pytest.mark.parametrize("build", ["fused", "apart"])
+def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
+    plant = sized(branching(operator("split", 0.002, 0.5), operator("peak", 0.04, 0.5), "parquet"), build, [200] * 1200, 20)
+    ways, hosts = {300.0: "peak", 600.0: "nothing", 900.0: "peak"}, []
+    for observation, _ in driven(plant, Threshold(), range(5, 1200, 5)):
         hosts.append(len(observation.leases))
-        for action in plan.actions:
-            assert plant.apply(action).succeeded, action
-    spans = ((400, 595), (900, 1195), (1600, 1795), (2100, 2390))
+        if way := ways.get(observation.time):
+            plant.switch([SwitchEdge("way", way)])
+    spans = ((150, 295), (450, 595), (750, 895), (1050, 1190))
     asleep, awake, again, back = (max(hosts[since // 5 : until // 5]) for since, until in spans)
     assert max(asleep, again) <= 2
     assert 6 <= min(awake, back) <= max(awake, back) <= 12
@@ -511,27 +394,9 @@ def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
     ("build", "said"), [("fused", "# are needed for #/s"), ("apart", "there is no room for # instances of work")]
 )
 def test_a_limit_of_hosts_is_reported_once_the_load_needs_more(build, said):
-    work = Operator("work", Kind.TRANSFORM, (Alternate("a", cost=0.02),), cores=0.5)
-    graph = Graph(
-        "few",
-        (Operator("source", Kind.SOURCE), work, Operator("sink", Kind.SINK)),
-        (Edge("source", "work"), Edge("work", "sink")),
-    )
-    plant = make_plant(
-        lay_out(graph, chained=build == "fused"),
-        host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
-        loads={"source": Emissions.every(1.0, [20] * 600 + [100] * 300, spread=True)},
-        settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),
-        max_hosts=2,
-        target_latency=20.0,
-    )
-    policy, memory, heard = Threshold(), None, {True: set(), False: set()}
-    for time in range(5, 900, 5):
-        plant.advance(float(time))
-        plan = policy.plan(plant.observe(), memory)
-        memory = plan.memory
-        heard[time < 600] |= {gist(remark) for remark in plan.remarks}
-        for action in plan.actions:
-            assert plant.apply(action).succeeded, action
+    plant = sized(between_ends(operator("work", 0.04, 0.5)), build, [20] * 300 + [100] * 300, 2)
+    heard = {True: set(), False: set()}
+    for observation, plan in driven(plant, Threshold(), range(5, 600, 5)):
+        heard[observation.time < 300] |= {gist(remark) for remark in plan.remarks}
     assert heard[True] == set()
     assert any(remark.startswith("max_hosts: at most # hosts may be leased") and said in remark for remark in heard[False])

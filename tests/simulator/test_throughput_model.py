@@ -53,22 +53,6 @@ def test_the_simulator_agrees_with_the_throughput_model(rate, costs, emits, inst
     assert min(1.0, of_what_came) == pytest.approx(expected.fresh[0], rel=0.03)
 
 
-@pytest.mark.parametrize("travel", [Travel.SINGLE, Travel.COHORTS])
-def test_a_quick_host_takes_more_of_a_queue_than_a_slow_one(travel):
-    """One of speed 2 and one of speed 1 finish three times what one of speed 1 does."""
-    plant = make_plant(
-        chain(operator("work", 0.1)),
-        host_types=[HostType("slow", cores=1.0), HostType("quick", cores=1.0, speed=2.0)],
-        loads={"source": constant(50.0, 300.0)},
-        hosts=["slow", "quick"],
-        parallelism={"work": 2},
-        settings=Settings(monitor=10.0, **travelling(travel)),
-        seconds=300.0,
-    )
-    plant.advance(300.0)
-    assert plant.observe().operators.value("work", Metric.PROCESSED_RATE) == pytest.approx(30.0, rel=0.05)
-
-
 @pytest.mark.parametrize("wide", [1, 2, 3])
 def test_the_simulator_agrees_with_what_links_let_through(wide):
     """One host sends, others take what it sends over a link each; what they do not get is not processed."""

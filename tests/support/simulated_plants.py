@@ -67,17 +67,19 @@ def machines(levels, seconds_each=240.0) -> dict[str, Emissions]:
     return {name: Emissions.every(0.48, counts * rate) for name, rate in (("S1", 5), ("S2", 1), ("S3", 10))}
 
 
+def line(name: str, *operators: Operator) -> Graph:
+    """Operators one after the other."""
+    return Graph(name, operators, tuple(Edge(a.name, b.name) for a, b in pairwise(operators)))
+
+
+def between_ends(*operators: Operator, name: str = "chain") -> Graph:
+    """Source > operators > sink."""
+    return line(name, Operator("source", Kind.SOURCE), *operators, Operator("sink", Kind.SINK))
+
+
 def chain(*operators: Operator, name: str = "chain") -> Layout:
     """Source > operators > sink, every one apart."""
-    names = ["source", *(o.name for o in operators), "sink"]
-    return lay_out(
-        Graph(
-            name,
-            (Operator("source", Kind.SOURCE), *operators, Operator("sink", Kind.SINK)),
-            tuple(Edge(a, b) for a, b in pairwise(names)),
-        ),
-        chained=False,
-    )
+    return lay_out(between_ends(*operators, name=name), chained=False)
 
 
 def one_queue(times, seconds, instances=1, *, settings=None, limit=1.0, seed=0, **options) -> SimulatedPlant:

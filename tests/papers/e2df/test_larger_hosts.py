@@ -6,7 +6,7 @@ from elastream_papers.e2df.experiment import E2dfAssumptions
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, larger_host_bars, run_larger_hosts
 
 
-def test_hosts_are_drained_and_left_and_a_drain_is_called_off_where_the_load_comes_back():
+def test_hosts_are_drained_and_a_returning_load_cancels_a_drain():
     run = run_larger_hosts(LargerHostsCase(1, E2dfAssumptions()))
     assert min(run.done.values()) >= 1
     assert run.done["hosts drained"] >= run.done["drains cancelled"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastream_papers.harness.assumptions import assumed, assumption_table, drawn, scaled, values, variations
+from elastream_papers.harness.assumptions import assumed, assumption_table, drawn, values, variations
 
 
 @dataclass(frozen=True)
@@ -11,14 +11,6 @@ class Given:
 
     work: float = assumed(3.0, "s", "a guess")
     share: float = assumed(0.6, "of all", "another", most=1.0)
-
-
-def test_one_is_multiplied_and_the_others_stay():
-    assert scaled(Given(), "work", 2.0) == Given(work=6.0)
-
-
-def test_what_means_nothing_beyond_its_most_stops_there():
-    assert scaled(Given(), "share", 2.0) == Given(share=1.0)
 
 
 def test_each_is_halved_and_doubled_in_turn():

@@ -57,7 +57,7 @@ def test_cases_differ_by_each_number_of_a_plan(tmp_path):
     assert said == ["other", "a"]
 
 
-def test_what_was_half_written_is_made_again(tmp_path):
+def test_half_written_results_are_made_again(tmp_path):
     path = tmp_path / "kept"
     ran(path)
     path.write_bytes(path.read_bytes()[:-3])

@@ -2,34 +2,19 @@
 
 import json
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from elastream.evaluation.page import render
-from elastream_papers.otd.experiment import (
-    COUNT,
-    HOPS,
-    MAIN,
-    SIZES,
-    OtdAssumptions,
-    OtdCase,
-    OtdRun,
-    best_use,
-    efforts,
-    heavy_sets,
-    make,
-    run_case,
-    shared_workers,
-    word_shares,
-)
+from elastream_papers.otd import experiment
 from elastream_papers.otd.page import bars, gain, outcome
 
 
 def run(application, policy, seed, *, traffic=0.0, settled=0.0, mean=0.0, rate=1.0):
-    case = OtdCase(application, policy, seed=seed)
-    return OtdRun(case, mean, settled, traffic, traffic, rate, rate, 1 / rate, 0.8, 0, 0, 0, ())
+    case = experiment.OtdCase(application, policy, seed=seed)
+    return experiment.OtdRun(case, mean, settled, traffic, traffic, rate, rate, 1 / rate, 0.8, 0, 0, 0, ())
 
 
 def runs(off=0.0, settled=0.7702, mean=0.75, traffic=0.06, rate=1.2, left=0.19, seeds=(1, 6, 11)):
@@ -64,19 +49,19 @@ def test_what_the_draws_leave_open_is_undecided():
 
 
 def test_calculating_tasks_are_drawn_by_strata_and_every_block_anew():
-    drawn = heavy_sets(MAIN, 6, 0, 200)
+    drawn = experiment.heavy_sets(experiment.MAIN, 6, 0, 200)
     assert {len(set(each)) for each in drawn} == {6}
-    every = Counter(shared_workers(each, MAIN) for each in combinations(range(12), 6))
-    found = Counter(shared_workers(each, MAIN) for each in drawn)
+    every = Counter(experiment.shared_workers(each, experiment.MAIN) for each in combinations(range(12), 6))
+    found = Counter(experiment.shared_workers(each, experiment.MAIN) for each in drawn)
     assert sum(every.values()) == 924
     for stratum, count in every.items():
         assert found[stratum] == pytest.approx(200 * count / 924, abs=1)
-    assert heavy_sets(MAIN, 6, 1, 200) != drawn
+    assert experiment.heavy_sets(experiment.MAIN, 6, 1, 200) != drawn
 
 
-@pytest.mark.parametrize("cluster", [MAIN, *SIZES], ids=lambda cluster: cluster.name)
+@pytest.mark.parametrize("cluster", [experiment.MAIN, *experiment.SIZES], ids=lambda cluster: cluster.name)
 def test_the_start_is_even_over_workers_and_over_nodes(cluster):
-    seen = make(OtdCase("communication", "even", cluster)).observe()
+    seen = experiment.make(experiment.OtdCase("communication", "even", cluster)).observe()
     counts = np.bincount(seen.tasks.host, minlength=cluster.hosts)
     assert np.ptp(counts) <= 1
     regions = [seen.leases[host].type.region for host in seen.hosts.ids]
@@ -86,67 +71,43 @@ def test_the_start_is_even_over_workers_and_over_nodes(cluster):
         assert max(per_node) - min(per_node) <= 1
 
 
-def test_half_of_the_first_bolts_tasks_calculate_and_which_ones_changes():
-    table = efforts(OtdCase("computation", "even"))
-    assert ((table == 1.0).sum(axis=1) == MAIN.first // 2).all()
-    assert len({tuple(row) for row in table}) > 1
-
-
 def test_at_best_six_heavy_tasks_have_a_worker_each_and_all_others_two():
-    given = OtdAssumptions(light=0.0)
-    counting = given.words * 12_000 * COUNT
-    assert best_use(OtdCase("computation", "even", assumptions=given)) == pytest.approx((6 + counting) / 8)
+    given = experiment.OtdAssumptions(light=0.0)
+    counting = given.words * 12_000 * experiment.COUNT
+    assert experiment.best_use(experiment.OtdCase("computation", "even", assumptions=given)) == pytest.approx(
+        (6 + counting) / 8
+    )
 
 
-def test_words_are_shared_unequally_among_the_tasks_that_count_them():
-    shares = word_shares(OtdCase("computation", "even"))
-    assert shares.size == MAIN.second
-    assert shares.sum() == pytest.approx(1)
-    assert shares.max() > 2 * shares.min()
+@pytest.fixture(scope="module")
+def made():
+    return {
+        (application, policy): experiment.run_case(experiment.OtdCase(application, policy, seed=1))
+        for application in ("communication", "computation")
+        for policy in ("even", "otd as published", "otd")
+    }
 
 
-def test_what_is_settled_leaves_out_what_follows_a_change():
-    found = run_case(OtdCase("computation", "otd"))
-    settled = [cpu for time, cpu, *_ in found.series if (time - 2.5) % 120 > 50]
-    assert len(settled) == 5 * 14
-    assert found.settled == pytest.approx(np.mean(settled))
-    assert found.settled > found.cpu
-
-
-def test_otd_uses_more_of_the_cpu_than_the_even_deployment_and_never_more_than_the_exact_packing():
-    even, otd = (run_case(OtdCase("computation", policy)) for policy in ("even", "otd"))
+def test_otd_uses_more_of_the_cpu_than_even_and_no_more_than_packing(made):
+    even, otd = (made["computation", policy] for policy in ("even", "otd"))
     assert even.cpu < otd.cpu < otd.settled <= even.best
-    assert otd.refused == 0
-    assert otd.moves < 60
+    assert (otd.refused, otd.moves < 60) == (0, True)
+    settled = [cpu for time, cpu, *_ in otd.series if (time - 2.5) % 120 > 50]
+    assert len(settled) == 5 * 14
+    assert otd.settled == pytest.approx(np.mean(settled)), "without what follows a change"
 
 
-def test_otd_brings_tasks_that_talk_together():
-    found = run_case(OtdCase("communication", "otd"))
-    assert found.series[0][2] == pytest.approx(0.5, abs=0.02)
-    assert found.remote_end < 0.06
-
-
-def test_an_answer_that_stays_on_a_machine_is_earlier_and_clients_ask_more_for_it():
-    even, otd = (run_case(OtdCase("communication", policy)) for policy in ("even", "otd"))
-    ways = even.answer / OtdAssumptions().hop
-    assert HOPS < ways < HOPS + 1.1
-    assert otd.answer == pytest.approx(HOPS * OtdAssumptions().hop, rel=0.02)
+def test_otd_brings_tasks_that_talk_together_and_answers_are_earlier(made):
+    even, otd = (made["communication", policy] for policy in ("even", "otd"))
+    assert otd.series[0][2] == pytest.approx(0.5, abs=0.02)
+    assert otd.remote_end < 0.06
+    assert experiment.HOPS < even.answer / experiment.OtdAssumptions().hop < experiment.HOPS + 1.1
+    assert otd.answer == pytest.approx(experiment.HOPS * experiment.OtdAssumptions().hop, rel=0.02)
     assert otd.late * otd.answer == pytest.approx(even.late * even.answer)
 
 
-def test_while_tasks_move_less_is_answered():
-    found = run_case(OtdCase("communication", "otd"))
-    moving = [rate for (_, *_, moves), (_, _, _, rate, _, after) in pairwise(found.series) if after > moves]
-    assert np.median(moving) < found.late
-
-
-def test_the_outcome_can_be_written_and_shown():
-    made = [
-        run_case(OtdCase(application, policy, seed=1))
-        for application in ("communication", "computation")
-        for policy in ("even", "otd as published", "otd")
-    ]
-    found = outcome(made, 1.0)
+def test_the_outcome_can_be_written_and_shown(made):
+    found = outcome(list(made.values()), 1.0)
     json.dumps(found.to_json(), allow_nan=False)
     page = render(found.page)
     assert "simulated" in page

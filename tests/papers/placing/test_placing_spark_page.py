@@ -23,8 +23,9 @@ def test_otd_holds_where_less_crosses_and_hosts_that_compute_are_used_more():
     assert found.figures["seconds"] == 12.3
     assert found.environment["plant"] == "spark"
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["paper"]["communication"]
-    worse = otd_outcome({"computation": phases(better, even)}, ["loopback"], 1.0)
-    assert [check.holds for check in worse.checks] == [True, False, False]
+    refused = replace(better, moves=Moves(2, 1))
+    worse = otd_outcome({"computation": phases(refused, even)}, ["loopback"], 1.0)
+    assert [check.holds for check in worse.checks] == [False, False, False]
 
 
 def test_even_is_the_mean_of_before_and_after():
@@ -33,12 +34,6 @@ def test_even_is_the_mean_of_before_and_after():
     found = otd_outcome({"computation": {"even": before, "OTD, from even": otd, "even again": after}}, ["loopback"], 1.0)
     assert [check.bound for check in found.checks] == ["0", "below even's 20.0%", "above even's 40.0%"]
     assert found.holds
-
-
-def test_a_move_that_a_plant_refuses_is_a_missed_bar():
-    even = phase((0.8, 0.4, 0.3), 30, 70)
-    found = otd_outcome({"communication": phases(replace(even, moves=Moves(2, 1)), even)}, ["loopback"], 1.0)
-    assert (found.checks[0].value, found.checks[0].holds) == (2, False)
 
 
 def test_the_papers_figures_stand_in_tables_of_their_own():

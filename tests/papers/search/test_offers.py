@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.hosts import Billing, HostType
-from elastream.errors import InputError
-from elastream.policies.value_cost.problem import Conditions, Deployment, capacities, score
+from elastream.core.hosts import HostType
+from elastream.policies.value_cost.problem import capacities, score
 from elastream_papers.search.genes import Genes
-from elastream_papers.search.offers import coming, fits, laid_out, least_capacity, offers, reached, selected
+from elastream_papers.search.offers import coming, fits, offers, reached, selected
 from support.property_examples import examples
-from support.search_problems import HOURLY, LARGE, SMALL, at, leased, problem, small_cases
+from support.search_problems import LARGE, SMALL, at, leased, problem, small_cases
 
 TWO = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.2, 1.0)]])
 
@@ -41,19 +40,6 @@ def test_a_host_costs_the_coming_hour_beyond_its_paid_time():
     assert [small.cost, large.cost] == [12 * SMALL.price, 12 * LARGE.price]
 
 
-def test_hosts_billed_by_the_second_are_planned_for_an_instant():
-    by_second = HostType("vm", cores=1.0, price=0.01, billing=Billing(1.0))
-    case, conditions = replace(TWO, types=(by_second,)), at(TWO, 1.0)
-    assert coming(case, conditions) == 300.0
-    (new,) = offers(case, conditions, ahead=300.0)
-    assert new.cost == pytest.approx(0.01 * 12 * 3600)
-
-
-def test_more_than_one_instant_is_refused():
-    with pytest.raises(InputError, match="2 instants"):
-        offers(TWO, Conditions(np.ones((2, 1)), np.zeros(3), 300.0))
-
-
 @given(small_cases(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(60))
 def test_the_throughput_of_many_plans_is_that_of_each(case, seed):
@@ -65,38 +51,3 @@ def test_the_throughput_of_many_plans_is_that_of_each(case, seed):
     capacity = np.array([capacities(found, plan, conditions)[0] for plan in plans]).T
     together = reached(found, conditions, costs, selectivities, capacity)
     assert together == pytest.approx([score(found, plan, conditions).mean for plan in plans], abs=1e-12)
-
-
-@pytest.mark.parametrize("equal", [False, True])
-def test_the_throughput_of_shared_cores_is_that_of_each_plan(equal):
-    case = problem([[(1.0, 0.1, 2.0)], [(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)]], equal=equal, shared=True)
-    conditions = at(case, 10.0, queues=[50.0, 600.0])
-    none = np.zeros((2, 3), dtype=np.int64)
-    plans = [Deployment((0, 0, option), (leased("a", SMALL), leased("b", LARGE)), none) for option in (0, 1)]
-    costs, selectivities = selected(case, np.array([plan.active for plan in plans]).T)
-    capacity = np.array([capacities(case, plan, conditions)[0] for plan in plans]).T
-    together = reached(case, conditions, costs, selectivities, capacity)
-    assert together == pytest.approx([score(case, plan, conditions).mean for plan in plans], abs=1e-12)
-
-
-def test_least_capacity_is_each_operators_need_without_bottlenecks():
-    conditions = at(TWO, 10.0)
-    needs = least_capacity(TWO, conditions, TWO.costs((0, 0, 0)), TWO.selectivities((0, 0, 0)), 0.8)
-    assert needs == pytest.approx([0.0, 0.8, 1.6], abs=1e-6)
-
-
-def test_instances_of_all_operators_go_to_each_host_in_proportion():
-    large = offers(TWO, at(TWO, 1.0))[1]
-    plan = laid_out(TWO, (0, 0, 0), [(large, 2, np.array([0, 2, 4]))])
-    assert plan is not None
-    assert plan.instances[:, 1:].tolist() == [[1, 3], [1, 1]]
-
-
-def test_the_largest_are_packed_first_and_an_unfit_one_yields_no_plan():
-    case = replace(TWO, cores=np.array([0.0, 1.0, 3.0]))
-    type = HostType("vm", cores=4.0, billing=HOURLY)
-    (vm,) = offers(replace(case, types=(type,)), at(case, 1.0))
-    plan = laid_out(case, (0, 0, 0), [(vm, 2, np.array([0, 2, 2]))])
-    assert plan is not None
-    assert plan.instances[:, 1:].tolist() == [[1, 1], [1, 1]]
-    assert laid_out(case, (0, 0, 0), [(vm, 2, np.array([0, 3, 2]))]) is None

@@ -1,6 +1,6 @@
 """The policies that search whole plans, in the loop of a simulated plant."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -10,7 +10,6 @@ from elastream.core.hosts import Billing, HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.errors import InputError
 from elastream.policies.value_cost.policy import SearchRequest, SearchResult, ValueCost
 from elastream.policies.value_cost.problem import Goal, score
 from elastream.policies.value_cost.reading import read
@@ -99,12 +98,6 @@ def test_an_alternate_that_is_not_worth_its_cores_does_not_run(name):
     assert [(each.operator, each.alternate) for each in switches] == [("classify", "coarse")]
 
 
-def test_hybrid_begins_as_genetic_does():
-    one, other = (first_plan(EVERY[name](), 30)[0] for name in ("genetic", "hybrid"))
-    assert one.actions
-    assert one.actions == other.actions
-
-
 def test_exhaustive_leases_no_more_than_the_optimum():
     plan, observation = first_plan(Exhaustive(instant=60.0), 30)
     found = read(observation, Goal(), 60.0)
@@ -118,18 +111,6 @@ def test_what_no_plan_reaches_is_said(name):
     plan, _ = first_plan(EVERY[name](), 1000, max_hosts=2)
     assert any("throughput" in remark for remark in plan.remarks)
     assert sum(isinstance(action, LeaseHost) for action in plan.actions) == 1
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_it_needs_something_to_lease(name):
-    context = replace(plant(1).observe().context, host_types={})
-    assert "type of host to lease" in EVERY[name]().unsupported_reason(context)
-
-
-@pytest.mark.parametrize(("policy", "wrong"), [(Genetic, "population"), (Hybrid, "generations"), (Exhaustive, "seconds")])
-def test_a_search_of_no_length_is_refused(policy, wrong):
-    with pytest.raises(InputError):
-        policy(**{wrong: 0})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """About the most that a run could leave, against a calculation by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -29,13 +28,3 @@ def test_a_steady_load_is_processed_on_the_fewest_instances():
 def test_slow_hosts_are_paid_for_longer():
     site = site_of(50, HOSTS, 1, ReactiveAssumptions())
     assert at_best(site)[2] == pytest.approx(money_for(site.settings.speed_trace.factors.mean()))
-
-
-def test_alternates_of_less_value_run_where_their_cores_are_worth_more():
-    site = site_of(50, NONE, 1, ReactiveAssumptions())
-    dear = replace(site, types=[replace(kind, price=10 * kind.price) for kind in site.types])
-    assert at_best(dear)[1] < 1.0
-    assert (
-        at_best(dear)[0]
-        > at_best(replace(dear, graph=site_of(50, NONE, 1, ReactiveAssumptions(), alternates=False).graph))[0]
-    )

@@ -86,15 +86,6 @@ def crossing(world: World) -> float:
     return between
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@given(world=worlds())
-@settings(max_examples=examples(40))
-def test_the_same_question_has_the_same_answer(policy, world):
-    first, again = (POLICIES[policy]() for _ in range(2))
-    answer = first.plan(world.observe()).actions
-    assert answer == first.plan(world.observe()).actions == again.plan(world.observe()).actions
-
-
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "otd as published"])
 @given(world=worlds())
 @settings(max_examples=examples(60))
@@ -143,7 +134,7 @@ def test_allocator_fills_no_host_if_there_is_room(objective, world):
 
 @given(st.integers(0, 10_000), st.floats(0.3, 1.0), st.sampled_from(Objective))
 @settings(max_examples=examples(100))
-def test_where_every_task_found_room_no_host_is_used_beyond_what_it_may(seed, most, objective):
+def test_no_host_is_filled_beyond_its_limit_if_tasks_have_room(seed, most, objective):
     random = np.random.default_rng(seed)
     needs, base = random.uniform(0, 0.5, (random.integers(1, 9), 2)), random.uniform(0, 1.2, (random.integers(1, 5), 2))
     found = allocate(needs, base, np.ones(base.shape), objective=objective, most=most, trials=100_000)

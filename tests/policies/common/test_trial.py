@@ -62,7 +62,7 @@ def test_hosts_with_low_gain_are_the_last_for_a_while(rounds):
     assert rounds.seen.trial.cores == 12.0
 
 
-def test_a_host_that_is_lost_while_no_more_are_leased_is_replaced(rounds):
+def test_a_host_lost_while_no_more_are_leased_is_replaced(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 1200.0, 7.8)
     assert rounds.after(6.0, 900.0, 5.8) == ""
@@ -84,13 +84,7 @@ def test_query_that_keeps_up_is_not_on_trial(rounds):
     assert rounds.after(12.0, 1000.0, 3.9).startswith(NO_HELP)
 
 
-def test_batches_as_long_as_the_window_say_nothing_of_what_hosts_bring(rounds):
+def test_batches_as_long_as_the_window_do_not_judge_hosts(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 0.0, 3.9, steady=False) == ""
     assert rounds.after(8.0, 0.0, np.nan) == ""
-
-
-def test_after_hosts_went_a_trial_begins_anew(rounds):
-    rounds.after(8.0, 1000.0, 3.9)
-    rounds.after(4.0, 900.0, 3.5)
-    assert rounds.seen.trial.cores == 4.0

@@ -33,13 +33,6 @@ def test_one_task_heavier_than_an_even_share_is_the_bound():
     assert (found.value, found.bound, found.gap) == (10, 10, 0)
 
 
-def test_64_skewed_partitions_pack_within_a_thousandth_of_the_bound():
-    weights = 1 / np.arange(1, 65) ** 1.2
-    found = pack(weights, 3, seconds=5.0)
-    assert found.bound >= weights.sum() / 3 - 1e-9
-    assert found.gap < 1e-3
-
-
 @given(loads, st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=3))
 @few
 def test_no_placement_is_better_than_the_one_found(weights, sizes):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.errors import InputError
-from elastream.policies.elastic_allocator.policy import Level, Objective, allocate, deviation, levels, utilisation
+from elastream.policies.elastic_allocator.policy import Objective, allocate, deviation, utilisation
 from elastream_papers.elastic_allocator.exact import least_deviation
 from support.property_examples import examples
 
@@ -17,21 +17,6 @@ def load_after(place, needs, base):
     total = np.array(base, dtype=float)
     np.add.at(total, place, np.array(needs, dtype=float))
     return total
-
-
-def test_levels_go_by_the_more_used_resource():
-    used = np.array([[0.1, 0.39], [0.1, 0.4], [0.79, 0.1], [0.8, 0.0], [0.0, 1.2]])
-    light, moderate, heavy = Level.LIGHT, Level.MODERATE, Level.HEAVY
-    assert levels(used).tolist() == [light, moderate, moderate, heavy, heavy]
-
-
-def test_utilisation_counts_nothing_beyond_what_a_host_has():
-    assert utilisation(np.array([1.5, 0.5]), np.array([1.0, 1.0])) == 0.75
-
-
-def test_deviation_is_the_root_of_the_squares_off_the_mean():
-    # R_dev by hand: 0.2 and 0.6 are 0.2 off their mean each.
-    assert deviation(np.array([0.2, 0.6]), np.ones(2)) == pytest.approx(math.sqrt(0.08))
 
 
 def test_tasks_go_where_they_even_out_what_is_used():
@@ -63,16 +48,6 @@ def test_a_time_limit_is_kept():
     needs = np.random.default_rng(1).uniform(0, 0.1, (40, 2))
     for limit in (0, 50, 1000, 20_000):
         assert allocate(needs, np.zeros((5, 2)), np.ones((5, 2)), trials=limit).trials <= limit
-
-
-def test_more_time_is_never_worse():
-    needs = np.random.default_rng(2).uniform(0, 0.2, (20, 2))
-    found = [
-        deviation(load_after(allocate(needs, np.zeros((5, 2)), np.ones((5, 2)), trials=t).place, needs, np.zeros((5, 2))),
-                  np.ones((5, 2)))
-        for t in (0, 100, 10_000, 1_000_000)
-    ]  # fmt: skip
-    assert found == sorted(found, reverse=True)
 
 
 def test_objective_utilisation_respects_capacity_and_evens_out_ties():
@@ -116,7 +91,7 @@ def test_greedy_matching_is_within_five_percent_of_the_exact_placement(seed, hos
 
 @given(st.integers(0, 10_000), st.sampled_from(Objective))
 @settings(max_examples=examples(60))
-def test_no_host_gets_more_tasks_than_it_has_slots_where_there_are_enough(seed, objective):
+def test_no_host_gets_more_tasks_than_slots_if_these_suffice(seed, objective):
     random = np.random.default_rng(seed)
     tasks, hosts = int(random.integers(1, 9)), int(random.integers(1, 5))
     slots = np.bincount(random.integers(0, hosts, tasks + 2), minlength=hosts)

@@ -53,7 +53,7 @@ def test_noise_is_forecast_as_its_level_within_quantiles():
     assert np.all((high - low > 10) & (high - low < 60))
 
 
-def test_without_a_value_nothing_is_known_and_with_few_the_last_lasts():
+def test_without_a_value_nothing_is_known_and_with_few_one_lasts():
     assert np.isnan(foreseen([math.nan] * 3).mean).all()
     assert foreseen([1.0, 5.0, 3.0]).mean.tolist() == [3.0] * 6
     assert foreseen([7.0] * 40).mean.tolist() == [7.0] * 6
@@ -78,14 +78,6 @@ def test_choice_lasts_until_the_series_grew_by_a_quarter():
     again, _ = forecaster.foresee({RATE: series(values[:60])}, Ahead(STEP * 60, STEP, 6))
     assert np.array_equal(first[RATE].mean, again[RATE].mean)
     assert np.array_equal(first[RATE].quantiles, again[RATE].quantiles)
-
-
-def test_hosts_share_what_is_learned_of_their_speeds():
-    speeds = [0.85 + 0.1 * np.random.default_rng(n).random(60 - 20 * n) for n in range(3)]
-    book = {SeriesOf(Rows.HOST, f"h{n}", Metric.SPEED): series(each) for n, each in enumerate(speeds)}
-    found, memory = BackTested().foresee(book, Ahead(STEP * 60, STEP, 6))
-    assert len(memory) == 1
-    assert all(np.isfinite(outlook.mean).all() and (outlook.mean > 0.4).all() for outlook in found.values())
 
 
 @given(st.lists(st.floats(0, 1e6) | st.just(math.nan), min_size=1, max_size=40), st.integers(1, 12))

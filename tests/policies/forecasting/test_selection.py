@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.errors import EnvironmentProblem, InputError
-from elastream.policies.forecasting.selection import (
-    NeuralNetwork,
-    Online,
-    Selector,
-    agreement,
-    best,
-    excess,
-    learned,
-    load_selector,
-    train,
-)
+from elastream.policies.forecasting import selection
 from support.property_examples import examples
 
 METHODS = ("calm", "wild")
@@ -38,11 +28,11 @@ def hours(count, seed=0):
 
 @pytest.fixture(scope="module")
 def network():
-    return train(*hours(600))
+    return selection.train(*hours(600))
 
 
 def selector(network, **changes):
-    return replace(Selector("flow", "forecast", METHODS, network, 3.0, {"a": 6.0}), **changes)
+    return replace(selection.Selector("flow", "forecast", METHODS, network, 3.0, {"a": 6.0}), **changes)
 
 
 def flow(*alternates):
@@ -54,39 +44,25 @@ def flow(*alternates):
 
 def test_a_network_tells_apart_what_it_was_shown(network):
     vectors, errors = hours(200, seed=1)
-    assert agreement(errors, network.choose(vectors)) == 1.0
-    assert excess(errors, network.choose(vectors)) == 0.0
+    assert selection.agreement(errors, network.choose(vectors)) == 1.0
+    assert selection.excess(errors, network.choose(vectors)) == 0.0
 
 
 def test_it_chooses_what_scikit_learn_would(network):
     vectors, _ = hours(300, seed=2)
     inputs = (np.log(vectors) - network.mean) / network.scale
-    theirs = learned("sklearn.neural_network").MLPClassifier(
+    theirs = selection.learned("sklearn.neural_network").MLPClassifier(
         hidden_layer_sizes=(70,), activation="logistic", tol=0.01, learning_rate_init=0.01, max_iter=500, random_state=0
     )
     trained = hours(600)
-    theirs.fit((np.log(trained[0]) - network.mean) / network.scale, best(trained[1]))
+    theirs.fit((np.log(trained[0]) - network.mean) / network.scale, selection.best(trained[1]))
     assert network.choose(vectors).tolist() == theirs.predict(inputs).tolist()
-
-
-def test_where_one_method_is_always_best_it_is_chosen():
-    vectors, errors = hours(50)
-    errors[:, 1] = 30.0
-    assert set(train(vectors, errors).choose(vectors)) == {0}
-
-
-def test_three_methods_are_chosen_among():
-    rng = np.random.default_rng(0)
-    kind = rng.integers(3, size=900)
-    vectors = np.array([0.01, 0.05, 0.3])[kind][:, None] * rng.uniform(0.9, 1.1, (900, 4))
-    errors = np.where(np.arange(3) == kind[:, None], 1.0, 9.0)
-    assert agreement(errors, train(vectors, errors).choose(vectors)) > 0.99
 
 
 def test_equal_errors_are_equally_good():
     errors = np.array([[2.0, 2.0 + 1e-12, 3.0], [4.0, 1.0, 1.0]])
-    assert best(errors).tolist() == [0, 1]
-    assert agreement(errors, np.array([1, 2])) == 1.0
+    assert selection.best(errors).tolist() == [0, 1]
+    assert selection.agreement(errors, np.array([1, 2])) == 1.0
 
 
 def test_the_network_is_asked_only_where_what_runs_became_bad(network):
@@ -103,7 +79,7 @@ def test_the_network_is_asked_only_where_what_runs_became_bad(network):
 @settings(max_examples=examples(200))
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=4, max_size=4))
 def test_whatever_was_measured_a_method_is_chosen(vector):
-    network = NeuralNetwork(
+    network = selection.NeuralNetwork(
         np.zeros(4), np.ones(4), (np.ones((4, 3)), np.zeros(3)), (np.ones((3, 1)), np.zeros(1)), np.array([0, 1])
     )
     assert selector(network).next("a", None, 0.0, vector) in METHODS
@@ -112,7 +88,7 @@ def test_whatever_was_measured_a_method_is_chosen(vector):
 def test_a_selector_comes_back_from_its_file(network, tmp_path):
     file = tmp_path / "selector.json"
     selector(network).save(file)
-    again = load_selector(file, flow("calm", "wild"))
+    again = selection.load_selector(file, flow("calm", "wild"))
     vectors, _ = hours(100, seed=3)
     assert again.chooser.choose(vectors).tolist() == network.choose(vectors).tolist()
     assert (again.methods, again.bound, again.bounds) == (METHODS, 3.0, {"a": 6.0})
@@ -129,7 +105,7 @@ def test_a_selector_of_another_dataflow_is_refused(network, tmp_path, graph, sai
     file = tmp_path / "selector.json"
     selector(network).save(file)
     with pytest.raises(InputError, match=said):
-        load_selector(file, graph)
+        selection.load_selector(file, graph)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"network": {}}', '{"network": 3}'])
@@ -137,7 +113,30 @@ def test_a_file_that_is_no_selector_is_refused(tmp_path, text):
     file = tmp_path / "selector.json"
     file.write_text(text)
     with pytest.raises(InputError, match="is no selector"):
-        load_selector(file)
+        selection.load_selector(file)
+
+
+def test_an_online_tree_learns_as_it_goes():
+    online = selection.Online(len(METHODS))
+    vectors, errors = hours(800)
+    assert online.choose(vectors[:2]).tolist() == [0, 0]
+    for vector, each in zip(vectors, errors, strict=True):
+        online.learn(vector, each)
+    vectors, errors = hours(200, seed=5)
+    assert selection.agreement(errors, online.choose(vectors)) > 0.95
+
+
+def test_without_the_library_what_to_install_is_said():
+    with pytest.raises(EnvironmentProblem, match=r"no_such_library is needed.*elastream\[learned\]"):
+        selection.learned("no_such_library.of_learning")
+
+
+def test_three_methods_are_chosen_among():
+    rng = np.random.default_rng(0)
+    kind = rng.integers(3, size=900)
+    vectors = np.array([0.01, 0.05, 0.3])[kind][:, None] * rng.uniform(0.9, 1.1, (900, 4))
+    errors = np.where(np.arange(3) == kind[:, None], 1.0, 9.0)
+    assert selection.agreement(errors, selection.train(vectors, errors).choose(vectors)) > 0.99
 
 
 def test_numbers_that_name_no_method_are_refused(network, tmp_path):
@@ -147,19 +146,4 @@ def test_numbers_that_name_no_method_are_refused(network, tmp_path):
     data["network"]["classes"] = [0, 7]
     file.write_text(json.dumps(data))
     with pytest.raises(InputError, match="methods that it does not name"):
-        load_selector(file)
-
-
-def test_an_online_tree_learns_as_it_goes():
-    online = Online(len(METHODS))
-    vectors, errors = hours(800)
-    assert online.choose(vectors[:2]).tolist() == [0, 0]
-    for vector, each in zip(vectors, errors, strict=True):
-        online.learn(vector, each)
-    vectors, errors = hours(200, seed=5)
-    assert agreement(errors, online.choose(vectors)) > 0.95
-
-
-def test_without_the_library_what_to_install_is_said():
-    with pytest.raises(EnvironmentProblem, match=r"no_such_library is needed.*elastream\[learned\]"):
-        learned("no_such_library.of_learning")
+        selection.load_selector(file)

@@ -22,7 +22,7 @@ def jumps(times, low=100.0, high=1000.0):
     return [low if number // 4 % 2 == 0 else high for number in range(8 * times)]
 
 
-def test_a_load_that_jumps_again_and_again_is_expected_to_jump_by_as_much():
+def test_a_load_that_jumps_again_and_again_is_expected_to_jump():
     assert after([*jumps(3), 100.0]).upper(100.0, HORIZON, PACE) == pytest.approx(1000.0)
 
 
@@ -30,12 +30,12 @@ def test_one_jump_is_no_pattern():
     assert after([*jumps(1), 100.0]).upper(100.0, HORIZON, PACE) == 100.0
 
 
-def test_a_rise_that_outruns_its_forecast_is_one_surprise_however_long():
+def test_a_long_rise_above_its_forecast_is_one_surprise():
     rise = [*[100.0] * 10, *np.linspace(100.0, 3000.0, 40), *[3000.0] * 10, *[100.0] * 10]
     assert after(rise).upper(100.0, HORIZON, PACE) == 100.0
 
 
-def test_noise_around_what_was_expected_is_no_surprise_and_joins_none():
+def test_noise_is_no_surprise_and_joins_none():
     noisy = [level * (1.1 if number % 3 else 0.9) for number, level in enumerate([*jumps(3), *[100.0] * 8])]
     assert 800.0 < after(noisy).upper(100.0, HORIZON, PACE) < 1200.0
 

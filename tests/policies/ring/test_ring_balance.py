@@ -41,16 +41,12 @@ def test_no_cut_has_a_lower_highest_level_than_the_one_found(data):
     assert float(given_arc.levels(found).max()) == pytest.approx(best)
 
 
-def test_fewer_partitions_than_hosts_cannot_be_cut():
-    assert even_cut(arc([1.0], (1, 0))) is None
-    assert half_cut(arc([1.0], (1, 0))) is None
-
-
 def test_half_cut_moves_as_in_figure_6_6():
     assert half_cut(arc([1] * 12, (8, 4))) == (4, 8)
     assert half_cut(arc([1] * 12, (4, 4, 4))) == (2, 4, 6)
     assert half_cut(arc([1] * 5, (5, 0))) == (3, 2)
     assert half_cut(arc([1] * 2, (1, 1))) is None, "one partition cannot be halved"
+    assert even_cut(arc([1.0], (1, 0))) is half_cut(arc([1.0], (1, 0))) is None, "fewer than hosts"
 
 
 def test_tokens_of_a_cut_lie_on_partitions_and_go_round_the_ring():

@@ -27,11 +27,6 @@ def ran(rate: float = 20.0, hosts=("four",), parallelism=None, until: float = 60
     return found, found.observe(), seen(found)
 
 
-def test_the_plan_in_force_has_no_actions():
-    _, observation, at = ran()
-    assert enacted(observation, at.problem, at.deployment, pace=INSTANT) == ()
-
-
 def test_switches_come_first_and_a_host_before_its_instances():
     _, observation, at = ran()
     wanted = Deployment(
@@ -59,7 +54,7 @@ def test_instances_that_are_too_many_go_before_others_take_their_room():
     assert done(plant_, observation, at, wanted) == 2
 
 
-def test_a_host_that_is_not_wanted_stays_empty_until_what_is_paid_ends():
+def test_an_unwanted_host_stays_empty_until_its_paid_time_ends():
     plant_, observation, at = ran(hosts=("four", "four"), parallelism={"score": 2, "count": 2})
     keep = next(row for row, host in enumerate(at.deployment.hosts) if host.name == "h1")
     wanted = replace(at.deployment, hosts=at.deployment.hosts[keep : keep + 1], instances=np.array([[0, 2, 2, 0]]))
@@ -83,7 +78,7 @@ def test_a_move_waits_for_the_host_that_it_goes_to():
     assert sorted((action.task.operator, action.host) for action in moves) == [("count", "h3"), ("score", "h3")]
 
 
-def test_instances_of_a_lost_host_that_wait_for_room_are_not_added_twice():
+def test_instances_of_a_lost_host_are_not_added_twice():
     plant_, _, _ = ran(hosts=("four", "one"), settings={"faults": (HostFailure(70.0, "h1"),)})
     plant_.advance(80.0)
     observation, at = plant_.observe(), seen(plant_)
@@ -100,19 +95,6 @@ def test_no_operator_is_left_without_an_instance():
     wanted = replace(at.deployment, instances=np.zeros_like(at.deployment.instances))
     assert enacted(observation, at.problem, wanted, pace=INSTANT) == (
         SetParallelism("score", 1, without=(TaskId("score", 1),)),
-    )
-
-
-def test_no_more_hosts_are_leased_than_may_be():
-    _, observation, at = ran(max_hosts=2)
-    wanted = replace(
-        at.deployment,
-        hosts=(*at.deployment.hosts, new(ONE), new(ONE)),
-        instances=np.array([[0, 1, 1, 0], [0, 1, 0, 0], [0, 1, 0, 0]]),
-    )
-    assert enacted(observation, at.problem, wanted, pace=INSTANT) == (
-        LeaseHost("h2", "one"),
-        SetParallelism("score", 2, on=("h2",)),
     )
 
 
@@ -150,7 +132,7 @@ def test_what_is_enacted_is_done_and_planned_again_it_is_nothing(data):
 # Where tasks share the cores of all hosts.
 
 
-def test_on_shared_cores_hosts_are_leased_and_stages_get_a_task_a_slot():
+def test_on_shared_cores_stages_get_a_task_a_slot():
     plant_, observation, at = ran(fused=True, parallelism={"source": 1})
     wanted = replace(at.deployment, hosts=(*at.deployment.hosts, new(FAST)), instances=np.zeros((2, 4), dtype=np.int64))
     assert enacted(observation, at.problem, wanted, pace=INSTANT) == (
@@ -163,7 +145,7 @@ def test_on_shared_cores_hosts_are_leased_and_stages_get_a_task_a_slot():
     assert enacted(plant_.observe(), at.problem, seen(plant_).deployment, pace=INSTANT) == (SetParallelism("source", 6),)
 
 
-def test_on_shared_cores_a_host_is_drained_when_its_paid_time_ends():
+def test_on_shared_cores_a_host_is_drained_when_paid_time_ends():
     plant_, _, at = ran(fused=True, hosts=("four", "one"), parallelism={"source": 5}, until=300.0)
     less = replace(at.deployment, hosts=at.deployment.hosts[:1], instances=at.deployment.instances[:1])
     assert enacted(plant_.observe(), at.problem, less, pace=INSTANT) == ()

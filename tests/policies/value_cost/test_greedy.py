@@ -1,6 +1,5 @@
 """Greedy plans over all operators: alternates, cores, repacking, and what they do where the goal cannot be reached."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from elastream.policies.value_cost.greedy import adapted, chosen, deployed, with
 from elastream.policies.value_cost.policy import loss, missed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Problem, score
 from support.property_examples import examples
-from support.scheduling_problems import HOURLY, LARGE, MEDIUM, SMALL, chain, deployments, problem, problems, steady
+from support.scheduling_problems import HOURLY, LARGE, MEDIUM, SMALL, chain, deployments, problems, steady
 from support.scheduling_problems import deployed as running
 
 ANY = (1.0, 1.0, 1.0)
@@ -39,18 +38,20 @@ def test_an_alternate_with_less_output_is_chosen_for_its_successors() -> None:
     assert chosen(of, sharded=True) == (0, 0, 0, 0)
 
 
-def test_each_operators_alternates_are_ranked_by_themselves() -> None:
-    # As printed, line 6 of Algorithm 3 keeps the best ratio so far: no alternate of the second operator is better.
-    of = chain([(1.0, 0.001, 0.0)], [(1.0, 5.0, 1.0), (0.9, 1.0, 1.0)])
-    assert chosen(of)[2] == 1
-
-
-def test_of_alternates_that_are_worth_nothing_the_cheapest_runs() -> None:
-    assert chosen(chain([(0.0, 2.0, 1.0), (0.0, 1.0, 1.0)]))[1] == 1
-
-
-def test_of_equal_ratios_the_higher_value_runs() -> None:
-    assert chosen(chain([(0.6, 0.3, 1.0), (1.0, 0.5, 1.0)]))[1] == 1
+@pytest.mark.parametrize(
+    ("operators", "runs"),
+    [
+        # As printed, line 6 of Algorithm 3 keeps the best ratio so far: no alternate of the second operator is better.
+        ([[(1.0, 0.001, 0.0)], [(1.0, 5.0, 1.0), (0.9, 1.0, 1.0)]], (0, 1)),
+        ([[(0.0, 2.0, 1.0), (0.0, 1.0, 1.0)]], (1,)),
+        ([[(0.6, 0.3, 1.0), (1.0, 0.5, 1.0)]], (1,)),
+    ],
+    ids=["each by itself", "the cheapest of no value", "the higher value of equal ratios"],
+)
+def test_alternates_are_ranked_by_value_and_cost(
+    operators: list[list[tuple[float, float, float]]], runs: tuple[int]
+) -> None:
+    assert chosen(chain(*operators))[1:-1] == runs
 
 
 def test_cores_are_added_until_the_goal_is_reached_and_no_further() -> None:
@@ -60,7 +61,7 @@ def test_cores_are_added_until_the_goal_is_reached_and_no_further() -> None:
     assert held(of, found)
 
 
-def test_hosts_are_of_the_types_that_cost_least_whatever_the_largest_costs() -> None:
+def test_hosts_are_of_the_types_that_cost_least() -> None:
     dear = HostType("huge", cores=16.0, speed=2.0, price=50.0, billing=HOURLY)
     of = chain([ANY], types=[SMALL, dear])
     assert types_of(deployed(of, steady(of, 10.0))) == ["small"] * 8
@@ -72,7 +73,7 @@ def test_what_is_left_over_goes_to_a_smaller_host() -> None:
     assert types_of(deployed(of, steady(of, 11.0))) == ["large", "small"]
 
 
-def test_of_prices_by_the_second_and_by_the_hour_what_an_hour_costs_counts() -> None:
+def test_of_prices_by_the_second_and_hour_those_of_an_hour_count() -> None:
     by_second = replace(SMALL, name="by second", price=0.05 / 3600, billing=replace(HOURLY, unit=1.0))
     of = chain([ANY], types=[SMALL, by_second])
     assert set(types_of(deployed(of, steady(of, 3.0)))) == {"by second"}
@@ -91,25 +92,24 @@ def test_records_that_wait_are_worked_off_too() -> None:
     assert score(of, deployed(of, steady(of, 10.0)), queued).mean < 0.8
 
 
-def test_a_plan_with_too_few_hosts_reports_its_shortfall() -> None:
-    of = chain([ANY], max_hosts=1)
-    found = deployed(of, steady(of, 20.0))
-    assert types_of(found) == ["large"]
-    (said,) = missed(of, found, steady(of, 20.0))
-    short = "relative throughput 0.40 planned, 0.40 below the goal, for want of 8 cores of speed 1"
-    assert said == f"max_hosts: at most 1 host may be leased, and {short}"
+SHORT = "relative throughput 0.40 planned, 0.40 below the goal, for want of 8 cores of speed 1"
 
 
-def test_a_plan_without_a_large_enough_host_names_the_need() -> None:
-    of = chain([ANY], types=[SMALL], cores=3.0)
-    (said,) = missed(of, deployed(of, steady(of, 1.0)), steady(of, 1.0))
-    assert said.endswith("no type of host has the 3 cores and 0 MB that an instance of 'o0' needs")
-
-
-def test_a_plan_without_any_type_of_host_says_so() -> None:
-    of = chain([ANY], types=[])
-    (said,) = missed(of, deployed(of, steady(of, 1.0)), steady(of, 1.0))
-    assert said.endswith("there is no type of host to lease")
+@pytest.mark.parametrize(
+    ("of", "rate", "sentence"),
+    [
+        (chain([ANY], max_hosts=1), 20.0, f"max_hosts: at most 1 host may be leased, and {SHORT}"),
+        (
+            chain([ANY], types=[SMALL], cores=3.0),
+            1.0,
+            "no type of host has the 3 cores and 0 MB that an instance of 'o0' needs",
+        ),
+        (chain([ANY], types=[]), 1.0, "there is no type of host to lease"),
+    ],
+)
+def test_a_plan_below_its_goal_says_why(of: Problem, rate: float, sentence: str) -> None:
+    (said,) = missed(of, deployed(of, steady(of, rate)), steady(of, rate))
+    assert said.endswith(sentence)
 
 
 def test_hosts_that_cost_more_than_the_value_is_worth_are_called_a_loss() -> None:
@@ -120,41 +120,24 @@ def test_hosts_that_cost_more_than_the_value_is_worth_are_called_a_loss() -> Non
     assert loss(of, deployed(of, steady(of, 0.5)), steady(of, 0.5)) == ()
 
 
-def test_without_output_or_load_one_instance_is_needed() -> None:
-    of = chain([(1.0, 1.0, 0.0)], [ANY])
-    assert deployed(of, steady(of, 0.0)).instances.sum(axis=0).tolist() == [0, 1, 1, 0]
-
-
-def test_below_the_goal_a_cheaper_alternate_comes_before_a_host() -> None:
-    of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)])
-    now = running(of, [(LARGE, {"o0": 4})])
-    found = adapted(of, now, steady(of, 16.0))
-    assert found.active[1] == 1
-    assert [host.name for host in found.hosts] == ["h1"]
-
-
-def test_hosts_come_where_no_alternate_suffices_or_pays_off() -> None:
-    goal = Goal(break_even_best=100.0, break_even_worst=10.0)  # half of the value is too much for a few hosts
-    of = chain([(1.0, 1.0, 1.0), (0.5, 0.9, 1.0)], goal=goal)
-    found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, 40.0))
-    assert found.active[1] == 0
-    assert score(of, found, steady(of, 40.0)).mean >= 0.8
-
-
-def test_dear_hosts_come_beside_a_switch_if_no_alternate_suffices() -> None:
-    goal = Goal(break_even_best=0.5, break_even_worst=0.1)
-    of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], goal=goal)
-    found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, 40.0))
-    assert found.active[1] == 1
-    assert score(of, found, steady(of, 40.0)).mean >= 0.8
-
-
-def test_above_the_goal_a_better_alternate_that_the_hosts_carry_is_run() -> None:
-    goal = Goal(break_even_best=100.0, break_even_worst=10.0)
-    of = chain([(0.5, 0.2, 1.0), (1.0, 0.9, 1.0)], goal=goal)
-    now = running(of, [(LARGE, {"o0": 4})])
-    assert adapted(of, now, steady(of, 8.0)).active[1] == 1
-    assert adapted(of, now, steady(of, 20.0)).active[1] == 0  # 14.4 cores would be needed, 8 are there
+@pytest.mark.parametrize(
+    ("goal", "alternates", "rate", "runs", "reached"),
+    [
+        (Goal(), [(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], 16.0, 1, True),  # a cheaper alternate comes before a host
+        (Goal(break_even_best=100.0, break_even_worst=10.0), [(1.0, 1.0, 1.0), (0.5, 0.9, 1.0)], 40.0, 0, True),
+        (Goal(break_even_best=0.5, break_even_worst=0.1), [(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], 40.0, 1, True),
+        # Above the goal a better alternate runs if hosts carry it: 8 cores are there, 8 and 14.4 are needed.
+        (Goal(break_even_best=100.0, break_even_worst=10.0), [(0.5, 0.2, 1.0), (1.0, 0.9, 1.0)], 8.0, 1, True),
+        (Goal(break_even_best=100.0, break_even_worst=10.0), [(0.5, 0.2, 1.0), (1.0, 0.9, 1.0)], 20.0, 0, True),
+    ],
+    ids=["alternate first", "no alternate pays off", "dear hosts beside a switch", "a better one", "not carried"],
+)
+def test_alternates_and_hosts_follow_the_goal_and_its_worth(goal, alternates, rate, runs, reached) -> None:
+    of = chain(alternates, goal=goal)
+    found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, rate))
+    assert found.active[1] == runs
+    assert (score(of, found, steady(of, rate)).mean >= 0.8 - 1e-9) is reached
+    assert rate > 20 or [host.name for host in found.hosts] == ["h1"]
 
 
 def test_above_the_goal_no_removal_too_many_is_left() -> None:
@@ -211,15 +194,6 @@ def test_spare_instance_goes_to_another_operator_before_a_lease() -> None:
     assert found.instances[0].tolist() == [0, 1, 3, 0]
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_hosts_of_shared_cores_come_and_go_with_the_load(shared: bool) -> None:
-    of = chain([ANY], [ANY], shared=shared)
-    few = deployed(of, steady(of, 2.0))
-    many = deployed(of, steady(of, 200.0))
-    assert sum(host.type.cores * host.type.speed for host in many.hosts) >= 2 * 0.8 * 200
-    assert sum(host.type.price for host in few.hosts) < sum(host.type.price for host in many.hosts) / 20
-
-
 def rates(of: Problem, draw: st.DataObject) -> Conditions:
     rate = draw.draw(st.sampled_from([0.0, 0.01, 1.0, 30.0, 900.0]))
     queues = [draw.draw(st.sampled_from([0.0, 1.0, 500.0])) for _ in of.operators]
@@ -228,9 +202,7 @@ def rates(of: Problem, draw: st.DataObject) -> Conditions:
 
 @given(of=problems(shared=None), most=st.sampled_from([0, 1, 3, 50, 100_000]), data=st.data())
 @settings(max_examples=examples(100), deadline=None)
-def test_every_deployment_reaches_the_goal_or_has_all_hosts_that_it_may(
-    of: Problem, most: int, data: st.DataObject
-) -> None:
+def test_deployments_reach_the_goal_or_have_all_hosts(of: Problem, most: int, data: st.DataObject) -> None:
     of = replace(of, max_hosts=most)
     conditions = rates(of, data)
     found = deployed(of, conditions)
@@ -274,28 +246,15 @@ def test_repacking_never_costs_more_than_the_largest_type_alone(of: Problem, mos
         assert price(packed) <= price(plain) + 1e-9
 
 
-def costs(of: Problem, counts: Sequence[int]) -> float:
-    return float(np.dot(counts, [kind.price for kind in of.types]))
-
-
 @given(rate=st.floats(0.1, 40.0), prices=st.tuples(*[st.floats(0.01, 5.0)] * 3))
 @settings(max_examples=examples(50), deadline=None)
-def test_for_one_operator_the_hosts_are_as_cheap_as_any_one_type_would_be(rate: float, prices: tuple[float, ...]) -> None:
+def test_hosts_of_one_operator_are_as_cheap_as_any_one_type(rate: float, prices: tuple[float, ...]) -> None:
     kinds = [replace(kind, price=price) for kind, price in zip((SMALL, MEDIUM, LARGE), prices, strict=True)]
     of = chain([ANY], types=kinds)
     found = deployed(of, steady(of, rate))
     need = 0.8 * rate
     alone = [int(np.ceil(need / (kind.cores * kind.speed) - 1e-9)) * kind.price for kind in kinds]
     assert sum(host.type.price for host in found.hosts) <= min(alone) + 1e-6
-
-
-def test_two_inputs_and_two_outputs_reach_the_goal_at_each_rate() -> None:
-    of = problem(
-        {"a": (), "b": (), "parse": [ANY], "join": [(1.0, 0.4, 2.0), (0.7, 0.1, 1.0)], "left": [ANY], "out": (), "end": ()},
-        [("a", "parse"), ("parse", "join"), ("b", "join"), ("join", "left"), ("left", "out"), ("join", "end")],
-    )
-    for each in ((0.1, 5.0), (50.0, 0.0), (200.0, 300.0)):
-        assert score(of, deployed(of, steady(of, *each)), steady(of, *each)).mean >= 0.8 - 1e-9
 
 
 @pytest.mark.parametrize("shared", [False, True])

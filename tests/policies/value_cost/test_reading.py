@@ -23,10 +23,15 @@ from elastream.policies.value_cost.reading import deployment_of, read
 from support.scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 
+def ran(seconds=60.0, *given, **options):
+    """A plant after some time."""
+    made = plant(*given, **options)
+    made.advance(seconds)
+    return made
+
+
 def test_problem_has_the_dataflow_with_costs_and_values_of_alternates():
-    plant_ = plant()
-    plant_.advance(60.0)
-    found = seen(plant_)
+    found = seen(ran())
     problem = found.problem
     assert found.decidable
     assert not found.unknown
@@ -47,16 +52,15 @@ def test_problem_has_the_dataflow_with_costs_and_values_of_alternates():
     assert found.deployment.active == (0, 0, 0, 0)
 
 
-def test_operators_without_a_choice_count_where_they_are_to():
-    plant_ = plant()
-    plant_.advance(60.0)
-    assert seen(plant_, Goal(over="all")).problem.bounds == (0.75, 1.0)
+def test_operators_without_a_choice_or_records_count_as_declared():
+    assert seen(ran(), Goal(over="all")).problem.bounds == (0.75, 1.0)
+    idle = seen(ran(60.0, 0.0))
+    assert (idle.decidable, idle.history.break_even) == (True, None)
+    assert not math.isnan(idle.problem.goal.best)
 
 
 def test_what_waits_is_in_the_queue_of_its_operator():
-    plant_ = plant()
-    plant_.advance(120.0)
-    found = seen(plant_)
+    found = seen(ran(120.0))
     assert found.conditions.queues[1] == pytest.approx(120 * 50, rel=0.1)
     assert score(found.problem, found.deployment, found.conditions).mean < 0.5
 
@@ -82,8 +86,7 @@ def in_batches(of: Observation, phase: int, lasts: int = 10) -> Observation:
 
 
 def test_reading_on_shared_cores_ignores_the_phase_of_batches():
-    plant_ = plant(fused=True)
-    plant_.advance(60.0)
+    plant_ = ran(fused=True)
     read_at = [read(in_batches(plant_.observe(), phase), Goal(), INSTANT) for phase in range(10)]
     for found in read_at:
         assert found.conditions.queues.tolist() == [0.0] * 4
@@ -91,8 +94,7 @@ def test_reading_on_shared_cores_ignores_the_phase_of_batches():
 
 
 def test_where_cores_are_shared_what_waits_throughout_a_batch_waits():
-    plant_ = plant(fused=True)
-    plant_.advance(60.0)
+    plant_ = ran(fused=True)
     observed = in_batches(plant_.observe(), 3)
     more = {Metric.BACKLOG: observed.operators.column(Metric.BACKLOG) + 500.0}
     behind = [Sample(each.time, with_columns(each.operators, more)) for each in observed.history]
@@ -115,17 +117,14 @@ def test_nothing_is_planned_without_metrics_and_they_are_named():
 
 
 def test_an_alternate_of_unknown_cost_cannot_be_chosen_and_is_named():
-    plant_ = plant(of=graph((SCORE[0], Alternate("new", value=0.9))))
-    plant_.advance(60.0)
-    found = seen(plant_)
+    found = seen(ran(of=graph((SCORE[0], Alternate("new", value=0.9)))))
     assert found.decidable
     assert [option.name for option in found.problem.options[1]] == ["best"]
     assert [(each.metric, each.row) for each in found.unknown] == [(Metric.SERVICE_TIME, "score.new")]
 
 
 def test_guards_limit_options_and_forbidden_alternates_are_left():
-    plant_ = plant()
-    plant_.advance(60.0)
+    plant_ = ran()
     guarded = {"score": GuardDecision("score", ("quick",), {"best": 1.0, "quick": 0.5})}
     found = read(replace(plant_.observe(), standings=guarded), Goal(), INSTANT)
     assert [option.name for option in found.problem.options[1]] == ["quick"]
@@ -136,9 +135,7 @@ def test_guards_limit_options_and_forbidden_alternates_are_left():
 
 
 def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
-    plant_ = plant(20.0, ("one", "fast"), {"score": 2, "count": 1})
-    plant_.advance(120.0)
-    found = seen(plant_)
+    found = seen(ran(120.0, 20.0, ("one", "fast"), {"score": 2, "count": 1}))
     assert found.problem.costs((0, 0, 0, 0))[1:3] == pytest.approx([0.02, 0.01], rel=0.05)
     assert sorted(host.speed for host in found.deployment.hosts) == [1.0, FAST.speed]
 
@@ -156,8 +153,7 @@ def test_measured_cost_of_an_alternate_is_remembered_at_any_speed():
 
 
 def test_default_break_even_follows_from_the_first_records():
-    plant_ = plant()
-    plant_.advance(60.0)
+    plant_ = ran()
     first = seen(plant_)
     assert first.problem.goal.best == pytest.approx(2 * 3.0 / TARGET_UTILISATION * 3.0 / 4 * 6, rel=0.05)
     assert first.problem.goal.worst == pytest.approx(1.0 / TARGET_UTILISATION * 3.0 / 4 * 6, rel=0.1)
@@ -169,8 +165,7 @@ def test_default_break_even_follows_from_the_first_records():
 
 
 def test_the_value_and_the_money_so_far_are_those_of_the_period():
-    plant_ = plant(20.0, ("four", "one"))
-    plant_.advance(60.0)
+    plant_ = ran(60.0, 20.0, ("four", "one"))
     history = seen(plant_).history
     plant_.apply(SwitchAlternate("score", "quick"))
     plant_.apply(ReleaseHost("h2"))
@@ -185,8 +180,7 @@ def test_the_value_and_the_money_so_far_are_those_of_the_period():
 
 def test_a_new_period_begins_with_what_it_is_charged_itself():
     goal = Goal(period=300.0)
-    plant_ = plant(20.0)
-    plant_.advance(240.0)
+    plant_ = ran(240.0, 20.0)
     history = seen(plant_, goal).history
     plant_.advance(360.0)
     found = seen(plant_, goal, history)
@@ -195,8 +189,7 @@ def test_a_new_period_begins_with_what_it_is_charged_itself():
 
 
 def test_a_host_on_its_way_is_part_of_the_plan():
-    plant_ = plant()
-    plant_.advance(60.0)
+    plant_ = ran()
     draft = Draft(plant_.observe())
     host = draft.lease(FAST, "more")
     draft.add(draft.by_name["score"], host, "more")
@@ -209,25 +202,8 @@ def test_a_host_on_its_way_is_part_of_the_plan():
     assert [each.speed for each in observed.deployment.hosts] == [each.speed for each in drafted.hosts] == [1.0, 2.0]
 
 
-def test_a_draft_can_be_scored_and_undone():
-    plant_ = plant(parallelism={"score": 2})
-    plant_.advance(60.0)
-    found = seen(plant_)
-    draft = Draft(plant_.observe())
-    mark = draft.mark()
-    draft.remove(draft.placements(draft.by_name["score"])[0][0], "less")
-    draft.do(SwitchAlternate("score", "quick"))
-    less = deployment_of(draft, found.problem)
-    assert less.active == (0, 1, 0, 0)
-    assert less.instances.tolist() == [[0, 1, 1, 0]]
-    draft.rollback(mark)
-    assert deployment_of(draft, found.problem).instances.tolist() == found.deployment.instances.tolist()
-
-
 def test_where_cores_are_shared_the_work_of_a_stage_counts_once():
-    plant_ = plant(40.0, fused=True)
-    plant_.advance(120.0)
-    found = seen(plant_)
+    found = seen(ran(120.0, 40.0, fused=True))
     assert (found.decidable, found.problem.shared) == (True, True)
     filled = [0, 0.02 / TARGET_UTILISATION, 0.01 / TARGET_UTILISATION, 0]
     assert found.problem.costs((0, 0, 0, 0)) == pytest.approx(filled, abs=0.003)
@@ -235,27 +211,11 @@ def test_where_cores_are_shared_the_work_of_a_stage_counts_once():
     assert score(found.problem, found.deployment, found.conditions).mean == pytest.approx(1.0)
 
 
-def test_records_that_come_while_a_micro_batch_runs_do_not_wait():
-    plant_ = plant(40.0, fused=True, parallelism={"source": 2})
-    plant_.advance(120.0)
-    assert plant_.observe().operators.value("source", Metric.BACKLOG) > 0
-    assert seen(plant_).conditions.queues.sum() < 40
-
-
-def test_an_operator_that_no_record_reaches_costs_nothing_yet():
-    plant_ = plant(0.0)
-    plant_.advance(60.0)
-    found = seen(plant_)
-    assert found.decidable
-    assert score(found.problem, found.deployment, found.conditions).mean == 1.0
-    assert found.history.break_even is None
-    assert not math.isnan(found.problem.goal.best)
-
-
 def test_batch_overhead_is_no_cost_per_record():
     """A tenth of the records would else cost ten times as much each."""
-    plant_ = plant(40.0, fused=True, parallelism={"source": 2})
-    plant_.advance(120.0)
+    plant_ = ran(120.0, 40.0, fused=True, parallelism={"source": 2})
+    assert plant_.observe().operators.value("source", Metric.BACKLOG) > 0
+    assert seen(plant_).conditions.queues.sum() < 40, "what comes while a micro-batch runs does not wait"
     observation = replace(plant_.observe(), history=())
     frame, alone = observation.operators, read(observation, Goal(), INSTANT).problem.costs((0, 0, 0, 0))[1]
     busy = {Metric.BUSY_CORES: [1.0, 1.3, 1.0, math.nan], Metric.PROCESSED_RATE: [40.0, 40.0, 40.0, math.nan]}

@@ -37,7 +37,7 @@ def test_a_poor_alternate_runs_longer_the_dearer_hosts_are() -> None:
     assert 1 <= soon < later
 
 
-def test_a_better_alternate_that_is_not_worth_its_hosts_is_never_bought() -> None:
+def test_an_alternate_not_worth_its_hosts_is_never_bought() -> None:
     assert rounds_until_bought(of(best=40.0)) is None
 
 
@@ -50,7 +50,7 @@ def test_what_is_bought_runs_and_hosts_come_for_it() -> None:
 
 
 @pytest.mark.parametrize(("pace", "runs"), [(0.0, 1), (10.0, 1), (36_000.0, 0)])
-def test_an_alternate_that_loses_more_than_hosts_cost_does_not_run(pace: float, runs: int) -> None:
+def test_an_alternate_that_loses_more_than_hosts_does_not_run(pace: float, runs: int) -> None:
     problem = of(poor=0.1)
     plan = running(problem, [(LARGE, {"o0": 4})])
     assert adapted(problem, plan, steady(problem, 12.0), pace=pace).active[1] == runs

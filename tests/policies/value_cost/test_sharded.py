@@ -57,14 +57,6 @@ def test_an_operator_held_up_by_another_is_sized_for_what_reaches_it() -> None:
     assert found.instances.sum(axis=0).tolist() == [0, 8, 1, 0]
 
 
-def test_an_alternate_that_fits_its_own_cores_comes_before_a_host() -> None:
-    of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)])
-    now = running(of, [(LARGE, {"o0": 4})])
-    found = adapted_apart(of, now, steady(of, 16.0), np.array([np.nan, 16.0, np.nan]))
-    assert found.active[1] == 1
-    assert len(found.hosts) == 1
-
-
 @pytest.mark.parametrize("rate", [0.0, 3.0, 300.0])
 def test_where_operators_share_all_cores_each_asks_for_whole_ones(rate: float) -> None:
     of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], [ANY], shared=True)

@@ -255,25 +255,34 @@ def optimum(
     seconds: float = 60.0,
     least: float | None = None,
     current: Deployment | None = None,
+    combinations: int = COMBINATIONS,
 ) -> Optimum:
     """Return the plan of the highest profit (4.8) with a relative throughput (4.7) of at least `least`.
 
     seconds: time limit, the only source of differences. least: default the goal's. current: plan in force; fixes fixed
-    operators' instances. Raises InputError for conditions of several instants.
+    operators' instances. combinations: most combinations of selectivities that are solved one by one. Raises InputError
+    for conditions of several instants.
     """
     least = problem.goal.throughput if least is None else least
-    return _Proof(problem, conditions, least, current, seconds).optimum()
+    return _Proof(problem, conditions, least, current, seconds, combinations).optimum()
 
 
 class _Proof:
     """One search for the optimum, by one model or several."""
 
     def __init__(
-        self, problem: Problem, conditions: Conditions, least: float, current: Deployment | None, seconds: float
+        self,
+        problem: Problem,
+        conditions: Conditions,
+        least: float,
+        current: Deployment | None,
+        seconds: float,
+        one_by_one: int,
     ) -> None:
         self.problem, self.conditions, self.least = problem, conditions, least
         self.fixed = numbers_fixed(problem, current)
         self.offers = offers(problem, conditions)
+        self.one_by_one = one_by_one
         self.began = time.monotonic()
         self.until = self.began + seconds
         self.best: Deployment | None = None
@@ -282,8 +291,8 @@ class _Proof:
     def optimum(self) -> Optimum:
         """Return the best of all models, with their bound."""
         every = tuple(tuple(range(len(options))) for options in self.problem.options)
-        combinations = list(_combinations(self.problem)) or [every]
-        relaxed = len(combinations) > COMBINATIONS
+        combinations = list(_combinations(self.problem, self.one_by_one)) or [every]
+        relaxed = len(combinations) > self.one_by_one
         parts = [(among, allowed) for among in self._as_slow() for allowed in ([every] if relaxed else combinations)]
         bound = max(self.profit, self._best_first(parts) if relaxed else self._each(parts))
         scored = None if self.best is None else score(self.problem, self.best, self.conditions)
@@ -351,8 +360,8 @@ class _Proof:
         return True
 
 
-def _combinations(problem: Problem) -> Iterator[Allowed]:
-    """Yield combinations of equal selectivities, at most one more than are solved."""
+def _combinations(problem: Problem, most: int) -> Iterator[Allowed]:
+    """Yield combinations of equal selectivities, at most one more than `most`."""
     rows = []
     for options in problem.options:
         by_selectivity: dict[float, list[int]] = {}
@@ -360,7 +369,7 @@ def _combinations(problem: Problem) -> Iterator[Allowed]:
             by_selectivity.setdefault(option.selectivity, []).append(row)
         rows.append([tuple(each) for each in by_selectivity.values()])
     for number, each in enumerate(product(*rows)):
-        if number > COMBINATIONS:
+        if number > most:
             return
         yield each
 

@@ -10,7 +10,6 @@ from elastream.core.hosts import HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.errors import InputError
 from elastream.simulator import Emissions, Settings
 from elastream_papers.thesis.dynamic_dataflow.consistency import consistency_table, switches_at_random
 
@@ -53,7 +52,7 @@ def test_every_mode_has_a_row_and_consistency_costs_time(fused):
     assert table[Consistency.DRAIN].finished >= table[Consistency.BATCH].finished
 
 
-def test_a_schedule_is_the_same_for_the_same_seed_and_every_plan_changes_something():
+def test_a_schedule_follows_its_seed_and_each_plan_changes_something():
     whole = graph(4)
     schedule = switches_at_random(whole, range(1, 30), seed=7)
     assert schedule == switches_at_random(whole, range(1, 30), seed=7)
@@ -62,9 +61,3 @@ def test_a_schedule_is_the_same_for_the_same_seed_and_every_plan_changes_somethi
     for _, plan in schedule:
         assert all(now[switch.operator] != switch.alternate for switch in plan)
         now |= {switch.operator: switch.alternate for switch in plan}
-
-
-def test_a_dataflow_without_variants_has_no_schedule():
-    plain = Graph("plain", (Operator("source", Kind.SOURCE), Operator("sink", Kind.SINK)), (Edge("source", "sink"),))
-    with pytest.raises(InputError, match="nothing in it can be switched"):
-        switches_at_random(plain, [1.0], seed=1)

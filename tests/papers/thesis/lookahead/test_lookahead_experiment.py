@@ -4,26 +4,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from elastream_papers.thesis.deployed import deployed, problem_at
-from elastream_papers.thesis.lookahead.bars import LookaheadResults, bars, ranked
-from elastream_papers.thesis.lookahead.experiment import (
-    IN_TURNS,
-    INTERVAL,
-    Foresight,
-    LookaheadAssumptions,
-    LookaheadCase,
-    LookaheadRun,
-    contender,
-    site_of,
-)
+from elastream_papers.thesis.lookahead import experiment
+from elastream_papers.thesis.lookahead.bars import LookaheadResults, bars
 from elastream_papers.thesis.lookahead.page import _cases, outcome
-from elastream_papers.thesis.reactive.algorithms import searched
 
-GIVEN = LookaheadAssumptions()
-RANK = {INTERVAL: 0.58, IN_TURNS: 0.4, "plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
+GIVEN = experiment.LookaheadAssumptions()
+RANK = {
+    experiment.INTERVAL: 0.58,
+    experiment.IN_TURNS: 0.4,
+    "plasticc": 0.6,
+    "waaf": 0.46,
+    "caf": 0.45,
+    "wpa": 0.5,
+    "wpo": 0.49,
+    "wpp": 0.3,
+}
 
 
-def as_in_the_thesis(case: LookaheadCase) -> float:
+def as_in_the_thesis(case: experiment.LookaheadCase) -> float:
     forecast = case.forecast
     profit = RANK[case.policy]
     if case.policy == "plasticc":
@@ -33,12 +31,12 @@ def as_in_the_thesis(case: LookaheadCase) -> float:
     return profit
 
 
-def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> LookaheadResults:
+def results(profit: Callable[[experiment.LookaheadCase], float] = as_in_the_thesis) -> LookaheadResults:
     found = []
     for case in _cases(GIVEN, True, False):
         chi = 10 if case.policy == "plasticc" else 30
         found.append(
-            LookaheadRun(
+            experiment.LookaheadRun(
                 case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, 0.7, np.zeros((144, 4))
             )
         )  # fmt: skip
@@ -49,10 +47,6 @@ def test_no_run_is_made_twice():
     for quick in (True, False):
         cases = _cases(GIVEN, quick, True)
         assert len({(c.policy, c.horizon, c.seed, c.forecast) for c in cases}) == len(cases)
-
-
-def test_policies_that_look_at_what_was_run_once_for_all_horizons():
-    assert sum(case.policy == "caf" for case in _cases(GIVEN, True, False)) == 1
 
 
 def test_all_bars_hold_where_all_is_as_in_the_thesis():
@@ -70,19 +64,3 @@ def test_the_page_is_made_of_the_runs():
     assert found.holds
     assert set(found.figures["horizons"]["plasticc"]) == {"20", "60"}
     assert set(found.figures["share of draws"].values()) == {1.0}
-
-
-def test_ranks_agree_whatever_the_distance():
-    assert ranked([1, 2, 3], [1, 10, 11]) == 1.0
-    assert ranked([1, 2, 3], [3, 2, 1]) == -1.0
-    assert ranked([1, 2, 3], [5, 5, 5]) == 0.0
-    assert ranked((10, 20), (Foresight().error, 1.0)) == 1.0
-
-
-def test_readings_are_policies_with_parameters_of_their_own():
-    site = site_of(1, GIVEN)
-    problem, conditions = problem_at(site)
-    plant = deployed(site, problem, searched("ce", problem, conditions, 0.0)[0].deployment)
-    turns, interval = (contender(name, site, plant, 1200.0, "oracle", 0.0, 0.0) for name in (IN_TURNS, INTERVAL))
-    assert (turns.name, turns.alternates, turns.resources) == ("caf", 2, 2)
-    assert (interval.name, interval.hold, interval.horizon) == ("plasticc", "interval", 1200.0)

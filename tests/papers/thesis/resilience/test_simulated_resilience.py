@@ -1,13 +1,10 @@
 """Chapter 6, simulated: what its runs come to, and what is judged of them."""
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
 
-from elastream_papers.thesis.resilience import experiment
-from elastream_papers.thesis.resilience.bars import ResilienceResults, _within, bars, risen
-from elastream_papers.thesis.resilience.experiment import RAMP, ResilienceCase, ResilienceRun, failing, run_case
+from elastream_papers.thesis.resilience.bars import ResilienceResults, bars
+from elastream_papers.thesis.resilience.experiment import ResilienceCase, ResilienceRun, failing, run_case
 from elastream_papers.thesis.resilience.page import _cases, outcome
 from elastream_papers.thesis.resilience.scene import ResilienceAssumptions
 
@@ -50,10 +47,6 @@ def test_no_run_is_made_twice_and_the_page_shows_every_bar(quick):
     assert len(verdicts) == len(found.checks) >= 14
 
 
-def test_an_assumption_that_is_drawn_reaches_what_runs():
-    assert len({replace(SMALL, **{each.name: 0.123}) for each in fields(SMALL)}) == len(fields(SMALL))
-
-
 @pytest.mark.parametrize(("hosts", "r"), [(6, 1), (12, 1), (12, 2), (12, 3), (7, 2)])
 def test_as_many_hosts_fail_as_may_and_no_more_than_r_neighbours(hosts, r):
     case = ResilienceCase("recovery", hosts, r, failures=hosts * r // (r + 1))
@@ -63,7 +56,7 @@ def test_as_many_hosts_fail_as_may_and_no_more_than_r_neighbours(hosts, r):
     assert not any(all(gone[place : place + r + 1]) for place in range(hosts))
 
 
-def test_a_recovery_loses_nothing_and_r_and_one_more_in_a_row_lose_something():
+def test_a_recovery_loses_nothing_and_too_many_in_a_row_lose_something():
     kept = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, given=SMALL))
     lost = run_case(ResilienceCase("recovery", 4, rate=400.0, checkpoint=1.0, failures=2, in_a_row=True, given=SMALL))
     assert kept.figures["lacking"] == kept.figures["left over"] == 0
@@ -81,28 +74,9 @@ def test_a_move_takes_longer_with_a_longer_interval():
     assert short < long
 
 
-def test_a_peak_does_not_depend_on_how_fast_the_load_rises(monkeypatch):
-    found = []
-    for seconds in (RAMP, RAMP / 2):
-        monkeypatch.setattr(experiment, "RAMP", seconds)
-        found.append(run_case(ResilienceCase("peak", 2, 1, given=SMALL)).figures)
-    slow, fast = found
-    assert fast["throughput"] == pytest.approx(slow["throughput"], rel=0.005)
-    assert 0 < slow["sustained"] < slow["throughput"]
-
-
-def test_a_bar_with_two_sides_is_decided_by_runs_on_both():
-    assert _within("x", [2.0] * 5, 1.5, 3.0, "").holds is True
-    assert _within("x", [5.0] * 5, 1.5, 3.0, "").holds is False
-    assert _within("x", [2.0] * 3, 1.5, 3.0, "").holds is None
-
-
-def test_a_slope_is_told_from_noise():
-    flat = [(float(x), 1.0 + 0.1 * ((x * 7 + k * 3) % 5)) for x in range(1, 7) for k in range(10)]
-    slope, error = risen(flat)
-    assert abs(slope) <= 1.645 * error
-    slope, error = risen([(x, y + 0.1 * x) for x, y in flat])
-    assert slope > 1.645 * error
+def test_a_peak_is_above_what_a_ring_sustains():
+    found = run_case(ResilienceCase("peak", 2, 1, given=SMALL)).figures
+    assert 0 < found["sustained"] < found["throughput"]
 
 
 def test_bars_are_those_of_the_parts_that_ran():

@@ -1,7 +1,7 @@
-"""A metric that cannot be - infinite, negative, beyond any installation - is unknown, and what is unknown moves nothing."""
+"""What every policy that can be named keeps to: it is a value, waits for queries, and believes nothing impossible."""
 
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,10 +13,86 @@ from hypothesis import strategies as st
 from elastream.core.action import Action, DrainHost, LeaseHost, ReleaseHost
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.metrics import Metric, Rows
-from elastream.core.observation import Observation
+from elastream.core.observation import UNMEASURED, Composition, Observation
 from elastream.core.plant import Plan
-from support.every_policy import EVERY, ROUND, looped, plant
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import lay_out
+from support.every_policy import EVERY, RISING, ROUND, Shown, answers, looped, plant
+from support.policy_run import OneRun
 from support.property_examples import examples
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_policy_holds_settings_only_and_none_can_be_set(name: str) -> None:
+    policy = EVERY[name]()
+    assert is_dataclass(policy)
+    for field in fields(policy):
+        assert field.init, f"{field.name} is no setting"
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            setattr(policy, field.name, None)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_policy_acts_on_the_load_of_the_property_below(name: str) -> None:
+    if name == "even":
+        pytest.skip("tasks are placed evenly from the start")
+    seen = looped(EVERY[name](), plant(name, RISING), 19)
+    assert any(d.proposals for d in seen.recording.decisions)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@given(loads=st.lists(st.sampled_from([0, 50, 300, 900]), min_size=4, max_size=10))
+@settings(max_examples=settings.default.max_examples // 5)
+def test_one_object_answers_two_loops_alike_in_any_order(name: str, loads: list[int]) -> None:
+    policy, rounds = EVERY[name](), len(loads) - 1
+    first = looped(policy, plant(name, loads), rounds)
+    assert answers(looped(policy, plant(name, loads), rounds)) == answers(first)
+    shown = [answers(looped(policy, Shown(first.observations), rounds)) for _ in range(2)]
+    assert shown[0] == shown[1]
+    one, other = OneRun(policy), OneRun(policy)
+    for observation in first.observations:
+        told, again = one.plan(observation), other.plan(observation)
+        assert (told.actions, told.predicted, told.remarks, told.refused, told.unknown) == (
+            again.actions, again.predicted, again.remarks, again.refused, again.unknown,
+        )  # fmt: skip
+        assert all(decision.note == "" or "failed" not in decision.note for decision in first.recording.decisions)
+
+
+NONE, NO_TASKS = Frame([], {}), TaskFrame([], [], [], ())
+STATIC = ("static",)
+"""Leases its hosts whatever runs."""
+
+
+def without_queries(seen: Observation, later: float) -> Observation:
+    """What is left of an observation when its queries have ended, so many seconds later."""
+    context = replace(seen.context, layout=lay_out(Graph("none", (), ())), scalable=frozenset(), partitions={})
+    return replace(
+        seen,
+        time=seen.time + later,
+        context=context,
+        operators=NONE,
+        application=NONE,
+        alternates=NONE,
+        links=NONE,
+        tasks=NO_TASKS,
+        exchange=UNMEASURED,
+        composition=Composition(),
+        effective={},
+        batches=(),
+    )
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("first", [True, False], ids=["before the first", "between two"])
+def test_where_no_query_runs_a_policy_neither_fails_nor_leases(name: str, first: bool) -> None:
+    policy, ((before, memory), (after, _)) = EVERY[name](), seen(name)[2:4]
+    memory = None if first else memory
+    for number in range(1, 5):
+        plan = policy.plan(without_queries(before, number * ROUND), memory)
+        memory = plan.memory
+        assert name in STATIC or not any(isinstance(action, LeaseHost) for action in plan.actions)
+    policy.plan(replace(after, time=after.time + 5 * ROUND), memory)
+
 
 STEADY = [300] * 16
 ABSURD = [1e18, math.inf, -math.inf, -1.0, -1e18]
@@ -62,7 +138,7 @@ def leased(plan: Plan) -> int:
 
 @pytest.mark.parametrize("name", EVERY)
 @given(data=st.data())
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 def test_a_value_that_cannot_be_is_unknown_and_moves_nothing(name: str, data: st.DataObject) -> None:
     observation, memory = data.draw(st.sampled_from(seen(name)), "round")
     known = [(rows, metric) for rows, frame in observation.frames.items() if len(frame) for metric in frame.metrics]
