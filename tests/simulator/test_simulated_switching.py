@@ -130,6 +130,46 @@ def test_running_batches_end_under_their_composition_and_new_ones_switch():
     assert update.in_force > update.until >= in_work_until - 1e-9
 
 
+def crossing(plant):
+    """(born, epoch under which the query of each operator processed it) of everything that queries send each other."""
+    network, epochs = plant.network, {}
+    whole = network._count
+
+    def noted(segment, more, parts):
+        for demand, _, _, _, done in parts:
+            epochs.setdefault(segment.segment.name, []).extend((born, demand.epoch) for born in done.born.tolist())
+        whole(segment, more, parts)
+
+    network._count = noted
+    return epochs
+
+
+def epochs_by_birth(noted):
+    """Epoch by time of birth, where a query cut none of its rows."""
+    return {round(born, 6): epoch for born, epoch in noted}
+
+
+@pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
+@settings(max_examples=examples(8), deadline=None)
+@given(times=st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6, unique=True), cost=st.sampled_from([0.002, 0.008]))
+def test_in_waves_and_drained_every_record_meets_one_composition(mode, times, cost):
+    graph = queries(between=1)
+    *others, sink = (operator("middle0", cost) if each.name == "middle0" else each for each in graph.operators)
+    # The last query, too, must list what it has done: another one reads it.
+    operators = (*others, operator("end", 0.0), sink)
+    edges = (*graph.edges[:-1], Edge("last", "end", durable="parquet"), Edge("end", "sink"))
+    plant = fused(Graph("longer", operators, edges), mode)
+    noted = crossing(plant)
+    for number, time in enumerate(sorted(times)):
+        plant.advance(time)
+        plant.switch([SwitchAlternate("first", "ba"[number % 2]), SwitchAlternate("last", "ba"[number % 2])])
+    finish(plant, most=4000.0)
+    first, last = epochs_by_birth(noted["source"]), epochs_by_birth(noted["last"])
+    assert first.keys() == last.keys()
+    assert first == last
+    assert [update.mixed for update in plant.updates] == [0.0] * len(times)
+
+
 def test_rewiring_mixes_items_under_way_and_batches_only_across_queries():
     mixed = {}
     for mode in Consistency:
