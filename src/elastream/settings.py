@@ -386,7 +386,10 @@ class LiveSettings(Settings):
 class RunSettings(DataflowSettings, LiveSettings):
     """Settings of `run`."""
 
-    cloud: Annotated["Cloud", Setting("Where hosts come from, such as `Local()`.")]
+    cloud: Annotated[
+        "Cloud | None",
+        Setting("Where hosts come from, such as `Local()`. Default: `InProcess()`, which runs in this process."),
+    ] = None
     state_store: Annotated[
         StateStore,
         Setting('Where executors keep state: `"memory"`, or `"disk"` for more than fits there.',

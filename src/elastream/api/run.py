@@ -27,7 +27,7 @@ from elastream.control.key_tables import KeyTableExtension
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
 from elastream.core.composition import check_consistency, consistency_of
-from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of
+from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of, unchangeable
 from elastream.core.hosts import HostType
 from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
@@ -55,7 +55,7 @@ from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_collected
 from elastream.spark.dataflow.sources import check_source
 from elastream.spark.queries.segments import scalable_operators
-from elastream.spark.start import pace_of, start_plant
+from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.units import format_duration
@@ -67,15 +67,16 @@ LOG_BYTES, LOG_BACKUPS = 10_000_000, 3
 
 @keywords_of(RunSettings)
 def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
-    """Run `flow` on hosts of `cloud` until its load ends, or without end if it has none.
+    """Run `flow` until its load ends, or without end if it has none.
 
-    Ctrl-C and SIGTERM end the run in order.
+    It runs on hosts of `cloud`; without one in this process, in the Spark session that is open or in one of its own. Ctrl-C
+    and SIGTERM end the run in order.
 
     Raises:
         ElastreamError: An error that the user can correct; nothing is left running.
     """
     policy = check_policy(settings.policy)
-    cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command checks, simulates or replaces it
+    cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command may replace it
     check_observers(settings.observers)
     check_type("flow", flow, Dataflow, Graph, description="a Dataflow")
     return launcher()(flow.graph if isinstance(flow, Dataflow) else flow, replace(settings, policy=policy, cloud=cloud))
@@ -140,12 +141,15 @@ def commanded(**settings: Any) -> Iterator[None]:
 
 def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
     policy = check_policy(settings.policy) or Threshold()
-    cloud = check_cloud(settings.cloud)
+    if settings.cloud is not None:
+        settings = replace(settings, cloud=check_cloud(settings.cloud))
+    cloud = cloud_of(settings)
     graph = _with_input(graph, settings.input)
     os.environ[FILES_REACHED_BY] = reached_by(settings.settings or {})
     earlier = None if settings.resume is None else on_this_machine(settings.resume)
     settings = replace(
         settings,
+        cloud=cloud,
         policy=policy,
         scaling=with_window(settings.scaling, policy, cloud.stabilization_down),
         batch=pace_of(settings.latency, lay_out(graph)) if settings.batch is None else settings.batch,
@@ -193,14 +197,18 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             "scaling": dict(settings.scaling.set),
             "currency": settings.currency,
         }
-        with _logged(directory.log), shown(graph, directory, settings) as views, _ending_in_order() as stop:
+        with _logged(directory.log), shown(graph, directory, settings) as (views, progress), _ending_in_order() as stop:
             started = folder.manifest.started
             with (
                 _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
                 _interrupts_unlogged(),
             ):
                 plant = start_plant(
-                    graph, directory, replace(settings, state_partitions=folder.partitions), resumed=resumed
+                    graph,
+                    directory,
+                    replace(settings, state_partitions=folder.partitions),
+                    resumed=resumed,
+                    progress=progress,
                 )
             try:
                 environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
@@ -228,6 +236,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         header=header,
                         extensions=(GuardExtension(versions, pollers), KeyTableExtension(table_log)),
                         scaling=settings.scaling,
+                        remarks=unchangeable(plant.context, policy),
                     )
                     stop.then(loop.stop, plant.clock.wake)
                     folder.if_lost(lambda: loop.stop("another driver goes on with the run"))

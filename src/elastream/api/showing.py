@@ -2,8 +2,9 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -32,8 +33,10 @@ def length_of(graph: Graph, limit: float | None) -> float | None:
 
 
 @contextmanager
-def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> Iterator[tuple[Observer, ...]]:
-    """Yield the observers that show a run; at its end write the report and print the summary.
+def shown(
+    graph: Graph, directory: RunDirectory, settings: CommandSettings
+) -> Iterator[tuple[tuple[Observer, ...], Callable[[str], None]]]:
+    """Yield the observers that show a run, and a function that shows its start; then write report and summary.
 
     A problem with the report or summary is one sentence on stderr, so that it neither fails the run nor hides its error.
     """
@@ -45,10 +48,8 @@ def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> I
         view = NotebookView(length) if notebook else view_for(console, length) if settings.live else PlainView(console)
     # In a notebook the result itself shows the figures.
     summary_console = console if settings.show and not notebook else None
-    if view is not None:
-        view.awaited(graph.name)
     try:
-        yield () if view is None else (view,)
+        yield ((), lambda text: None) if view is None else ((view,), partial(view.awaited, graph.name))
     finally:
         if view is not None:
             view.close()
