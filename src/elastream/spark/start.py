@@ -2,6 +2,8 @@
 
 import logging
 import os
+import shlex
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.executors import ExecutorCloud, ExecutorProvider, is_this_machine
 from elastream.clouds.in_process import InProcess
+from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.clouds.provider import Cloud, ClusterEndpoint, Provider, ProviderOffer, SessionHosts
 from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens
 from elastream.core.alarm import Alarms
@@ -35,7 +38,7 @@ from elastream.spark.dataflow.kafka import kafka_package, kafka_settings
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.hosts.warmup import warm_up, warm_up_in_process
 from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -44,6 +47,7 @@ from elastream.spark.jvm.pending_reason import pending_reason
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import (
     LOCAL_FILE_SETTINGS,
+    ONE_CORE_JVM,
     PROGRESS_SETTINGS,
     holding,
     open_session,
@@ -127,6 +131,8 @@ def start_plant(
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
         progress("starting the queries")
+        if settings.warm_up and on.in_process:
+            threading.Thread(target=warm_up_in_process, args=(on.spark, slots), name="warm-up", daemon=True).start()
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
         running = start_queries(
             on.spark,
@@ -183,6 +189,7 @@ class _RunSession:
     provider: Provider
     terms: ProviderOffer
     refused: Mapping[type[Action], str]
+    in_process: bool
     hosts: Hosts
     instruments: QueryAccess
     clock: RunClock
@@ -223,7 +230,8 @@ def _session_on_hosts(
     """Start cluster, session and first hosts, or borrow the `existing` session; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = hosts = leave = None
+    provider = hosts = None
+    leave: Callable[[], object] | None = None
     cloud, replicas = cloud_of(settings), settings.replicas
     in_process = isinstance(cloud, InProcess)
     try:
@@ -284,7 +292,20 @@ def _session_on_hosts(
         if replicas:
             instruments = replace(instruments, copies=standby_registry(spark))
         with holding(spark, directory.session_lock) as unlock:
-            yield _RunSession(spark, provider, terms, refused, hosts, instruments, clock, alarms, partitions, unlock, leave)
+            yield _RunSession(
+                spark,
+                provider,
+                terms,
+                refused,
+                in_process,
+                hosts,
+                instruments,
+                clock,
+                alarms,
+                partitions,
+                unlock,
+                leave,
+            )
     except BaseException:
         if hosts is not None:
             hosts.close()
@@ -346,7 +367,9 @@ def _spark_settings(
     )
     environment = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
     if reach.master.startswith("local["):
-        environment[f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}"] = "driver"
+        # The driver runs the tasks. Java's usual thresholds would compile for longer than such a run lasts.
+        options = shlex.join([*ONE_CORE_JVM, *reach.java_options])
+        environment |= {f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}": "driver", DRIVER_OPTIONS: options}
     if directory.files is not None:
         environment[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
         defaults = {name: value for name, value in defaults.items() if name not in LOCAL_FILE_SETTINGS}
