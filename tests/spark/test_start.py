@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from elastream.core.hosts import Lease
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
@@ -19,11 +20,14 @@ class FirstHosts:
 
     def __init__(self, looks, *errors):
         self.looks, self.errors = looks, list(errors)
-        self.leases = self.active = {"h1": None}
+        self.leases = self.active = {"h1": Lease("h1", SMALL, 0.0)}
 
     @property
     def usable(self):
         return ("h1",) if self.looks <= 0 else ()
+
+    def reason(self, host):
+        return "no room"
 
     def look(self):
         self.looks -= 1
@@ -81,6 +85,12 @@ def test_one_that_stays_full_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(first_hosts, "START_RETRY_S", 0.0)
     with pytest.raises(EnvironmentProblem, match=r"leases.jsonl cannot be written: No space left on device$"):
         lease_first_hosts(ledger, FakeProvider((SMALL,)), None, 0.0)
+
+
+def test_the_wait_for_the_first_host_is_shown_with_its_reason():
+    texts = []
+    start._await_first(FirstHosts(2, None), 1, texts.append)
+    assert texts == ["host h1 is requested, no room"]
 
 
 def test_where_the_hosts_are_gone_nothing_is_tried_again():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -31,6 +32,7 @@ from elastream.core.fitting import check_feasible, check_replicas, check_rules, 
 from elastream.core.hosts import HostType
 from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
+from elastream.dashboard.live import RunView
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
@@ -197,7 +199,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             "scaling": dict(settings.scaling.set),
             "currency": settings.currency,
         }
-        with _logged(directory.log), shown(graph, directory, settings) as (views, progress), _ending_in_order() as stop:
+        with _logged(directory.log), shown(graph, directory, settings) as views, _ending_in_order() as stop:
             started = folder.manifest.started
             with (
                 _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
@@ -208,7 +210,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                     directory,
                     replace(settings, state_partitions=folder.partitions),
                     resumed=resumed,
-                    progress=progress,
+                    progress=partial(_show_start, views, graph.name),
                 )
             try:
                 environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
@@ -250,6 +252,11 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
         return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
+
+
+def _show_start(views: Sequence[RunView], flow: str, text: str) -> None:
+    for view in views:
+        view.awaited(flow, text)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +14,6 @@ from elastream.dashboard.summary import print_summary
 from elastream.dataflow.graph import Graph
 from elastream.errors import ElastreamError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
 from elastream.report.page import report_problem
 from elastream.report.summary import summarise
@@ -33,10 +31,8 @@ def length_of(graph: Graph, limit: float | None) -> float | None:
 
 
 @contextmanager
-def shown(
-    graph: Graph, directory: RunDirectory, settings: CommandSettings
-) -> Iterator[tuple[tuple[Observer, ...], Callable[[str], None]]]:
-    """Yield the observers that show a run, and a function that shows its start; then write report and summary.
+def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> Iterator[tuple[RunView, ...]]:
+    """Yield the views that show a run; at its end write the report and print the summary.
 
     A problem with the report or summary is one sentence on stderr, so that it neither fails the run nor hides its error.
     """
@@ -49,7 +45,7 @@ def shown(
     # In a notebook the result itself shows the figures.
     summary_console = console if settings.show and not notebook else None
     try:
-        yield ((), lambda text: None) if view is None else ((view,), partial(view.awaited, graph.name))
+        yield () if view is None else (view,)
     finally:
         if view is not None:
             view.close()

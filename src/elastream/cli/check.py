@@ -171,8 +171,8 @@ def missing_settings(declaration: "Declaration", runs: bool) -> "list[str]":
     from elastream.dataflow.operators import Kind
 
     sentences, graph = [], declaration.graph
-    if runs and declaration.settings.cloud is None:
-        sentences.append("to run it, give --cloud")
+    if runs and declaration.needs_cloud and declaration.settings.cloud is None:
+        sentences.append("to run it, give --cloud, such as --cloud in-process")
     bare = [source.name for source in graph.sources if source.load is None]
     endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
     free = [
