@@ -39,6 +39,7 @@ from elastream.spark.jvm.borrowed import borrowed, open_in_process
 from elastream.spark.jvm.session import ONE_CORE_JVM, open_session, own_modules, session_settings, settings_for
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.worker.runner import explain_failure
+from elastream.systems import check_system
 
 CORES = 2
 STATE_PARTITIONS = 2
@@ -83,6 +84,7 @@ def run_records(
     Raises:
         ElastreamError: An unknown name, or an operator that fails on a record, which the error names.
     """
+    check_system("run_records(...)", also=("darwin",))
     graph = flow.graph if isinstance(flow, Dataflow) else flow
     _check_sources(graph, records)
     composition = _composition(graph, alternates or {})

@@ -60,6 +60,7 @@ from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.worker.composition import CompositionCodec
+from elastream.systems import check_system
 from elastream.units import format_duration
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -142,6 +143,7 @@ def commanded(**settings: Any) -> Iterator[None]:
 
 
 def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+    check_system("run(...)", also=("darwin",))
     policy = check_policy(settings.policy) or Threshold()
     if settings.cloud is not None:
         settings = replace(settings, cloud=check_cloud(settings.cloud))

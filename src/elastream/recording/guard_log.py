@@ -3,7 +3,6 @@
 A version holds a whole guard file and its path, so that a run needs nothing but its folder.
 """
 
-import fcntl
 import json
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import unmarked
 from elastream.recording.lines import Lines
+from elastream.systems import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class GuardLog:
         assert self.path is not None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.open("ab")
+            file = self.path.open("ab")
         except OSError as error:
             raise EnvironmentProblem(f"the versions of guards {self.path} cannot be written: {error.strerror}") from None
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file:
+            lock(file)
             yield
 
 

@@ -6,7 +6,6 @@ new versions. Other processes may append meanwhile: programs, `elastream tables 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, replace_whole, write_whole
 from elastream.recording.observer import Header
+from elastream.systems import lock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ class KeyTableLog:
         path = self._directory.key_table_log
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
             yield file
         finally:
             os.close(file)  # which releases the lock

@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -369,7 +370,9 @@ def _spark_settings(
     if reach.master.startswith("local["):
         # The driver runs the tasks. Java's usual thresholds would compile for longer than such a run lasts.
         options = shlex.join([*ONE_CORE_JVM, *reach.java_options])
-        environment |= {f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}": "driver", DRIVER_OPTIONS: options}
+        environment[DRIVER_OPTIONS] = options
+        if sys.platform == "linux":  # elsewhere nothing can probe
+            environment[f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}"] = "driver"
     if directory.files is not None:
         environment[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
         defaults = {name: value for name, value in defaults.items() if name not in LOCAL_FILE_SETTINGS}
