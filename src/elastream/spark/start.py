@@ -132,8 +132,6 @@ def start_plant(
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
         progress("starting the queries")
-        if settings.warm_up and on.in_process:
-            threading.Thread(target=warm_up_in_process, args=(on.spark, slots), name="warm-up", daemon=True).start()
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
         running = start_queries(
             on.spark,
@@ -190,7 +188,6 @@ class _RunSession:
     provider: Provider
     terms: ProviderOffer
     refused: Mapping[type[Action], str]
-    in_process: bool
     hosts: Hosts
     instruments: QueryAccess
     clock: RunClock
@@ -262,6 +259,9 @@ def _session_on_hosts(
             leave = spark.stop
         else:
             spark, leave = _borrowed(existing, directory, settings)
+        warming = threading.Thread(target=warm_up_in_process, args=(spark, slots_of(spark)), name="warm-up", daemon=True)
+        if in_process and settings.warm_up:
+            warming.start()
         driver = DriverSide(spark)
         client = AllocationClient(spark, Executors(driver), pending_reason(spark))
         if isinstance(provider, SessionHosts):
@@ -288,6 +288,9 @@ def _session_on_hosts(
             _check_reached(hosts, directory)
             terms = _as_found(terms, hosts)
             refused = NO_LEASES if several else {**NO_LEASES, **ONE_PLACE}
+        if warming.ident is not None:
+            # Spark gives Python sources 10 s to connect: on a busy machine, workers that start meanwhile are too many.
+            warming.join()
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedProbes(readings), several)
         if replicas:
@@ -298,7 +301,6 @@ def _session_on_hosts(
                 provider,
                 terms,
                 refused,
-                in_process,
                 hosts,
                 instruments,
                 clock,
