@@ -58,8 +58,7 @@ def test_fronts_show_every_setting_with_its_default(front: Any, declaring: type)
     keywords = inspect.signature(front).parameters
     assert {each.name for each in fields(declaring)} <= keywords.keys()
     for each in fields(declaring):
-        default = keywords[each.name].default
-        assert default == each.default or (default is inspect.Parameter.empty and each.name == "cloud")
+        assert keywords[each.name].default == each.default
 
 
 @pytest.mark.parametrize(("front", "declaring"), FRONTS, ids=["run", "simulate", "Autopilot"])
@@ -90,8 +89,8 @@ def test_a_new_setting_is_a_keyword_an_option_and_a_key_by_its_declaration() -> 
 def test_a_keyword_that_does_not_exist_names_the_function() -> None:
     with pytest.raises(TypeError, match=r"run\(\): got an unexpected keyword argument 'polcy'"):
         run(Dataflow("it"), cloud=Local(), polcy=None)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"run\(\): missing a required argument: 'cloud'"):
-        run(Dataflow("it"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"run\(\): missing a required argument: 'flow'"):
+        run()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"Autopilot\(\): got an unexpected keyword argument 'polcy'"):
         Autopilot(None, polcy=None)  # type: ignore[arg-type, call-arg]
 

@@ -384,7 +384,9 @@ class LiveSettings(Settings):
 class RunSettings(DataflowSettings, LiveSettings):
     """Settings of `run`."""
 
-    cloud: "Cloud" = setting("Where hosts come from, such as `Local()`.")
+    cloud: "Cloud | None" = setting(
+        "Where hosts come from, such as `Local()`. Default: `InProcess()`, which runs in this process.", default=None
+    )
     state_store: StateStore = setting(
         'Where executors keep state: `"memory"`, or `"disk"` for more than fits there.',
         Choice(names=("memory", "disk")),

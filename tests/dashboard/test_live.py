@@ -21,7 +21,17 @@ from elastream.core.frames import Frame
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
-from elastream.dashboard.live import MAX_DECISIONS, LiveView, PlainView, Screen, remember, sparkline, summary_of, view_for
+from elastream.dashboard.live import (
+    MAX_DECISIONS,
+    LiveView,
+    PlainView,
+    Screen,
+    StartProgress,
+    remember,
+    sparkline,
+    summary_of,
+    view_for,
+)
 from elastream.recording.observer import Header
 from support.example_run import (
     example_context,
@@ -332,3 +342,27 @@ def test_rings_are_lines_of_who_owns_how_much_and_who_keeps_copies() -> None:
     assert f"ring count  {first} {share:.0%} (on {second})" in screen.replace("\u202f", "")
     assert "copies of 8 of 8 state partitions, 0 checkpoints behind at most" in screen
     assert "ring count" not in shown(watched(90.0))
+
+
+def test_a_start_is_a_line_when_it_changes_and_every_ten_seconds():
+    console, now = Console(file=io.StringIO(), record=True, width=80), [0.0]
+    start = StartProgress(console, lambda: now[0])
+    for second in range(13):
+        now[0] = float(second)
+        start.show("words", "starting Spark" if second < 12 else "host h1 is starting")
+    start.close()
+    assert console.export_text().splitlines() == [
+        "words: starting Spark",
+        "words: starting Spark (10 s)",
+        "words: host h1 is starting",
+    ]
+
+
+def test_a_start_leaves_no_line_on_a_terminal():
+    console = terminal(60)
+    start = StartProgress(console)
+    start.show("words", "starting Spark")
+    start.close()
+    start.close()
+    assert "words: starting Spark" in console.file.getvalue()
+    assert console.file.getvalue().endswith("\x1b[2K")

@@ -1,10 +1,14 @@
 """The wait for a run's first hosts: what fails now and then, and what fails for good."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from elastream.core.hosts import Lease
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
+from elastream.spark import start
 from elastream.spark.hosts.first_hosts import lease_first_hosts, retry
 from support.fake_provider import SMALL, FakeProvider
 
@@ -55,3 +59,18 @@ def test_first_hosts_are_requested_again_where_that_failed(tmp_path):
     provider.lease = lease
     first = lease_first_hosts(LeaseLog(tmp_path / "leases.jsonl"), provider, None, 0.0).first
     assert provider.hosts().keys() == first.keys() == LeaseLog(tmp_path / "leases.jsonl").earlier.keys()
+
+
+def test_the_wait_for_the_first_host_is_shown_with_its_reason():
+    looks = iter([(), ("h1",)])
+    hosts = SimpleNamespace(
+        leases={"h1": (lease := Lease("h1", SMALL, 0.0))},
+        active={"h1": lease},
+        usable=(),
+        reason=lambda host: "no room",
+        step=lambda **given: None,
+        look=lambda: setattr(hosts, "usable", next(looks)),
+    )
+    texts = []
+    start._await_first(hosts, 1, texts.append)
+    assert texts == ["host h1 is requested, no room"]

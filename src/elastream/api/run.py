@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -27,10 +28,11 @@ from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
 from elastream.core.composition import check_consistency, consistency_of
-from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of
+from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of, unchangeable
 from elastream.core.hosts import HostType
 from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
+from elastream.dashboard.live import RunView
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
@@ -55,9 +57,10 @@ from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_collected
 from elastream.spark.dataflow.sources import check_source
 from elastream.spark.queries.segments import scalable_operators
-from elastream.spark.start import pace_of, start_plant
+from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.worker.composition import CompositionCodec
+from elastream.systems import check_system
 from elastream.units import format_duration
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -67,15 +70,16 @@ LOG_BYTES, LOG_BACKUPS = 10_000_000, 3
 
 @keywords_of(RunSettings)
 def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
-    """Run `flow` on hosts of `cloud` until its load ends, or without end if it has none.
+    """Run `flow` until its load ends, or without end if it has none.
 
-    Ctrl-C and SIGTERM end the run in order.
+    It runs on hosts of `cloud`; without one in this process, in the Spark session that is open or in one of its own. Ctrl-C
+    and SIGTERM end the run in order.
 
     Raises:
         ElastreamError: An error that the user can correct; nothing is left running.
     """
     policy = check_policy(settings.policy)
-    cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command checks, simulates or replaces it
+    cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command may replace it
     check_observers(settings.observers)
     check_type("flow", flow, Dataflow, Graph, description="a Dataflow")
     return launcher()(flow.graph if isinstance(flow, Dataflow) else flow, replace(settings, policy=policy, cloud=cloud))
@@ -139,13 +143,17 @@ def commanded(**settings: Any) -> Iterator[None]:
 
 
 def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+    check_system("run(...)", also=("darwin",))
     policy = check_policy(settings.policy) or Threshold()
-    cloud = check_cloud(settings.cloud)
+    if settings.cloud is not None:
+        settings = replace(settings, cloud=check_cloud(settings.cloud))
+    cloud = cloud_of(settings)
     graph = _with_input(graph, settings.input)
     os.environ[FILES_REACHED_BY] = reached_by(settings.settings or {})
     earlier = None if settings.resume is None else on_this_machine(settings.resume)
     settings = replace(
         settings,
+        cloud=cloud,
         policy=policy,
         scaling=with_window(settings.scaling, policy, cloud.stabilization_down),
         batch=pace_of(settings.latency, lay_out(graph)) if settings.batch is None else settings.batch,
@@ -200,7 +208,11 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                 _interrupts_unlogged(),
             ):
                 plant = start_plant(
-                    graph, directory, replace(settings, state_partitions=folder.partitions), resumed=resumed
+                    graph,
+                    directory,
+                    replace(settings, state_partitions=folder.partitions),
+                    resumed=resumed,
+                    progress=partial(_show_start, views, graph.name),
                 )
             try:
                 environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
@@ -228,6 +240,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         header=header,
                         extensions=(GuardExtension(versions, pollers), KeyTableExtension(table_log)),
                         scaling=settings.scaling,
+                        remarks=unchangeable(plant.context, policy),
                     )
                     stop.then(loop.stop, plant.clock.wake)
                     folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
@@ -241,6 +254,11 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
         return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
+
+
+def _show_start(views: Sequence[RunView], flow: str, text: str) -> None:
+    for view in views:
+        view.awaited(flow, text)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from elastream.dashboard.summary import print_summary
 from elastream.dataflow.graph import Graph
 from elastream.errors import ElastreamError, in_one_line
 from elastream.recording.directory import RunDirectory
-from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
 from elastream.report.page import report_problem
 from elastream.report.summary import summarise
@@ -32,8 +31,8 @@ def length_of(graph: Graph, limit: float | None) -> float | None:
 
 
 @contextmanager
-def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> Iterator[tuple[Observer, ...]]:
-    """Yield the observers that show a run; at its end write the report and print the summary.
+def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> Iterator[tuple[RunView, ...]]:
+    """Yield the views that show a run; at its end write the report and print the summary.
 
     A problem with the report or summary is one sentence on stderr, so that it neither fails the run nor hides its error.
     """
@@ -45,8 +44,6 @@ def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> I
         view = NotebookView(length) if notebook else view_for(console, length) if settings.live else PlainView(console)
     # In a notebook the result itself shows the figures.
     summary_console = console if settings.show and not notebook else None
-    if view is not None:
-        view.awaited(graph.name)
     try:
         yield () if view is None else (view,)
     finally:

@@ -172,8 +172,8 @@ def missing_settings(declaration: "Declaration", runs: bool) -> "list[str]":
     from elastream.dataflow.operators import Kind
 
     sentences, graph = [], declaration.graph
-    if runs and declaration.settings.cloud is None:
-        sentences.append("to run it, give --cloud")
+    if runs and declaration.needs_cloud and declaration.settings.cloud is None:
+        sentences.append("to run it, give --cloud, such as --cloud in-process")
     bare = [source.name for source in graph.sources if source.load is None]
     endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
     free = [
@@ -203,10 +203,10 @@ def warnings_of_run(declaration: "Declaration") -> "tuple[str, ...]":
     from elastream.dataflow.operators import Kind
 
     settings, cloud = declaration.settings, declaration.settings.cloud
-    sized = cloud is not None and not isinstance(cloud, Pool)  # the server knows a pool's size
     keyed = any(each.kind is Kind.KEYED for each in declaration.graph.operators)
-    most = cloud.max_hosts if sized else 0
-    types = declaration.types if sized else declaration.host_types
+    most, types = 0, declaration.host_types
+    if cloud is not None and not isinstance(cloud, Pool):  # the server knows a pool's size
+        most, types = cloud.max_hosts, declaration.types
     return doubts(settings.replicas, types, settings.state_partitions if keyed else None, most)
 
 

@@ -43,12 +43,14 @@ class Declaration:
     Attributes:
         settings: Settings of `run(...)`; the cloud is None if there is none.
         host_types: Host types that a document declares.
+        needs_cloud: True if it cannot run without a cloud; a program runs in its own process.
         placing: Context that adds file, line and field to errors. Its arguments are keys whose values are not used.
     """
 
     graph: "Graph"
     settings: "RunSettings"
     host_types: "tuple[HostType, ...]" = ()
+    needs_cloud: bool = False
     placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
 
     @property
@@ -101,11 +103,7 @@ def declared(file: Path) -> Declaration:
     flows = [value for value in names.values() if isinstance(value, Dataflow)]
     if len(flows) != 1:
         _refuse_without_run(file, names)
-    return Declaration(flows[0].graph, _without_cloud(RunSettings))
-
-
-def _without_cloud(make: "Callable[..., RunSettings]", **settings: Any) -> "RunSettings":
-    return make(**{"cloud": None, **settings})
+    return Declaration(flows[0].graph, RunSettings())
 
 
 def _of_document(file: Path) -> Declaration:
@@ -114,8 +112,8 @@ def _of_document(file: Path) -> Declaration:
 
     document = load_document(file)
     cloud = None if document.cloud is None else document.cloud.build()
-    settings = _without_cloud(RunSettings, policy=document.policy.build(), cloud=cloud, **document.settings)
-    return Declaration(document.graph, settings, tuple(document.host_types.values()), document.placing)
+    settings = RunSettings(policy=document.policy.build(), cloud=cloud, **document.settings)
+    return Declaration(document.graph, settings, tuple(document.host_types.values()), cloud is None, document.placing)
 
 
 def _run_document(file: Path, command: "Command") -> None:
@@ -134,7 +132,7 @@ def _run_document(file: Path, command: "Command") -> None:
 
 def _cloud_of(document: "Document") -> Any:
     if document.cloud is None:
-        raise DataflowError(f"{document.path}: key 'cloud' is missing: a run needs one, such as 'cloud: local'")
+        raise DataflowError(f"{document.path}: key 'cloud' is missing: a run needs one, such as 'cloud: in-process'")
     return document.cloud.build()
 
 
@@ -164,7 +162,7 @@ def _refuse_without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
     flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
     if len(flows) == 1:
         ((name, flow),) = flows.items()
-        how = f"run({name}, cloud=Local())"
+        how = f"run({name})"
         raise DataflowError(f"{file} declares the dataflow {flow.name!r} but does not run it: end it with {how}")
     several = f"declares {len(flows)} dataflows ({', '.join(flows)}) but runs none" if flows else "runs no dataflow"
-    raise DataflowError(f"{file} {several}: call run(flow, cloud=...) in it")
+    raise DataflowError(f"{file} {several}: call run(flow) in it")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from elastream._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from elastream.clouds.in_process import InProcess as InProcess
     from elastream.clouds.kubernetes import Kubernetes as Kubernetes
     from elastream.clouds.local.local import Local as Local
     from elastream.clouds.local.network import Link as Link
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     "elastream.clouds",
     {
+        "elastream.clouds.in_process": ("InProcess",),
         "elastream.clouds.kubernetes": ("Kubernetes",),
         "elastream.clouds.local.local": ("Local",),
         "elastream.clouds.local.network": ("Link",),

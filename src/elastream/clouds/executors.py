@@ -541,14 +541,15 @@ def address_of(text: str, default: int) -> tuple[str, int]:
 def _unreachable_reason(address: str, folder: Path) -> str:
     return (
         ""
-        if _is_this_machine(address)
+        if is_this_machine(address)
         else f"its executor is at {address}, on another machine, and the run's folder {folder.parent} on this one: name one"
         " that all of them reach (runs='hdfs://...'), or have under this path, and say shared=True"
     )
 
 
 @functools.cache
-def _is_this_machine(address: str) -> bool:
+def is_this_machine(address: str) -> bool:
+    """Return True if `address` is one of this machine's."""
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:

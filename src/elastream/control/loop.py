@@ -68,6 +68,7 @@ class Loop:
         extensions: Further participants of each round, in order.
         scaling: The user's rules.
         facts: Returns further figures for the ending.
+        remarks: For people, shown with the first decision.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Loop:
         extensions: Sequence[LoopExtension] = (),
         scaling: ScalingRules = NO_RULES,
         facts: Callable[[], Mapping[str, float | str]] = dict,
+        remarks: Sequence[str] = (),
     ) -> None:
         self._plant = plant
         self._policy = policy
@@ -106,7 +108,7 @@ class Loop:
         self._last: Decision | None = None
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
-        self._notes: list[str] = []
+        self._notes = list(remarks)
         self._lateness: _Lateness | None = None
         self._faults: list[Fault] = []
         self._missing = MissingMetrics()

@@ -65,6 +65,15 @@ def check_signal_names(graph: Graph) -> None:
             )
 
 
+def unchangeable(context: Context, policy: Policy) -> tuple[str, ...]:
+    """Return a remark if nothing of the run can change: neither hosts nor the dataflow."""
+    graph = context.graph
+    dynamic = any(len(operator.alternates) > 1 for operator in graph.operators) or any(edge.choice for edge in graph.edges)
+    if "LeaseHost" in context.capabilities or dynamic or context.scalable:
+        return ()
+    return (f"policy {policy.name} has nothing to change: no hosts are leased here, and no operator has alternates",)
+
+
 def check_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
     """Raise InputError if standby replicas cannot be placed, or there is no state."""
     where = ("replicas",)

@@ -4,8 +4,9 @@ The screen is the terminal's alternate one, so that output of Spark's JVM disapp
 """
 
 import math
+import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -55,8 +57,8 @@ BARS = "▁▂▃▄▅▆▇█"
 class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
-    def awaited(self, flow: str) -> None:
-        """Announce the start of the first host, which takes seconds."""
+    def awaited(self, flow: str, text: str) -> None:
+        """Show what is being started. Called again and again while it takes time."""
 
     def close(self) -> None:
         """Restore the terminal. May be called twice, and before the run has started."""
@@ -65,6 +67,43 @@ class RunView(Observer, Protocol):
 def view_for(console: Console, length: float | None = None) -> RunView:
     """Return a `LiveView` on a terminal, else a `PlainView`."""
     return LiveView(console, length) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+
+
+class StartProgress:
+    """Shows what a run is starting: a line with a clock on a terminal, elsewhere lines."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._bar: Progress | None = None
+        self._text, self._since, self._next = "", 0.0, 0.0
+
+    def show(self, flow: str, text: str) -> None:
+        """Show `text`; elsewhere than on a terminal when it changes, and every ten seconds."""
+        now = self._clock()
+        if text != self._text:
+            self._text, self._since, self._next = text, now, now
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._show_clock(f"{flow}: {text}")
+        elif now >= self._next:
+            self._next = now + LINE_INTERVAL_S
+            took = f" ({now - self._since:.0f} s)" if now > self._since else ""
+            self._console.print(f"{flow}: {text}{took}", markup=False, highlight=False, soft_wrap=True)
+
+    def _show_clock(self, line: str) -> None:
+        if self._bar is None:
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._bar = Progress(
+                *columns, console=self._console, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._bar.add_task(line, total=None)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], description=line)
+
+    def close(self) -> None:
+        """Remove the line. May be called twice, and without a start."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 class RunningFigures:
@@ -108,7 +147,7 @@ class Screen:
     """
 
     def __init__(self, console: Console, length: float | None = None) -> None:
-        self._console = console
+        self._console, self._start = console, StartProgress(console)
         self._length = length
         self._header = Header("", "")
         self._observation: Observation | None = None
@@ -118,10 +157,11 @@ class Screen:
         self._hosts: deque[float] = deque(maxlen=SPARKLINE_SAMPLES)
         self._decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
 
-    def awaited(self, flow: str) -> None:
-        self._console.print(f"{flow}: starting the first host", markup=False, highlight=False, soft_wrap=True)
+    def awaited(self, flow: str, text: str) -> None:
+        self._start.show(flow, text)
 
     def started(self, header: Header) -> None:
+        self._start.close()
         self._header = header
         self._figures_so_far = RunningFigures(header.target_latency)
 
@@ -256,6 +296,7 @@ class LiveView(Screen):
         self._live.start(refresh=True)
 
     def close(self) -> None:
+        self._start.close()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -269,7 +310,7 @@ class PlainView:
     """Prints a line of figures every ten seconds, and a line for each decision that differs from the last."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._start = console, StartProgress(console)
         self._next = 0.0
         self._round = 0
         self._last: Decision | None = None
@@ -279,10 +320,11 @@ class PlainView:
         self._target: float | None = None
         self._figures_so_far = RunningFigures()
 
-    def awaited(self, flow: str) -> None:
-        self._print(f"{flow}: starting the first host")
+    def awaited(self, flow: str, text: str) -> None:
+        self._start.show(flow, text)
 
     def started(self, header: Header) -> None:
+        self._start.close()
         self._target, self._figures_so_far = header.target_latency, RunningFigures(header.target_latency)
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
@@ -322,7 +364,7 @@ class PlainView:
         self._print(f"{clock(ending.time):>7}  {ending.status}{reason}")
 
     def close(self) -> None:
-        pass
+        self._start.close()
 
     def _alarms(self, observation: Observation) -> None:
         now = {alarm.source: alarm.said for alarm in observation.alarms}

@@ -35,9 +35,12 @@ class NotebookView(Screen):
         super().__init__(console, length)
         self._handle: Any = None
         self._next = 0.0
+        self._starting = ""
 
-    def awaited(self, flow: str) -> None:
-        self._show(f"<pre>{html.escape(flow)}: starting the first host</pre>")
+    def awaited(self, flow: str, text: str) -> None:
+        if text != self._starting:
+            self._starting = text
+            self._show(f"<pre>{html.escape(flow)}: {html.escape(text)}</pre>")
 
     def started(self, header: Header) -> None:
         super().started(header)

@@ -74,6 +74,7 @@ CLOUD = Registry(
     "cloud",
     {"types": tuple | list, "max_hosts": int, "open": 1},
     {
+        "in-process": "elastream.clouds.in_process:InProcess",
         "local": "elastream.clouds.local.local:Local",
         "pool": "elastream.clouds.pool:Pool",
         "standalone": "elastream.clouds.standalone:Standalone",

@@ -4,7 +4,6 @@ A change is one line, on disk before it is sent or acted on, so after a crash th
 sent. `pool.arbiter` and `pool.region` define the tables.
 """
 
-import fcntl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic_core import from_json, to_json
 from elastream.errors import InputError
 from elastream.recording.directory import create_private
 from elastream.recording.lines import JournalProblem, Lines
+from elastream.systems import lock
 
 MAX_LINES = 1_000  # the file is then compacted to the current state, whose size does not grow with time
 
@@ -108,7 +108,7 @@ def _locked(path: Path, manager: str) -> Any:
     except OSError as error:
         raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, wait=False)
     except OSError:
         file.close()
         raise JournalProblem(f"another process runs the {manager} with the journal {path}") from None

@@ -5,7 +5,6 @@ A crash tears at most the last line, which is cut off when the file is reopened.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
+from elastream.systems import lock
 
 
 def _write(file: FileIO, content: bytes) -> int:
@@ -118,7 +118,7 @@ def locked(path: Path) -> Iterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(create_private(path), os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield file
     finally:
         os.close(file)  # which releases the lock

@@ -16,7 +16,6 @@ process is gone:
 new becomes running when the dataflow has passed all checks; running and resumed become crashed, stopped or finished.
 """
 
-import fcntl
 import json
 import os
 import secrets
@@ -32,6 +31,7 @@ from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import replace_whole
 from elastream.recording.observer import Json
 from elastream.recording.paths import RemotePath
+from elastream.systems import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def run_lock(directory: RunDirectory) -> Iterator[None]:
         raise EnvironmentProblem(f"{directory.lock} cannot be written: {error.strerror or error}") from error
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file, wait=False)
         except OSError:
             holder = os.read(file, 20).decode(errors="replace").strip() or "unknown"
             raise EnvironmentProblem(f"{directory.root} is held by another process ({holder}), which runs it") from None

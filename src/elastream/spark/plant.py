@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
@@ -68,6 +68,7 @@ class PlantLimits:
         observe_only: Do nothing that was not applied.
         look_share: Cores that observing may use; None: no limit.
         replicas: Standby replicas of each state partition.
+        refused: Kinds of actions that make no sense here, with the reason.
     """
 
     terms: ProviderOffer
@@ -75,6 +76,7 @@ class PlantLimits:
     observe_only: bool = False
     look_share: float | None = None
     replicas: int = 0
+    refused: Mapping[type[Action], str] = field(default_factory=dict)
 
 
 class RunClock:
@@ -279,6 +281,8 @@ class SparkPlant(Generic[Q]):
         if not self._types:
             table.refuse(LeaseHost, "hosts cannot be leased here")
             table.refuse(ReleaseHost, "executors cannot be given back here")
+        for kind, why in self._limits.refused.items():
+            table.refuse(kind, why)
         return table
 
     def _cancel_drain(self, action: CancelDrain) -> Outcome:

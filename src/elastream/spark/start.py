@@ -2,22 +2,29 @@
 
 import logging
 import os
+import shlex
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.clouds.executors import ExecutorCloud
-from elastream.clouds.provider import ClusterEndpoint, Provider, ProviderOffer, SessionHosts
+from elastream.clouds.executors import ExecutorCloud, ExecutorProvider, is_this_machine
+from elastream.clouds.in_process import InProcess
+from elastream.clouds.local.java import DRIVER_OPTIONS
+from elastream.clouds.provider import Cloud, ClusterEndpoint, Provider, ProviderOffer, SessionHosts
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens
 from elastream.core.alarm import Alarms
 from elastream.core.composition import check_consistency, consistency_of
 from elastream.core.fitting import doubts, state_partitions_of
+from elastream.core.hosts import HostState, Lease
 from elastream.core.observation import Composition
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import KafkaTopic
@@ -28,16 +35,27 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
-from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.kafka import kafka_package, kafka_settings
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.hosts.warmup import warm_up, warm_up_in_process
+from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, slots_of
+from elastream.spark.jvm.capabilities import has_executors
 from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import LOCAL_FILE_SETTINGS, holding, open_session, settings_for
+from elastream.spark.jvm.session import (
+    LOCAL_FILE_SETTINGS,
+    ONE_CORE_JVM,
+    PROGRESS_SETTINGS,
+    holding,
+    open_session,
+    own_modules,
+    session_settings,
+    settings_for,
+)
 from elastream.spark.jvm.standby import standby_registry
 from elastream.spark.jvm.standby_jar import copies_settings
 from elastream.spark.placement.allocation import AllocationStore
@@ -62,15 +80,39 @@ BATCH_SHARE = 0.4
 DEFAULT_LATENCY_S = 2.0
 # Most batches of a query whose tasks one look reads: they are shorter than a monitoring period, but seldom much.
 MAX_BATCHES_PER_LOOK = 3
+# Actions that make no sense in process, and those that make none without executors.
+NO_LEASES: Mapping[type[Action], str] = dict.fromkeys(
+    (LeaseHost, DrainHost, CancelDrain, ReleaseHost), "hosts are neither leased nor released in process"
+)
+ONE_PLACE: Mapping[type[Action], str] = dict.fromkeys((MoveTask, SetTokens), "all state is in this process")
+# Of the settings for queries, those that only a session of our own can have: the file system is that of all its readers.
+OWN_SESSION_ONLY = ("spark.hadoop.fs.file.impl", "spark.python.unix.domain.socket.enabled")
+# A class of Spark's Kafka connector.
+KAFKA_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 
+Progress: TypeAlias = Callable[[str], object]
+"""Function that receives what is being started, again and again while it takes time."""
+
+
+def no_progress(text: str) -> None:
+    """Show nothing."""
+
 
 def start_plant(
-    graph: Graph, directory: RunDirectory, settings: RunSettings, *, resumed: Resumed | None = None
+    graph: Graph,
+    directory: RunDirectory,
+    settings: RunSettings,
+    *,
+    resumed: Resumed | None = None,
+    progress: Progress = no_progress,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
+
+    Args:
+        progress: Receives what is being started.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -79,15 +121,17 @@ def start_plant(
     consistency = consistency_of(settings.consistency)
     plan_queries(layout)
     check_consistency(layout, consistency)
-    settings = replace(settings, settings={**_kafka(graph), **(settings.settings or {})})
-    with _session_on_hosts(graph.name, directory, settings, resumed) as on:
-        terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
+    existing = open_in_process() if isinstance(cloud_of(settings), InProcess) else None
+    settings = replace(settings, settings={**_kafka(graph, existing), **(settings.settings or {})})
+    with _session_on_hosts(graph.name, directory, settings, resumed, existing, progress) as on:
+        terms, keyed = on.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", doubt)
-        slots = len(on.hosts.usable) * terms.types[0].slots
+        slots = sum(on.hosts.active[host].type.slots for host in on.hosts.usable) or slots_of(on.spark)
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
+        progress("starting the queries")
         pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
         running = start_queries(
             on.spark,
@@ -117,10 +161,18 @@ def start_beside(
     start: Callable[[SparkSession], object], directory: RunDirectory, settings: RunSettings
 ) -> SparkPlant[SessionQueries]:
     """Start cluster and session, and let `start` begin its own queries on them; they run as written."""
-    with _session_on_hosts("queries", directory, settings, None) as on:
+    with _session_on_hosts("queries", directory, settings, None, None, no_progress) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(SessionQueries(on.instruments, target_latency=settings.latency), settings)
+
+
+def cloud_of(settings: RunSettings) -> Cloud:
+    """Return the cloud of a run: that of `settings`, or this process."""
+    cloud = settings.cloud or InProcess()
+    if isinstance(cloud, InProcess) and (session := open_in_process()) is not None:
+        return InProcess(slots_of(session))
+    return cloud
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -134,16 +186,19 @@ class _RunSession:
 
     spark: SparkSession
     provider: Provider
+    terms: ProviderOffer
+    refused: Mapping[type[Action], str]
     hosts: Hosts
     instruments: QueryAccess
     clock: RunClock
     alarms: Alarms
     partitions: int
     unlock: Callable[[], None]
+    leave: Callable[[], object]
 
     def plant(self, queries: Q, settings: RunSettings) -> SparkPlant[Q]:
-        """Return the plant of `queries`; closing it ends queries, session and every host."""
-        limits = PlantLimits(self.provider.terms, settings.latency, replicas=settings.replicas)
+        """Return the plant of `queries`; closing it ends queries and every host, and ends or leaves the session."""
+        limits = PlantLimits(self.terms, settings.latency, replicas=settings.replicas, refused=self.refused)
         links = LinkProbes(self.hosts.status)
         return SparkPlant(
             self.instruments, queries, self.hosts, limits, self.clock, self.alarms, links=links, end=self._end
@@ -158,18 +213,25 @@ class _RunSession:
         # Hosts first: a stopping session waits for its executors.
         self.provider.close()
         _teardown(self.unlock)
-        _teardown(self.spark.stop)
+        _teardown(self.leave)
 
 
 @contextmanager
 def _session_on_hosts(
-    name: str, directory: RunDirectory, settings: RunSettings, resumed: Resumed | None
+    name: str,
+    directory: RunDirectory,
+    settings: RunSettings,
+    resumed: Resumed | None,
+    existing: SparkSession | None,
+    progress: Progress,
 ) -> Iterator[_RunSession]:
-    """Start cluster, session and first hosts; end them if the body raises."""
+    """Start cluster, session and first hosts, or borrow the `existing` session; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = spark = hosts = None
-    cloud, replicas = settings.cloud, settings.replicas
+    provider = hosts = None
+    leave: Callable[[], object] | None = None
+    cloud, replicas = cloud_of(settings), settings.replicas
+    in_process = isinstance(cloud, InProcess)
     try:
         if directory.files is not None and isinstance(cloud, ExecutorCloud):
             cloud = replace(cloud, shared=True)
@@ -180,48 +242,113 @@ def _session_on_hosts(
         partitions = settings.state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
         # Requested now, because hosts take as long to start as the session.
-        first_hosts = lease_first_hosts(leases, provider, resumed, clock.now(), replicas)
+        first_hosts = None if in_process else lease_first_hosts(leases, provider, resumed, clock.now(), replicas)
         readings = directory.cluster / "speeds"
         readings.mkdir(exist_ok=True)
-        spark = session = open_session(
-            reach.master,
-            name,
-            directory.cluster,
-            _spark_settings(terms, reach, partitions, directory, settings, readings),
-            reach.secret,
-            python=reach.python,
-            packaged=reach.packaged,
-        )
+        if existing is None:
+            progress("starting Spark")
+            spark = open_session(
+                reach.master,
+                name,
+                directory.cluster,
+                _spark_settings(terms, reach, partitions, directory, settings, readings),
+                reach.secret,
+                python=reach.python,
+                packaged=reach.packaged,
+            )
+            leave = spark.stop
+        else:
+            spark, leave = _borrowed(existing, directory, settings)
+        warming = threading.Thread(target=warm_up_in_process, args=(spark, slots_of(spark)), name="warm-up", daemon=True)
+        if in_process and settings.warm_up:
+            warming.start()
         driver = DriverSide(spark)
         client = AllocationClient(spark, Executors(driver), pending_reason(spark))
         if isinstance(provider, SessionHosts):
-            client.take_over()
+            if not in_process:
+                client.take_over()
             provider.bind(client)
+        session = provider if in_process and isinstance(provider, ExecutorProvider) else None
         hosts = Hosts(
             client.executors,
             provider,
             clock.now,
             fence=client.fence,
-            warm=(lambda executor: warm_up(session, driver, executor, directory.cluster)) if settings.warm_up else None,
+            warm=(lambda executor: warm_up(spark, driver, executor, directory.cluster)) if settings.warm_up else None,
+            session=session,
             log=leases,
             alarms=alarms,
         )
-        hosts.begin(first_hosts)
-        _await_first(hosts, max(1, terms.min_hosts))
+        if first_hosts is not None:
+            hosts.begin(first_hosts)
+        several = has_executors(spark)
+        _await_first(hosts, 0 if in_process and several else max(1, terms.min_hosts), progress)
+        refused: Mapping[type[Action], str] = {}
+        if in_process:
+            _check_reached(hosts, directory)
+            terms = _as_found(terms, hosts)
+            refused = NO_LEASES if several else {**NO_LEASES, **ONE_PLACE}
+        if warming.ident is not None:
+            # Spark gives Python sources 10 s to connect: on a busy machine, workers that start meanwhile are too many.
+            warming.join()
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
-        instruments = _instruments(spark, driver, placing, SpeedProbes(readings))
+        instruments = _instruments(spark, driver, placing, SpeedProbes(readings), several)
         if replicas:
             instruments = replace(instruments, copies=standby_registry(spark))
         with holding(spark, directory.session_lock) as unlock:
-            yield _RunSession(spark, provider, hosts, instruments, clock, alarms, partitions, unlock)
+            yield _RunSession(
+                spark,
+                provider,
+                terms,
+                refused,
+                hosts,
+                instruments,
+                clock,
+                alarms,
+                partitions,
+                unlock,
+                leave,
+            )
     except BaseException:
         if hosts is not None:
             hosts.close()
         if provider is not None:
             provider.close()
-        if spark is not None:
-            _teardown(spark.stop)
+        if leave is not None:
+            _teardown(leave)
         raise
+
+
+def _borrowed(
+    existing: SparkSession, directory: RunDirectory, settings: RunSettings
+) -> tuple[SparkSession, Callable[[], object]]:
+    """Return a clone of the session that this process has, and how to leave it."""
+    unset = {*OWN_SESSION_ONLY, *(LOCAL_FILE_SETTINGS if directory.files is not None else ())}
+    own = {name: value for name, value in session_settings(settings.state_store).items() if name not in unset}
+    environment = {"PYTHONPATH": os.pathsep.join(own_modules())}
+    if directory.files is not None:
+        environment[FILES_REACHED_BY] = os.environ.get(FILES_REACHED_BY, "{}")
+    stack = ExitStack()
+    spark = stack.enter_context(borrowed(existing, {**own, **PROGRESS_SETTINGS}, settings.settings or {}, environment))
+    return spark, stack.close
+
+
+def _as_found(terms: ProviderOffer, hosts: Hosts) -> ProviderOffer:
+    """Return `terms` with the hosts that are there, none of which may go and to which none may be added."""
+    leases = hosts.active.values()
+    types = tuple({lease.type.name: lease.type for lease in leases}.values())
+    return replace(terms, types=types or terms.types, max_hosts=max(1, len(leases)), min_hosts=max(1, len(leases)))
+
+
+def _check_reached(hosts: Hosts, directory: RunDirectory) -> None:
+    """Raise EnvironmentProblem if an executor is on another machine, and the run's folder only on this one."""
+    for host in hosts.usable if directory.files is None else ():
+        executor = hosts.executor(host)
+        if executor is not None and not is_this_machine(executor.host):
+            raise EnvironmentProblem(
+                f"executor {executor.id} of the open session is at {executor.host}, on another machine, and the run's "
+                f"folder {directory.root} on this one: name one that all of them reach, such as runs='hdfs://...'"
+            )
 
 
 def _spark_settings(
@@ -242,6 +369,12 @@ def _spark_settings(
         java_options=reach.java_options,
     )
     environment = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
+    if reach.master.startswith("local["):
+        # The driver runs the tasks. Java's usual thresholds would compile for longer than such a run lasts.
+        options = shlex.join([*ONE_CORE_JVM, *reach.java_options])
+        environment[DRIVER_OPTIONS] = options
+        if sys.platform == "linux":  # elsewhere nothing can probe
+            environment[f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}"] = "driver"
     if directory.files is not None:
         environment[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
         defaults = {name: value for name, value in defaults.items() if name not in LOCAL_FILE_SETTINGS}
@@ -249,7 +382,9 @@ def _spark_settings(
     return {**merged, **_standby_settings(merged)} if settings.replicas else merged
 
 
-def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes) -> QueryAccess:
+def _instruments(
+    spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes, several: bool
+) -> QueryAccess:
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
     recovery: Recovery | None = None
@@ -259,7 +394,7 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
     try:
-        recovery = Recovery(spark)
+        recovery = Recovery(spark) if several else None
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
     return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
@@ -287,7 +422,7 @@ def _teardown(stop: Callable[[], object]) -> None:
         log.debug("a part of the run was already closed", exc_info=True)
 
 
-def _await_first(hosts: Hosts, least: int) -> None:
+def _await_first(hosts: Hosts, least: int, progress: Progress = no_progress) -> None:
     """Wait until `least` hosts take tasks. Raises EnvironmentProblem with the provider's reason."""
     before = hosts.leases.keys() - hosts.active.keys()
 
@@ -303,11 +438,30 @@ def _await_first(hosts: Hosts, least: int) -> None:
         lost = [name for name in hosts.leases if name not in active and name not in before]
         if lost and len(active) < least:
             raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
+        progress(_coming(active.values(), hosts.reason))
         time.sleep(STEP_S)
 
 
-def _kafka(graph: Graph) -> Mapping[str, str]:
+def _coming(leases: Iterable[Lease], reason: Callable[[str], str]) -> str:
+    """Return the state of the first hosts that do not take tasks yet."""
+    texts = []
+    for lease in leases:
+        if lease.state is not HostState.RUNNING:
+            why = reason(lease.host)
+            texts.append(f"host {lease.host} is {lease.state}" + (f", {why}" if why else ""))
+    return "; ".join(texts) or "waiting for an executor"
+
+
+def _kafka(graph: Graph, existing: SparkSession | None) -> Mapping[str, str]:
+    """Return settings for Kafka if `graph` uses it. Raises EnvironmentProblem if the open session lacks the connector."""
     uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )
-    return kafka_settings() if uses_kafka else {}
+    if not uses_kafka or (existing is not None and has_class(existing, KAFKA_CLASS)):
+        return {}
+    if existing is not None:
+        raise EnvironmentProblem(
+            f"the open session lacks Spark's Kafka connector: make it with spark.jars.packages={kafka_package()}, or stop "
+            "it before run(...)"
+        )
+    return kafka_settings()

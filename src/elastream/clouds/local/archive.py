@@ -5,7 +5,6 @@ depends on Java, jars and options. A fault costs time at the next start and noth
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from elastream.clouds.local.java import HOMES, SMALL_JVM, cache_folder, class_path, spark_home, version_of
 from elastream.clouds.local.processes import end_with_parent, take_only_idle_time
+from elastream.systems import lock
 
 log = logging.getLogger(__name__)
 
@@ -222,9 +222,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _only_one(file: Path) -> Iterator[bool]:
-    with file.open("w") as lock:
+    with file.open("w") as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(held, wait=False)
         except OSError:
             yield False
         else:

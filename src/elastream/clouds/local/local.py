@@ -11,6 +11,7 @@ from elastream.clouds.provider import HEAP_SHARE, HOST_TYPES, MIN_HEAP_MIB, SMAL
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
+from elastream.systems import check_system
 from elastream.units import duration
 
 MAX_REGIONS = 16  # each region needs a network device
@@ -113,8 +114,9 @@ class Local(Cloud):
 
         Raises:
             CloudError: Hosts cannot join `session`: another kind of master, own networks, or too small.
-            EnvironmentProblem: As `LocalCluster.start` raises it.
+            EnvironmentProblem: Another system than Linux, or as `LocalCluster.start` raises it.
         """
+        check_system("Local()")
         for kind in self.types if session else ():
             memory = executor_memory(kind)
             if session and (session.executor_memory > memory or session.executor_slots > kind.slots):

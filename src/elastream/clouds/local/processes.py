@@ -5,17 +5,19 @@ import os
 import signal
 
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-LIBC = ctypes.CDLL(None)  # loaded before any fork: loading takes locks
+LIBC = None if os.name == "nt" else ctypes.CDLL(None)  # loaded before any fork: loading takes locks
 SECRET = "_SPARK_AUTH_SECRET"  # an executor receives the cluster's secret in this environment variable
 
 
 def end_with_parent() -> None:
     """Let the kernel kill the calling process when its parent ends."""
+    assert LIBC is not None
     LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """Make orphaned descendants children of the calling process."""
+    assert LIBC is not None
     LIBC.prctl(SET_CHILD_SUBREAPER, 1)
 
 

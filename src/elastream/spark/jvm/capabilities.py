@@ -54,7 +54,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         lacking.append(f"state partitions are not moved: {error}")
     recovery = None
     try:
-        recovery = Recovery(spark) if _has_executors(spark) else None
+        recovery = Recovery(spark) if has_executors(spark) else None
     except EnvironmentProblem as error:
         lacking.append(f"state partitions of a lost executor are left to Spark: {error}")
     wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
@@ -71,7 +71,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
-    if not _has_executors(spark):
+    if not has_executors(spark):
         lacking.append(f"{spark.sparkContext.master} has a single executor, the driver: there is nothing to balance")
         return False
     for setting in ("spark.dynamicAllocation.enabled", "spark.streaming.dynamicAllocation.enabled"):
@@ -85,7 +85,8 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
     return True
 
 
-def _has_executors(spark: SparkSession) -> bool:
+def has_executors(spark: SparkSession) -> bool:
+    """Return False if the driver runs all tasks."""
     client = jvm_of(spark).java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     return bool(client.isInstance(java_context(spark).schedulerBackend()))
 

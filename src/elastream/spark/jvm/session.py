@@ -42,6 +42,8 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
     }
 )
 
+PROGRESS_SETTINGS: Mapping[str, str] = MappingProxyType({"spark.sql.streaming.numRecentProgressUpdates": "200"})
+
 FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 # A lost executor costs at most this once per batch. Below half a second, tasks of an unevenly loaded stage start to run
@@ -150,7 +152,7 @@ def settings_for(
         "spark.python.daemon.module": "elastream.spark.worker.daemon",
         # On a slow machine a Python worker may take long to connect.
         "spark.python.authenticate.socketTimeout": "120s",
-        "spark.sql.streaming.numRecentProgressUpdates": "200",
+        **PROGRESS_SETTINGS,
         **session_settings(state_store),
     }
 
@@ -196,7 +198,9 @@ def open_session(
         EnvironmentProblem: A session is open already, or Spark does not start.
     """
     if SparkSession.getActiveSession() is not None:
-        raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
+        raise EnvironmentProblem(
+            "a Spark session is open in this process already: stop it before run(...), or run in it with cloud=InProcess()"
+        )
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
     # Workers run the driver's interpreter in folders of their own, and find the modules beside the user's program.
     os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
@@ -211,7 +215,7 @@ def open_session(
         DRIVER_OPTIONS: " ".join(options).strip(),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(own_modules()),
     }
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
@@ -362,7 +366,7 @@ def in_properties(text: str) -> str:
     return "".join(chr(code) if 32 <= code < 128 and code != ord("\\") else f"\\u{code:04x}" for code in codes)
 
 
-def _own_modules() -> list[str]:
+def own_modules() -> list[str]:
     """Return the module path of the user's program and its neighbours."""
     brought = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return [entry for entry in dict.fromkeys(sys.path) if entry and Path(entry).is_dir() and not entry.startswith(brought)]

@@ -5,7 +5,6 @@ before it takes effect.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -20,6 +19,7 @@ from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, replace_whole, write_whole
+from elastream.systems import lock, unlock
 
 # A longer file is rewritten if the newest version takes less than 1 / REWRITE_RATIO of it.
 REWRITE_BYTES, REWRITE_RATIO = 250_000, 10
@@ -96,13 +96,13 @@ class AllocationStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with self._explained():
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            lock(self._file)
             while self._reopened():
-                fcntl.flock(self._file, fcntl.LOCK_EX)
+                lock(self._file)
             try:
                 yield
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                unlock(self._file)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 Spark sees only stages, and its time metrics include waiting. `spark.telemetry` derives metrics from this accumulator.
 """
 
-import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -80,6 +79,8 @@ def _drained(sink: Accumulator[list[Row]]) -> list[Row]:
 
 def cpu_seconds() -> float:
     """Return the CPU time of this thread and of ended child processes (seconds)."""
+    import resource  # not at the top: Windows, where nothing runs, has none
+
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
 

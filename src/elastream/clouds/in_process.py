@@ -1,0 +1,69 @@
+"""`InProcess`: a dataflow runs in this process, in a Spark session of its own or the one that is open."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from elastream.clouds.executors import ExecutorProvider
+from elastream.clouds.provider import Cloud, ClusterEndpoint, ExistingSession, ProviderOffer, executor_memory
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import Billing, HostType
+from elastream.errors import CloudError
+
+# More slots make small batches slower: each costs every state partition a task, and there are two partitions a slot.
+MOST_DEFAULT_CORES = 4
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess(Cloud):
+    """No hosts: the dataflow runs in this process, for notebooks, tests and first steps.
+
+    The run opens a session on this machine, or borrows the one that the process has, which it leaves as it was.
+
+    Args:
+        cores: Concurrent tasks of a session that the run opens. Default: the machine's cores, at most 4.
+
+    Raises:
+        CloudError: Less than one core.
+    """
+
+    cores: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cores is not None and self.cores < 1:
+            raise CloudError(f"cores is {self.cores}: a dataflow needs at least one")
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """The process, as a host type without price."""
+        cores = self.cores or min(os.cpu_count() or 1, MOST_DEFAULT_CORES)
+        memory = psutil.virtual_memory().total / 1e6
+        return (HostType("process", cores=cores, slots=cores, memory=memory, price=0.0, billing=Billing(1.0)),)
+
+    @property
+    def max_hosts(self) -> int:
+        """One, the process."""
+        return 1
+
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> ExecutorProvider:
+        """Return a provider that adopts the session's executors and leases none.
+
+        Raises:
+            CloudError: `session` is given: its hosts are its executors already.
+        """
+        if session is not None:
+            raise CloudError("InProcess has no hosts that could join a session: omit the cloud, or name one that leases")
+        (kind,) = self.types
+        endpoint = ClusterEndpoint(f"local[{kind.slots}]", LOOPBACK, executor_memory(kind), kind.slots)
+        confinement = "no hosts are leased: tasks run in the session of the program"
+        return ExecutorProvider(ProviderOffer(self.types, 1, endpoint=endpoint, confinement=confinement))
