@@ -291,13 +291,13 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "operator 'k' has alternates that are native aggregates, .*: write them as functions with state, with apply",
         ("operators", "k", "alternates"),
     ),
-    "alternates of column expressions": (
+    "alternates in Python and in the JVM": (
         lambda flow: (
             numbered(flow)
             .map([Alternate("a", {"n": "n"}, Form.COLUMNS), Alternate("b", plain)], returns="n long", name="f")
             .sink(collect("x"))
         ),
-        "operator 'f' has alternates that are column expressions, .*: write them as functions, with map_arrow",
+        r"operator 'f' has alternates in Python \(map\) and in the JVM: write all as functions of records, or all as",
         ("operators", "f", "alternates"),
     ),
     "a signal of what is not there": (

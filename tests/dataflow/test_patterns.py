@@ -503,7 +503,7 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
-        "in a running query: write functions, with map_arrow, or with apply behind key_by",
+        "it has no alternates; those of DataFrame code go into transform, those by key into apply behind key_by",
     ),
     "a state of nobody": (
         lambda s: s.key_by("customer").apply({"a": stateful}, returns="n int", state={"b": "n long"}),

@@ -336,7 +336,7 @@ MISTAKES = {
         (
             "flow.yaml:4: operators.b: 'sequential' does not go with 'sink' (only with source, cost, map, flat_map, "
             "filter, map_arrow, "
-            "map_pandas, map_stream, select, alternates)"
+            "map_pandas, map_stream, select, where, sql, transform, alternates)"
         ),
     ),
     "a loop of no rounds": (
