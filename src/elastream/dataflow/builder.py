@@ -16,6 +16,7 @@ from elastream.dataflow import natives
 from elastream.dataflow.endpoints import (
     ArrivalPattern,
     Constant,
+    FrameSink,
     FrameSource,
     Nothing,
     Replayable,
@@ -796,6 +797,18 @@ class Stream:
     def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
         """Attach a sink. `writes=None`: for simulation only."""
         self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self.taps)
+
+    def to_dataframe(self, writer: Callable[[Any], Any], *, name: str = "sink") -> None:
+        """Attach the end of an existing job: `to_dataframe(lambda df: df.where("n > 5").writeStream.format("delta"))`.
+
+        Args:
+            writer: Function from the streaming DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output
+                mode and trigger, and starts the query.
+            name: Name of the sink.
+        """
+        if not callable(writer):
+            raise DataflowError(f"sink {name!r}: {writer!r} is no function from a DataFrame to its writeStream")
+        self.sink(FrameSink(writer), name=name)
 
     def _tapped(self, **changes: Any) -> "Stream":
         return Stream(self._flow, tuple(replace(tap, **changes) for tap in self.taps))

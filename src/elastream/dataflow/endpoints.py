@@ -272,6 +272,18 @@ class FrameSource:
         return self.frame(spark) if callable(self.frame) else self.frame
 
 
+@dataclass(frozen=True, slots=True)
+class FrameSink:
+    """End of a dataflow where the user's own code goes on with the streaming DataFrame.
+
+    Attributes:
+        writer: Function from the DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output mode and
+            trigger, and starts the query.
+    """
+
+    writer: Callable[[Any], Any]
+
+
 class SignalSource(Protocol):
     """Source of external signals, polled outside the control loop."""
 
@@ -297,7 +309,7 @@ class SignalSource(Protocol):
 # Sources whose records can arrive at a declared load.
 Replayable = TextFiles | Files | Records
 SourceSpec = Replayable | Simulated | KafkaTopic | FrameSource | StreamReader
-SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | StreamWriter
+SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | FrameSink | StreamWriter
 
 
 def text_files(path: object) -> TextFiles:

@@ -211,3 +211,56 @@ def test_alternates_that_keep_state_are_refused(start):
     stream.sink(collect("state"))
     with pytest.raises(DataflowError, match=r"alternate 'once' of operator 'all' keeps state .Deduplicate.*of its own"):
         start(flow)
+
+
+def test_a_job_begins_and_ends_with_dataframes_of_its_own(spark, start, tmp_path):
+    """Files are read by Spark's own source, so that a log beside the checkpoint tells each batch its alternates."""
+    (tmp_path / "in").mkdir()
+    flow, out = Dataflow("edges"), str(tmp_path / "out")
+    lines = flow.from_dataframe(lambda spark: spark.readStream.text(str(tmp_path / "in")))
+    words = lines.transform(
+        {"whole": lambda df: df, "upper": lambda df: df.select(F.upper("value").alias("value"))}, name="w"
+    )
+    words.to_dataframe(lambda df: df.withColumn("n", F.length("value")).writeStream.format("json").option("path", out))
+    running = start(flow)
+    layout, requested = lay_out(flow.graph), Composition.default(flow.graph)
+    for version, (alternate, text) in enumerate([("whole", "a"), ("upper", "b"), ("whole", "c"), ("upper", "d")]):
+        switch(layout, running, replace(requested, version=version, alternates={"w": alternate}))
+        for number in range(3):  # a switch takes effect two batches after the newest planned one
+            (tmp_path / "in" / f"{text}{number}.txt").write_text(text)
+            running[0].query.processAllAvailable()
+    rows = [(row.value, row.n) for row in spark.read.json(out).collect()]
+    assert len(rows) == 12
+    assert {value.lower() for value, _ in rows} == set("abcd")
+    assert {"a", "B", "c", "D"} <= {value for value, _ in rows}
+    assert sum(batch["numInputRows"] for batch in running[0].query.recentProgress) == 12
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        (lambda s: s.transform(lambda df: 3), r"operator 'transform' returned a int: it must return a DataFrame"),
+        (
+            lambda s: s.transform(lambda df: df.select("nothing")),
+            r"the DataFrame code of .transform. is invalid",
+        ),
+        (lambda s: s.transform(lambda df: 1 / 0), "the function of operator 'transform' failed: ZeroDivisionError"),
+        (
+            lambda s: s.transform({"a": lambda df: df.select("id"), "b": lambda df: df.select("city")}),
+            "the alternates of operator 'a' return different columns: 'a' id bigint, 'b' city string",
+        ),
+        (
+            lambda s: s.transform({"a": lambda df: df, "b": lambda df: df.withWatermark("at", "1 minute")}),
+            "alternate 'b' of operator 'a' sets a watermark",
+        ),
+        (
+            lambda s: s.transform(lambda df: df.select("id"), returns="id long, city string"),
+            "operator 'transform' returns the columns id, where `returns` has id, city",
+        ),
+    ],
+)
+def test_dataframe_code_that_cannot_run_is_one_sentence(start, write, sentence):
+    flow = Dataflow("wrong")
+    write(source(flow)).sink(collect("wrong"))
+    with pytest.raises(DataflowError, match=sentence):
+        start(flow)

@@ -14,10 +14,19 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.dataflow.compiling import edge_topic
-from elastream.dataflow.endpoints import Collected, DomainSignal, KafkaTopic, Nothing, ParquetSink, SinkSpec, StreamWriter
+from elastream.dataflow.endpoints import (
+    Collected,
+    DomainSignal,
+    FrameSink,
+    KafkaTopic,
+    Nothing,
+    ParquetSink,
+    SinkSpec,
+    StreamWriter,
+)
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Operator
-from elastream.errors import EnvironmentProblem
+from elastream.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_id
 from elastream.recording.parts import RETENTION
@@ -136,6 +145,11 @@ def query_writer(
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
+    if frames := [
+        flow for flow in flows if isinstance(flow.target, Operator) and isinstance(flow.target.writes, FrameSink)
+    ]:
+        writer = _user_writer(frames[0], flows).outputMode("update" if key else "append")
+        return writer.queryName(f"{graph.name}.{name}").option("checkpointLocation", str(checkpoint))
     native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
     if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
@@ -175,6 +189,35 @@ def _native_writer(frame: DataFrame, target: Operator | Edge, sink: SinkSpec) ->
     return writer.options(**sink_options(sink))
 
 
+def _frame_sink(flow: Outflow) -> FrameSink | None:
+    writes = flow.target.writes if isinstance(flow.target, Operator) else None
+    return writes if isinstance(writes, FrameSink) else None
+
+
+def _user_writer(flow: Outflow, flows: Sequence[Outflow]) -> DataStreamWriter:
+    """Return the writer that the user's code makes of the stream."""
+    if len(flows) > 1:
+        other = next(each for each in flows if each is not flow)
+        raise DataflowError(
+            f"sink {flow.name!r} starts from a streaming DataFrame, and its query also writes to {other.name!r}: put a "
+            f"durable edge before {flow.name!r}"
+        )
+    sink = _frame_sink(flow)
+    assert sink is not None
+    try:
+        writer = sink.writer(flow.part(flow.frame))
+    except Exception as error:
+        raise DataflowError(
+            f"the function of sink {flow.name!r} failed: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    if not isinstance(writer, DataStreamWriter):
+        raise DataflowError(
+            f"the function of sink {flow.name!r} returned a {type(writer).__name__}: it must return df.writeStream, not "
+            "started"
+        )
+    return writer
+
+
 BatchWriter = Callable[[DataFrame, int], None]
 
 
@@ -209,7 +252,7 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
-        case Nothing() | DomainSignal():
+        case Nothing() | DomainSignal() | FrameSink():  # a query of the user's writes itself
             return lambda _frame, _batch: None
         case StreamWriter():
             return sink.write

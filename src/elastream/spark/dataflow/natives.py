@@ -106,8 +106,8 @@ def _applied(frame: DataFrame, operator: Operator, alternate: Alternate, keep: S
             return frame.select(*(as_column(each).alias(name) for name, each in function.items()), *keep)
         after = _native(frame, function, keep) if isinstance(function, natives.Native) else cast(Any, function)(frame)
     except (AnalysisException, ParseException) as error:
-        what = "column expressions" if isinstance(function, Mapping) else "DataFrame code"
-        raise DataflowError(f"the {what} of {operator.name!r}{which} are invalid: {first_line(error)}") from None
+        what, verb = ("column expressions", "are") if isinstance(function, Mapping) else ("DataFrame code", "is")
+        raise DataflowError(f"the {what} of {operator.name!r}{which} {verb} invalid: {first_line(error)}") from None
     except DataflowError:
         raise
     except Exception as error:
