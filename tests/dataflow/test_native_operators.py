@@ -45,7 +45,7 @@ ACCEPTED: dict[str, Callable[[Stream], Stream]] = {
     "natives on both sides of a function": lambda s: s.where("id > 0").map(dict, returns="n long").where("n > 1"),
     "alternates of expressions": lambda s: s.filter({"strict": "id > 5", "loose": "id > 3"}),
     "alternates of columns": lambda s: s.transform([Alternate("a", same), Alternate("b", same, cost=1e-6)], name="t"),
-    "a union": lambda s: s.where("id > 0").union(s.where("id < 0")),
+    "a union": lambda s: s.where("id > 0").union(s.where("id < 0")).with_column("n", "id").where("n <> 3"),
     "a static table": lambda s: s.join(lambda spark: spark, on="id", how="left").select("id", "city"),
     "duplicates": lambda s: s.with_column("at", "current_timestamp()").drop_duplicates(
         "id", within_watermark="1m", by="at"

@@ -139,23 +139,25 @@ def _inlet(graph: Graph, origin: str, edge: Edge | None, native: set[str]) -> In
 
 
 def _trailing(graph: Graph, operators: Sequence[str], native: set[str]) -> dict[str, tuple[Operator, ...]]:
-    """Return the sequence of native operators from each one to the end of the stage."""
+    """Return the sequence of native operators from each one to the end of the stage.
+
+    Behind a union, each of its branches has the operators: they take records one by one.
+    """
     trailing: dict[str, tuple[Operator, ...]] = {}
     for name in reversed(operators):
         if name in native and len(graph.outputs[name]) == 1:
             (way,) = graph.outputs[name]
             if _leaves(graph, way):
                 trailing[name] = (graph.operator(name),)
-            elif way.target in trailing and len(graph.inputs[way.target]) == 1 and way.choice is None:
+            elif way.target in trailing and way.choice is None:
                 trailing[name] = (graph.operator(name), *trailing[way.target])
     return trailing
 
 
 def _outlets(graph: Graph, emitting: Sequence[Edge], trailing: Mapping[str, tuple[Operator, ...]]) -> tuple[Outlet, ...]:
-    followers = {operator.name for natives in trailing.values() for operator in natives[1:]}
     outlets: dict[Edge | tuple[str, int], Outlet] = {}
     for edge in emitting:
-        natives = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followers else ()
+        natives = trailing.get(edge.target, ()) if edge.durable is None else ()
         way = graph.outputs[natives[-1].name][0] if natives else edge
         if (not natives and not _leaves(graph, edge)) or graph.empty(way.target):
             continue

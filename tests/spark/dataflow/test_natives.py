@@ -250,7 +250,9 @@ def test_a_job_begins_and_ends_with_dataframes_of_its_own(spark, start, tmp_path
             "the alternates of operator 'a' return different columns: 'a' id bigint, 'b' city string",
         ),
         (
-            lambda s: s.transform({"a": lambda df: df, "b": lambda df: df.withWatermark("at", "1 minute")}),
+            lambda s: s.transform(
+                {"a": lambda df: df, "b": lambda df: df.withColumn("at", F.now()).withWatermark("at", "1 minute")}
+            ),
             "alternate 'b' of operator 'a' sets a watermark",
         ),
         (

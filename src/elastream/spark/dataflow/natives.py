@@ -62,7 +62,7 @@ class NativeSteps:
             if len(state := kept_between_batches(frame)) > before:
                 raise DataflowError(
                     f"operator {operator.name!r} keeps state ({state[0]}), but gets its records batch by batch, because "
-                    f"its query has several sinks: put a durable edge before {self.operators[0].name!r}"
+                    f"its query has several branches or sinks: put a durable edge before {self.operators[0].name!r}"
                 )
 
 
