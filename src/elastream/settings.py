@@ -366,8 +366,8 @@ class LiveSettings(Settings):
     """Settings of `run` and `Autopilot`."""
 
     policy: Annotated[
-        "Policy | None",
-        Setting("Policy: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`."),
+        "Policy | str | None",
+        Setting('Policy, or text such as `"static:4"`: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`.'),
     ] = None
     observers: Annotated[Sequence["Observer"], Setting("Objects that receive every observation and decision.")] = ()
     retention: Annotated[

@@ -400,7 +400,7 @@ def admit(
     check_feasible(
         layout,
         types,
-        settings.policy,
+        check_policy(settings.policy),
         target_latency=settings.latency,
         max_hosts=max_hosts,
         scalable=scalable_operators(layout),
