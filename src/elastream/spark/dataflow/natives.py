@@ -12,7 +12,7 @@ from elastream.dataflow import natives
 from elastream.dataflow.operators import Alternate, Operator
 from elastream.dataflow.schema import columns_of
 from elastream.errors import DataflowError, first_line
-from elastream.spark.jvm.branches import branches_of, kept_between_batches
+from elastream.spark.jvm.branches import QueryBranches, kept_between_batches
 from elastream.spark.worker.composition import CompositionCodec
 
 
@@ -21,13 +21,13 @@ class NativeSteps:
     """Native operators, one behind the other.
 
     Attributes:
-        query: Name of the query that runs them, from `Branches.add`. Empty if no operator has alternates.
         codec: Encodes compositions.
+        branches: Of the query that runs them. None if no operator has alternates.
     """
 
     operators: tuple[Operator, ...] = ()
-    query: str = ""
     codec: CompositionCodec | None = None
+    branches: QueryBranches | None = None
 
     def __bool__(self) -> bool:
         return bool(self.operators)
@@ -50,8 +50,8 @@ class NativeSteps:
             elif code is not None:
                 frame = _applied(frame, operator, operator.alternates[digit.of(code)], keep)
             else:
-                functions = _alternates(operator, keep)
-                frame = branches_of(frame.sparkSession).union(frame, functions, self.query, digit.weight, digit.radix)
+                assert self.branches is not None
+                frame = self.branches.union(frame, _alternates(operator, keep), digit.weight, digit.radix)
         return frame
 
     def check_batches(self, frame: DataFrame) -> None:

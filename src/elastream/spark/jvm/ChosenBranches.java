@@ -102,15 +102,21 @@ private static org.apache.spark.sql.catalyst.plans.logical.LogicalPlan reading(
     return withChildren(plan, children);
 }
 
-/** Return `plan` with the names and ids of `output` for its columns. */
+/**
+ * Return `plan` with the names and ids of `output` for its columns. A column that may be null in `output` may be here, too:
+ * a state store takes no other schema than that of its first batch.
+ */
 private static org.apache.spark.sql.catalyst.plans.logical.LogicalPlan renamed(
     org.apache.spark.sql.catalyst.plans.logical.LogicalPlan plan, scala.collection.immutable.Seq output) {
     scala.collection.mutable.ArrayBuffer columns = new scala.collection.mutable.ArrayBuffer();
     for (int i = 0; i < output.size(); i++) {
         org.apache.spark.sql.catalyst.expressions.Attribute to =
             (org.apache.spark.sql.catalyst.expressions.Attribute) output.apply(i);
+        org.apache.spark.sql.catalyst.expressions.Expression from =
+            (org.apache.spark.sql.catalyst.expressions.Expression) plan.output().apply(i);
+        if (to.nullable() && !from.nullable()) from = new org.apache.spark.sql.catalyst.expressions.KnownNullable(from);
         columns.addOne(new org.apache.spark.sql.catalyst.expressions.Alias(
-            (org.apache.spark.sql.catalyst.expressions.Expression) plan.output().apply(i), to.name(), to.exprId(),
+            from, to.name(), to.exprId(),
             (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$, scala.Option.apply(to.metadata()),
             (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$));
     }

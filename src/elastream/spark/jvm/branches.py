@@ -7,6 +7,7 @@ the code of the batch's composition, which is equal in a replay.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import count
 from typing import ClassVar
@@ -54,33 +55,46 @@ class Branches(DriverSide):
         self._names = count()
         self.ask("arm", java_session(spark), self.context, self._codes)
 
-    def add(self, code_of: Callable[[int], int]) -> str:
-        """Return a name for a query that starts later. `code_of` returns the code of the composition of its batch."""
+    def of_query(self, code_of: Callable[[int], int]) -> "QueryBranches":
+        """Return the branches of a query that starts later. `code_of` returns the code of the composition of a batch."""
         name = f"q{next(self._names)}"
         self._codes.code_of[name] = code_of
-        return name
+        return QueryBranches(self, name)
+
+    def input(self, frame: DataFrame) -> tuple[str, DataFrame, Callable[[], DataFrame]]:
+        """Return a name for an input of branches, `frame` under that name, and a function that makes an empty one."""
+        name = f"elastream_input_{next(self._names)}"
+
+        def empty() -> DataFrame:
+            return DataFrame(self._object.emptyAs(frame._jdf), frame.sparkSession).alias(name)
+
+        return name, frame.alias(name), empty
+
+
+@dataclass(frozen=True)
+class QueryBranches:
+    """The branches of one query, under its name in `session`."""
+
+    session: Branches
+    query: str
 
     def union(
-        self, frame: DataFrame, functions: Sequence[Callable[[DataFrame], DataFrame]], query: str, weight: int, radix: int
+        self, frame: DataFrame, functions: Sequence[Callable[[DataFrame], DataFrame]], weight: int, radix: int
     ) -> DataFrame:
         """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix.
 
         Args:
             frame: Stream that they get.
             functions: Alternates, which keep no state.
-            query: Name of the query that runs it.
             weight: Of the digit of the code.
             radix: Of the digit.
         """
-        place = f"elastream_input_{next(self._names)}"
-        branches = [functions[0](frame.alias(place))]
-        for function in functions[1:]:
-            empty = DataFrame(self._object.emptyAs(frame._jdf), frame.sparkSession)
-            branches.append(function(empty.alias(place)))
+        name, stream, empty = self.session.input(frame)
+        branches = [functions[0](stream), *(function(empty()) for function in functions[1:])]
         # Spark joins a union in a union to one, but not under another name.
-        united = reduce(DataFrame.unionAll, [branch.alias(f"{place}_{n}") for n, branch in enumerate(branches)])
+        united = reduce(DataFrame.unionAll, [branch.alias(f"{name}_{n}") for n, branch in enumerate(branches)])
         # A query without the rule fails at the first record, instead of running the first branch for ever.
-        mark = F.raise_error(F.lit(f"<elastream {place} {query} {weight} {radix}>"))
+        mark = F.raise_error(F.lit(f"<elastream {name} {self.query} {weight} {radix}>"))
         return united.where(mark.cast("boolean"))
 
 

@@ -200,7 +200,7 @@ class _Compiler:
         self.edges = [edge for edge in segment.inputs if edge.durable == "parquet"]
         self.own = bool(self.shaped or self.edges)
         switchable = any(len(each.alternates) > 1 and each.alternates[0].form in NATIVE for each in members)
-        self.query = branches_of(self.spark).add(self._code_of) if switchable else ""
+        self.branches = branches_of(self.spark).of_query(self._code_of) if switchable else None
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
         """Start the query of `plan`. edges: schemas of durable edges, added to as they are compiled."""
@@ -363,7 +363,7 @@ class _Compiler:
         return flows
 
     def _natives(self, operators: Sequence[Operator]) -> NativeSteps:
-        return NativeSteps(tuple(operators), self.query, self.codec)
+        return NativeSteps(tuple(operators), self.codec, self.branches)
 
     def _plain(self, part: Chain, frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> Outflow:
         """Return the flow out of a chain without functions."""
