@@ -366,8 +366,9 @@ class DataflowSettings(Settings):
 class LiveSettings(Settings):
     """Settings of `run` and `Autopilot`."""
 
-    policy: "Policy | None" = setting(
-        "Policy: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`.", default=None
+    policy: "Policy | str | None" = setting(
+        'Policy, or text such as `"static:4"`: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`.',
+        default=None,
     )
     observers: Sequence["Observer"] = setting("Objects that receive every observation and decision.", default=())
     retention: float | str = setting(

@@ -183,7 +183,7 @@ REFUSED = [
         lambda flow: numbered(flow).map(
             [Alternate("a", {"n": "n"}, Form.COLUMNS), Alternate("b", plain)], returns="n long", name="f"
         ),
-        "operator 'f' has alternates that are column expressions, .*: write them as functions, with map_arrow",
+        r"operator 'f' has alternates in Python \(map\) and in the JVM: write all as functions of records, or all as",
         "f.alternates",
     ),
     (lambda flow: signalling(flow, "mean(m)"), "the signal 'seen' is of 'm', a column that its", "signal(seen).signal"),

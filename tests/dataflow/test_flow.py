@@ -20,7 +20,7 @@ def test_a_selected_column_may_have_any_name_also_that_of_a_parameter():
 
 
 def test_columns_other_than_sql_text_by_name_are_refused_in_place():
-    for columns in ({}, {"word": {"n": "1"}}, {"n": 1}, "upper(value)", {"columns": {"word": "value"}}):
+    for columns in ({}, {"word": {"n": "1"}}, {"n": 1}, 5, {"columns": {"word": "value"}}):
         for write in (words()[1].select, words()[1].key_by("value").aggregate):
             with pytest.raises(DataflowError, match="is not SQL text by column name, such as"):
                 write(columns)

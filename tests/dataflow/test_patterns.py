@@ -376,7 +376,10 @@ WRITTEN_WRONG = [
     (lambda s: Trace((0.0, 1.0), (1.0,)), "it needs one for each"),
     (lambda s: Trace((1.0, 0.0), (1.0, 2.0)), "the times of a trace must increase"),
     (lambda s: s.signal("x", "mean(load)", trace=Trace((0.0,), (True,))), "the trace of the signal 'x' has the value"),
-    (lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}), "in a running query: write functions, with"),
+    (
+        lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),
+        "those of DataFrame code go into transform",
+    ),
     (
         lambda s: s.key_by("customer").apply({"a": stateful}, returns="n int", state={"b": "n long"}),
         "has no alternate 'b' to have a state (it has: a)",

@@ -136,7 +136,10 @@ def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folde
             alternates:
               fine: {flat_map: "builtins:list", value: 1.0, cost: 20ms, selectivity: 2}
               coarse: {select: {word: upper(value)}, value: 0.5}
-          total: {from: [chosen_a, chosen_b], key_by: [word], aggregate: {n: count(*)}}
+          few: {from: chosen_a, where: length(word) > 1}
+          fewer: {from: few, sql: "SELECT word FROM {stream}"}
+          same: {from: fewer, transform: "builtins:id"}
+          total: {from: [same, chosen_b], key_by: [word], aggregate: {n: count(*)}}
           running: {from: orders, key_by: key, apply: "builtins:max", returns: n long, state: n long, max_duration: 1s}
           out: {from: total, sink: {collect: totals}}
           sent: {from: running, sink: {kafka: sums}}
@@ -154,6 +157,8 @@ def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folde
     fine = Alternate("fine", list, Form.FLAT_MAP, 1.0, cost=0.02, selectivity=2)
     coarse = Alternate("coarse", {"word": "upper(value)"}, Form.COLUMNS, 0.5)
     second = kept.map([fine, coarse], returns="word string", name="chosen_b")
+    few = first.where("length(word) > 1", name="few").sql("SELECT word FROM {stream}", name="fewer")
+    first = few.transform(id, name="same")
     total = first.merge(second).key_by("word").aggregate({"n": "count(*)"}, name="total")
     running = orders.key_by("key").apply(max, returns="n long", state="n long", name="running", max_duration=1)
     total.sink(collect("totals"), name="out")

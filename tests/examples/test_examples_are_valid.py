@@ -10,6 +10,7 @@ from elastream.cli.app import app
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = (
     "demand_response.py",
+    "existing_job.py",
     "linear_road.py",
     "manufacturing.py",
     "setpoints.py",

@@ -23,8 +23,16 @@ def _check_instance(name: str, value: object) -> None:
 
 
 def check_policy(policy: object) -> Policy | None:
-    """Return `policy` with all members of a policy; None stands for the default. Raises InputError if it is none."""
+    """Return `policy` with all members of a policy; None stands for the default.
+
+    Text is a policy as on the command line, such as `"threshold"` or `"static:4"`. Raises InputError if it is none.
+    """
     _check_instance("policy", policy)
+    if isinstance(policy, str):
+        from elastream.documents.registry import POLICY, made, named_in
+        from elastream.documents.user_code import References
+
+        return cast(Policy, made(POLICY, *named_in(policy, POLICY), References()))
     if policy is None or isinstance(policy, Policy):
         return policy
     if wrong := missing_member(policy, POLICY_MEMBERS):

@@ -38,6 +38,7 @@ from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selection_of, selections_of
+from elastream.dataflow.operators import NATIVE
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import parameters_of
 from elastream.errors import ElastreamError, InputError, about, in_one_line
@@ -400,8 +401,8 @@ def admit(
     check_replicas(settings.replicas, max_hosts, layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
-        if operator.alternates:
-            functions = [alternate.function for alternate in operator.alternates]
+        # Native code stays on the driver, and may hold Columns and DataFrames.
+        if functions := [alternate.function for alternate in operator.alternates if alternate.form not in NATIVE]:
             pickled(functions, f"operator {operator.name!r}")
     for source in graph.sources:
         with about("operators", source.name, "source"):
@@ -417,7 +418,7 @@ def admit(
     check_feasible(
         layout,
         types,
-        settings.policy,
+        check_policy(settings.policy),
         target_latency=settings.latency,
         max_hosts=max_hosts,
         scalable=scalable_operators(layout),

@@ -56,9 +56,10 @@ class Declaration:
     @property
     def policy(self) -> "Policy":
         """Its policy, or the default one."""
+        from elastream.api.arguments import check_policy
         from elastream.policies.threshold import Threshold
 
-        return self.settings.policy or Threshold()
+        return check_policy(self.settings.policy) or Threshold()
 
     @property
     def types(self) -> "tuple[HostType, ...]":

@@ -7,11 +7,11 @@ from functools import cache, partial
 from elastream.core.metrics import Metric, Rows
 from elastream.dataflow.endpoints import Files, Records, TextFiles
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Form, Kind, Operator, emits_as_many
+from elastream.dataflow.operators import NATIVE, Form, Kind, Operator, emits_as_many
 from elastream.dataflow.stages import Layout
 
 # Forms of alternates that run in the JVM, or not at all.
-NATIVE = (Form.COLUMNS, Form.AGGREGATE, Form.NONE)
+UNMETERED = NATIVE | {Form.AGGREGATE, Form.NONE}
 
 
 class PlantKind(StrEnum):
@@ -28,8 +28,8 @@ class Condition(StrEnum):
     DECLARED_LOAD = "a source with a declared load"
     LOCAL_FILES = "the source reads local files"
     SOURCES_COUNTED = "each source has a declared load, reads local files, or reports how far it is behind"
-    NATIVE = "the operator is column expressions"
-    ONE_TO_ONE = "none of its expressions explodes a record into several"
+    NATIVE = "the operator is column expressions, or other DataFrame code"
+    ONE_TO_ONE = "it is columns of each record, and none explodes a record into several"
     INPUT_METERED = "the operators before it say what they emit"
     TASKS_FIXED = (
         "its number is set: of a source with a load, a durable edge or a keyed operator; or a Python function runs in it"
@@ -66,13 +66,13 @@ class Condition(StrEnum):
 
 
 def _is_python(operator: Operator) -> bool:
-    return bool(operator.alternates) and all(each.form not in NATIVE for each in operator.alternates)
+    return bool(operator.alternates) and all(each.form not in UNMETERED for each in operator.alternates)
 
 
 def _input_metered(layout: Layout, operator: Operator) -> bool:
     def emits(before: Operator) -> bool:
         forms = {alternate.form for alternate in before.alternates}
-        if Form.COLUMNS in forms:
+        if forms & NATIVE:
             return emits_as_many(before) and _input_metered(layout, before)
         return before.kind is Kind.SOURCE or not forms & {Form.AGGREGATE, Form.NONE}
 
@@ -116,9 +116,9 @@ _OF_OPERATOR: Mapping[Condition, Callable[[Layout, Operator], bool]] = {
     Condition.ON_ERROR: lambda layout, operator: operator.lenient,
     Condition.DECLARED_LOAD: lambda layout, operator: operator.load is not None,
     Condition.MAX_DURATION: lambda layout, operator: operator.max_duration is not None,
-    Condition.PYTHON: lambda layout, operator: all(each.form not in NATIVE for each in operator.alternates),
+    Condition.PYTHON: lambda layout, operator: all(each.form not in UNMETERED for each in operator.alternates),
     Condition.LOCAL_FILES: lambda layout, operator: operator.load is None and _reads_local_files(operator),
-    Condition.NATIVE: lambda layout, operator: any(each.form is Form.COLUMNS for each in operator.alternates),
+    Condition.NATIVE: lambda layout, operator: any(each.form in NATIVE for each in operator.alternates),
     Condition.TASKS_FIXED: _tasks_fixed,
     Condition.ONE_TO_ONE: lambda layout, operator: emits_as_many(operator),
     Condition.INPUT_METERED: _input_metered,

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar, Unpack
 
+from elastream.dataflow import natives
 from elastream.dataflow.endpoints import (
     ArrivalPattern,
+    Constant,
+    FrameSink,
+    FrameSource,
     Nothing,
     Replayable,
     Simulated,
@@ -22,11 +26,13 @@ from elastream.dataflow.endpoints import (
     domain_signal,
 )
 from elastream.dataflow.graph import Graph
+from elastream.dataflow.natives import Expression
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Form, Kind, OnError, Operator
+from elastream.dataflow.schema import Schema, ddl_of
 from elastream.dataflow.signals import SignalValue
 from elastream.dataflow.windows import Pairs, Timeout, Window
 from elastream.errors import DataflowError
-from elastream.units import duration, memory
+from elastream.units import duration, memory, rate
 
 Function = Callable[..., Any]
 # One function, functions by the name of the alternate, or alternates with values, costs and selectivities.
@@ -55,6 +61,18 @@ class Needs(TypedDict, total=False):
     record_bytes: float
     select_by: str | Sequence[str]
     on_error: str
+
+
+class NativeNeeds(Needs, total=False):
+    """Keyword arguments of a native operator: those of `Needs`, and what a simulation cannot measure.
+
+    Attributes:
+        cost: Core-seconds per record on a core of speed 1, or text such as "4us".
+        selectivity: Records out per record in.
+    """
+
+    cost: float | str
+    selectivity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,12 @@ def timeout(
 def alternates_of(
     flow: Builder[Any], function: Functions, form: Form, name: str | None
 ) -> tuple[str, tuple[Alternate, ...]]:
-    """Return the operator's name and its alternates."""
+    """Return the operator's name and its alternates. Raises DataflowError if `function` is nothing like that."""
+    several = isinstance(function, Sequence) and not isinstance(function, str)
+    if isinstance(function, Sequence) and (not several or not all(isinstance(each, Alternate) for each in function)):
+        raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function and no list of Alternate(...)")
+    if not several and not isinstance(function, Mapping) and not callable(function):
+        raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function")
     if isinstance(function, Mapping):
         chosen = name or flow.free_name(next(iter(function), form.value))
         return chosen, tuple(Alternate(label, each, form) for label, each in function.items())
@@ -115,18 +138,18 @@ def alternates_of(
     return chosen, (Alternate(chosen, function, form),)
 
 
-def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
+def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str, Expression]:
     """Return `columns` as a dict.
 
     Raises:
-        DataflowError: `columns` is not SQL text by column name.
+        DataflowError: `columns` is not SQL text, or a Column, by column name.
     """
-    texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
+    mapping = isinstance(columns, Mapping)
+    texts = mapping and all(isinstance(name, str) and natives.is_expression(each) for name, each in columns.items())
     if not (texts and columns):
-        nested = isinstance(columns, Mapping) and any(isinstance(each, Mapping) for each in columns.values())
+        nested = mapping and any(isinstance(each, Mapping) for each in columns.values())
         more = (
-            ": native expressions have no alternates, because Spark cannot change them in a running query: write "
-            "functions, with map_arrow, or with apply behind key_by"
+            ": it has no alternates; those of DataFrame code go into transform, those by key into apply behind key_by"
             if nested
             else ""
         )
@@ -171,6 +194,13 @@ def _on_error(text: str) -> OnError:
 S = TypeVar("S")
 
 
+def _expression(operator: str, expression: Expression) -> Expression:
+    """Return `expression`. Raises DataflowError if it is neither SQL text nor a Column."""
+    if not natives.is_expression(expression) or (isinstance(expression, str) and not expression.strip()):
+        raise DataflowError(f"operator {operator!r}: {expression!r} is neither SQL text, such as 'n > 5', nor a Column")
+    return expression
+
+
 class _Tapped(Protocol):
     @property
     def taps(self) -> tuple[Tap, ...]: ...
@@ -183,27 +213,32 @@ class _Groups(Generic[S]):
         self._flow, self._taps, self._key, self._window = flow, taps, key, window
 
     def count(
-        self, *, name: str = "count", cost: float | None = None, selectivity: float | None = None, **needs: Unpack[Needs]
+        self,
+        *,
+        name: str = "count",
+        cost: float | str | None = None,
+        selectivity: float | None = None,
+        **needs: Unpack[Needs],
     ) -> S:
         """Add a native Spark count of records per key, in the column `count`. `cost` and `selectivity`: see `Alternate`."""
         return self.aggregate({"count": "count(*)"}, name=name, cost=cost, selectivity=selectivity, **needs)
 
     def aggregate(
         self,
-        columns: Mapping[str, str],
+        columns: Mapping[str, Expression],
         *,
         name: str = "aggregate",
-        cost: float | None = None,
+        cost: float | str | None = None,
         selectivity: float | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add native Spark aggregates, SQL text by new column: `aggregate({"total": "sum(n)"})`.
+        """Add native Spark aggregates, SQL text or Columns by new column: `aggregate({"total": "sum(n)"})`.
 
         In time windows the rows carry `window_start` and `window_end` after the key. `cost` and `selectivity`: see
         `Alternate`.
         """
         chosen = self._flow.free_name(name)
-        made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=cost, selectivity=selectivity)
+        made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=_cost(cost), selectivity=selectivity)
         return self._keyed(chosen, (made,), needs)
 
     def _keyed(self, name: str, alternates: tuple[Alternate, ...], needs: Needs, **fields: Any) -> S:
@@ -218,8 +253,8 @@ class KeyedStream(_Groups[S]):
         self,
         function: Functions,
         *,
-        returns: str,
-        state: str | Mapping[str, str],
+        returns: Schema,
+        state: Schema | Mapping[str, Schema],
         own_state: bool = False,
         timeout: float | str | Timeout | None = None,
         name: str | None = None,
@@ -232,24 +267,27 @@ class KeyedStream(_Groups[S]):
 
         Args:
             function: The function, or functions by name of the alternate, or `Alternate` objects.
-            returns: Schema of the emitted rows, as Spark DDL.
-            state: Schema of the state, as Spark DDL, or one for each alternate by name.
+            returns: Schema of the emitted rows, as Spark DDL, StructType, dataclass or pydantic model.
+            state: Schema of the state, or one for each alternate by name.
             own_state: Give each alternate a state of its own, which rests while another alternate runs.
             timeout: Time after a key's last record at which its state ends, or `elastream.timeout(...)`. None: never.
             name: Name of the operator.
             **needs: Service level and resources; see `Needs`.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.STATE, name)
-        schemas = {} if isinstance(state, str) else dict(state)
+        schemas = dict(state) if isinstance(state, Mapping) else {}
         if unknown := [each for each in schemas if each not in {alternate.name for alternate in alternates}]:
             raise DataflowError(
                 f"operator {chosen!r} has no alternate {unknown[0]!r} to have a state (it has: "
                 f"{', '.join(alternate.name for alternate in alternates)})"
             )
-        alternates = tuple(replace(each, state=schemas.get(each.name, each.state)) for each in alternates)
+        ddl = {each: ddl_of(schema, f"the state of {each!r} of operator {chosen!r}") for each, schema in schemas.items()}
+        alternates = tuple(replace(each, state=ddl.get(each.name, each.state)) for each in alternates)
         fields: dict[str, Any] = {"own_state": own_state or bool(schemas) or any(each.state for each in alternates)}
-        fields["state"] = state if isinstance(state, str) else None
-        return self._keyed(chosen, alternates, needs, returns=returns, timeout=_timeout(timeout), **fields)
+        fields["state"] = None if schemas else ddl_of(state, f"the state of operator {chosen!r}")
+        return self._keyed(
+            chosen, alternates, needs, returns=_returned(chosen, returns), timeout=_timeout(timeout), **fields
+        )
 
 
 class WindowedGroups(_Groups[S]):
@@ -259,7 +297,7 @@ class WindowedGroups(_Groups[S]):
         self,
         function: Functions,
         *,
-        returns: str,
+        returns: Schema,
         timeout: float | str | Timeout | None = None,
         name: str | None = None,
         **needs: Unpack[Needs],
@@ -270,7 +308,7 @@ class WindowedGroups(_Groups[S]):
         key, the key's incomplete count or landmark window is emitted; None: never.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.WINDOW, name)
-        return self._keyed(chosen, alternates, needs, returns=returns, timeout=_timeout(timeout))
+        return self._keyed(chosen, alternates, needs, returns=_returned(chosen, returns), timeout=_timeout(timeout))
 
 
 class WindowedStream(Generic[S]):
@@ -289,7 +327,7 @@ class WindowedStream(Generic[S]):
         on: str | Sequence[str],
         function: Functions | None = None,
         *,
-        returns: str = "",
+        returns: Schema = "",
         timeout: float | str | Timeout | None = None,
         name: str | None = None,
         **needs: Unpack[Needs],
@@ -311,7 +349,15 @@ class WindowedStream(Generic[S]):
         chosen, alternates = alternates_of(self._flow, Pairs(key) if function is None else function, Form.JOIN, label)
         taps = (*self._taps, *(replace(tap, port=1) for tap in other.taps))
         groups = _Groups(self._flow, taps, key, self._window)
-        return groups._keyed(chosen, alternates, needs, returns=returns, timeout=_timeout(timeout))
+        return groups._keyed(chosen, alternates, needs, returns=_returned(chosen, returns), timeout=_timeout(timeout))
+
+
+def _returned(operator: str, schema: Schema) -> str:
+    return ddl_of(schema, f"what operator {operator!r} returns")
+
+
+def _cost(cost: float | str | None) -> float | None:
+    return cost if cost is None else duration(cost)
 
 
 def _timeout(value: float | str | Timeout | None) -> Timeout | None:
@@ -348,11 +394,16 @@ class Dataflow:
         self,
         reads: SourceSpec | None,
         *,
-        load: ArrivalPattern | None = None,
+        load: ArrivalPattern | str | None = None,
         name: str = "source",
         **needs: Unpack[Needs],
     ) -> "Stream":
-        """Add a source that reads `reads`; None: for simulation only. With a `load` its records arrive at that pattern."""
+        """Add a source that reads `reads`; None: for simulation only.
+
+        With a `load` its records arrive at that pattern, or at a constant rate such as `"10/s"`.
+        """
+        if isinstance(load, str):
+            load = Constant(rate(load))
         if load is not None:
             if reads is not None and not isinstance(reads, Replayable):
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
@@ -360,6 +411,25 @@ class Dataflow:
         returns = reads.schema if reads is not None else ""
         self._operators.append(Operator(name, Kind.SOURCE, returns=returns, reads=reads, **fields_of(needs)))
         return Stream(self, (Tap(name),))
+
+    def from_dataframe(
+        self, frame: Any, *, schema: Schema = "", timestamp: str = "", name: str = "source", **needs: Unpack[Needs]
+    ) -> "Stream":
+        """Add a streaming DataFrame of yours as a source.
+
+        Args:
+            frame: The DataFrame, or a function `spark -> DataFrame`, called when the query starts.
+            schema: Columns of the records. Empty: those of the DataFrame.
+            timestamp: Column with the time at which a record originated, from which its latency counts.
+            name: Name of the source.
+            **needs: Service level and resources.
+        """
+        if not callable(frame) and not getattr(frame, "isStreaming", False):
+            raise DataflowError(f"source {name!r}: {frame!r} is no streaming DataFrame, such as one of spark.readStream")
+        columns = schema or ("" if callable(frame) else frame.schema)
+        return self.source(
+            FrameSource(frame, ddl_of(columns, f"the schema of source {name!r}"), timestamp), name=name, **needs
+        )
 
     def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> "Stream":
         """Add `operator` downstream of `taps`. For front ends; programs use the methods of `Stream`."""
@@ -386,48 +456,191 @@ class Dataflow:
 class Stream:
     """Output records of one or more operators, to which further operators are attached.
 
-    Methods that add an operator take `returns`, the schema of its output as Spark DDL (`"word string, n long"`), `name`,
-    and service level and resources as in `Needs`. A `function` may be one function, functions by name of the alternate, or
-    a sequence of `Alternate` objects.
+    Methods that add an operator take `returns`, the schema of its output, `name`, and service level and resources as in
+    `Needs`. A schema is Spark DDL (`"word string, n long"`), a StructType, a dataclass or a pydantic model. A `function`
+    may be one function, functions by name of the alternate, or a sequence of `Alternate` objects.
+
+    Native operators (`transform`, `select`, `where`, ...) run in the JVM. Their expressions are SQL text, or Columns where
+    a Spark session exists already. They take `cost` and `selectivity` for simulations (see `NativeNeeds`).
     """
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
         self._flow = flow
         self.taps = taps
 
-    def map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+    def map(self, function: Functions, *, returns: Schema, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
         """Add an operator that returns one record for each record."""
         return self._then(Form.MAP, function, returns, name, needs)
 
-    def flat_map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+    def flat_map(
+        self, function: Functions, *, returns: Schema, name: str | None = None, **needs: Unpack[Needs]
+    ) -> "Stream":
         """Add an operator that returns an iterable of records for each record."""
         return self._then(Form.FLAT_MAP, function, returns, name, needs)
 
-    def filter(self, function: Functions, *, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """Add an operator that keeps the records for which the function returns a true value."""
+    def filter(
+        self,
+        function: "Functions | Expression | Mapping[str, Expression]",
+        *,
+        name: str | None = None,
+        **needs: Unpack[NativeNeeds],
+    ) -> "Stream":
+        """Add an operator that keeps the records for which the function or expression is true.
+
+        SQL text and Columns are native: `filter("n > 5")`. A function takes a record.
+        """
+        if natives.is_expression(function):
+            return self._native(natives.Where(function), name or "filter", needs)
+        if isinstance(function, Mapping) and any(map(natives.is_expression, function.values())):
+            if not all(map(natives.is_expression, function.values())):
+                raise DataflowError(f"the alternates of filter are functions and expressions: {function!r}; write one kind")
+            wheres = {label: natives.Where(each) for label, each in function.items()}
+            return self._native(wheres, name or self._flow.free_name("filter"), needs)
+        label = name or "filter"
+        if costs := [each for each in ("cost", "selectivity") if each in needs]:
+            raise DataflowError(
+                f"filter {label!r}: {costs[0]} is an alternate's: [Alternate('...', function, {costs[0]}=...)]"
+            )
         return self._then(Form.FILTER, function, "", name, needs)
 
-    def map_arrow(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+    def where(self, condition: Expression, *, name: str = "where", **needs: Unpack[NativeNeeds]) -> "Stream":
+        """Add a native operator that keeps the records for which `condition` is true: `where("n > 5")`."""
+        return self._native(natives.Where(_expression("where", condition)), name, needs)
+
+    def transform(
+        self, function: Functions, *, returns: Schema = "", name: str | None = None, **needs: Unpack[NativeNeeds]
+    ) -> "Stream":
+        """Add a function from Spark DataFrame to DataFrame, or several as alternates.
+
+        The function is called when the query starts. It builds on the DataFrame that it gets. Alternates keep no
+        state and set no watermark, because what one remembers would rest while another runs.
+
+        Args:
+            function: The function, functions by name of the alternate, or `Alternate` objects.
+            returns: Schema of the output. Empty: Spark knows it.
+            name: Name of the operator.
+            **needs: Service level, resources, cost and selectivity.
+        """
+        named = isinstance(function, Mapping) or getattr(function, "__name__", "<lambda>") != "<lambda>"
+        label = name or (None if named else "transform")
+        chosen, alternates = alternates_of(self._flow, function, Form.FRAME, label)
+        for each in alternates:
+            if not callable(each.function) and not isinstance(each.function, natives.Native):
+                raise DataflowError(
+                    f"operator {chosen!r}: {each.function!r} is no function from DataFrame to DataFrame; expressions go "
+                    "into where, select or with_columns"
+                )
+        return self._added(chosen, alternates, needs, _returned(chosen, returns))
+
+    def map_arrow(
+        self, function: Functions, *, returns: Schema, name: str | None = None, **needs: Unpack[Needs]
+    ) -> "Stream":
         """Add an operator `pyarrow.RecordBatch -> pyarrow.RecordBatch`."""
         return self._then(Form.ARROW, function, returns, name, needs)
 
-    def map_pandas(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+    def map_pandas(
+        self, function: Functions, *, returns: Schema, name: str | None = None, **needs: Unpack[Needs]
+    ) -> "Stream":
         """Add an operator `pandas.DataFrame -> pandas.DataFrame`."""
         return self._then(Form.PANDAS, function, returns, name, needs)
 
-    def map_stream(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+    def map_stream(
+        self, function: Functions, *, returns: Schema, name: str | None = None, **needs: Unpack[Needs]
+    ) -> "Stream":
         """Add an operator `Iterator[pyarrow.RecordBatch] -> Iterator[pyarrow.RecordBatch]`.
 
         Spark calls it once per task and micro-batch. It keeps no state between calls.
         """
         return self._then(Form.STREAM, function, returns, name, needs)
 
-    def select(self, columns: Mapping[str, str], *, name: str = "select", returns: str = "") -> "Stream":
-        """Add native Spark column expressions: `select({"word": "lower(value)"})`."""
+    def select(
+        self,
+        columns: "Mapping[str, Expression] | Expression",
+        *more: Expression,
+        name: str = "select",
+        returns: Schema = "",
+        **needs: Unpack[NativeNeeds],
+    ) -> "Stream":
+        """Add native columns: `select({"word": "lower(value)"})`, or `select("n", "lower(value) AS word")`."""
         chosen = self._flow.free_name(name)
-        selected = expressions_of(chosen, columns)
-        operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, selected, Form.COLUMNS),), returns)
-        return self._flow.add(operator, self.taps)
+        function: Any
+        if isinstance(columns, Mapping) or not natives.is_expression(columns):
+            form, function = Form.COLUMNS, expressions_of(chosen, columns)
+        else:
+            form, function = Form.FRAME, natives.Select(tuple(_expression(chosen, each) for each in (columns, *more)))
+        return self._added(chosen, (Alternate(chosen, function, form),), needs, _returned(chosen, returns))
+
+    def with_column(
+        self, column: str, expression: Expression, *, name: str = "with_column", **needs: Unpack[NativeNeeds]
+    ) -> "Stream":
+        """Add or replace a column, natively: `with_column("word", "lower(value)")`."""
+        return self._native(natives.WithColumns({column: _expression(name, expression)}), name, needs)
+
+    def with_columns(
+        self, columns: Mapping[str, Expression], *, name: str = "with_columns", **needs: Unpack[NativeNeeds]
+    ) -> "Stream":
+        """Add or replace columns, natively: `with_columns({"word": "lower(value)"})`."""
+        return self._native(natives.WithColumns(expressions_of(name, columns)), name, needs)
+
+    def drop(self, *columns: str, name: str = "drop", **needs: Unpack[NativeNeeds]) -> "Stream":
+        """Drop columns, natively."""
+        return self._native(natives.Drop(columns), name, needs)
+
+    def explode(
+        self,
+        column: Expression,
+        into: str | None = None,
+        *,
+        outer: bool = False,
+        name: str = "explode",
+        **needs: Unpack[NativeNeeds],
+    ) -> "Stream":
+        """Add a native operator that returns a record for each element of an array.
+
+        Args:
+            column: The array: a column's name, SQL text such as `"split(value, ' ')"`, or a Column.
+            into: Column of the element. None: it replaces the column `column`.
+            outer: True: an empty array gives a record, too.
+            name: Name of the operator.
+            **needs: Service level, resources, cost and selectivity.
+        """
+        if into is None and not (isinstance(column, str) and column.isidentifier()):
+            raise DataflowError(f"explode: {column!r} is no column's name: say into='...', the column of the element")
+        return self._native(natives.Explode(_expression(name, column), into or str(column), outer), name, needs)
+
+    def union(self, *others: "Stream") -> "Stream":
+        """Merge streams with equal columns into one. As `merge`."""
+        return self.merge(*others)
+
+    def drop_duplicates(
+        self,
+        *columns: str,
+        within_watermark: float | str | None = None,
+        by: str = "",
+        name: str = "drop_duplicates",
+        **needs: Unpack[NativeNeeds],
+    ) -> "Stream":
+        """Keep the first record of each value of `columns` (none: of all columns), natively.
+
+        Args:
+            *columns: Columns that identify a record.
+            within_watermark: Time within which duplicates arrive (seconds, or text). None: every value is kept for ever.
+            by: Timestamp column that measures the time.
+            name: Name of the operator.
+            **needs: Service level, resources, cost and selectivity.
+        """
+        if (within_watermark is None) != (not by):
+            raise DataflowError(
+                f"operator {name!r}: within_watermark and by go together, such as within_watermark='10m', by='time'"
+            )
+        within = None if within_watermark is None else duration(within_watermark)
+        return self._native(natives.DropDuplicates(columns, by, within), name, needs)
+
+    def sql(self, query: str, *, name: str = "sql", returns: Schema = "", **needs: Unpack[NativeNeeds]) -> "Stream":
+        """Add a native query over the records: `sql("SELECT word, n + 1 AS n FROM {stream} WHERE n > 5")`."""
+        if not isinstance(query, str) or "{stream}" not in query:
+            raise DataflowError(f"operator {name!r}: {query!r} does not read {{stream}}: write SELECT ... FROM {{stream}}")
+        return self._native(natives.Sql(query), name, needs, returns)
 
     def key_by(self, *columns: str) -> "KeyedStream[Stream]":
         """Group records by key, for a stateful operator."""
@@ -469,12 +682,35 @@ class Stream:
             "without one, key_by(...) groups records for functions with state and running aggregates"
         )
 
-    def join(self, other: "Stream", on: str | Sequence[str], *_: object, **__: object) -> NoReturn:
-        """Raise DataflowError: `join` needs a window."""
-        raise DataflowError(
-            f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
-            "without one, every record would have to be kept for ever"
-        )
+    def join(
+        self,
+        other: Any,
+        on: str | Sequence[str],
+        how: str = "inner",
+        *,
+        name: str = "join",
+        **needs: Unpack[NativeNeeds],
+    ) -> "Stream":
+        """Join with a static DataFrame, natively. Streams are joined in windows: `window(...).join(...)`.
+
+        Args:
+            other: A DataFrame, or a function `spark -> DataFrame`, called once when the query starts.
+            on: Columns with equal values on both sides.
+            how: `"inner"`, `"left"`, `"left_semi"` or `"left_anti"`.
+            name: Name of the operator.
+            **needs: Service level, resources, cost and selectivity.
+        """
+        if isinstance(other, Stream):
+            raise DataflowError(
+                f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
+                "without one, every record would have to be kept for ever"
+            )
+        if not callable(other) and not hasattr(other, "isStreaming"):
+            raise DataflowError(f"operator {name!r} joins {other!r}: give a DataFrame, or a function of the Spark session")
+        if getattr(other, "isStreaming", False):
+            raise DataflowError(f"operator {name!r} joins a streaming DataFrame: make it a source, with from_dataframe")
+        key = (on,) if isinstance(on, str) else tuple(on)
+        return self._native(natives.JoinTable(other, key, how), name, needs)
 
     def zip(self, *others: "Stream", name: str = "zip", **needs: Unpack[Needs]) -> "Stream":
         """Merge the n-th records of this stream and of each other into one record with all columns.
@@ -562,9 +798,35 @@ class Stream:
         """Attach a sink. `writes=None`: for simulation only."""
         self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
+    def to_dataframe(self, writer: Callable[[Any], Any], *, name: str = "sink") -> None:
+        """Attach the end of an existing job: `to_dataframe(lambda df: df.where("n > 5").writeStream.format("delta"))`.
+
+        Args:
+            writer: Function from the streaming DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output
+                mode and trigger, and starts the query.
+            name: Name of the sink.
+        """
+        if not callable(writer):
+            raise DataflowError(f"sink {name!r}: {writer!r} is no function from a DataFrame to its writeStream")
+        self.sink(FrameSink(writer), name=name)
+
     def _tapped(self, **changes: Any) -> "Stream":
         return Stream(self._flow, tuple(replace(tap, **changes) for tap in self.taps))
 
-    def _then(self, form: Form, function: Functions, returns: str, name: str | None, needs: Needs) -> "Stream":
+    def _native(self, function: Any, name: str, needs: NativeNeeds, returns: Schema = "") -> "Stream":
+        """Add native code: a value of `elastream.dataflow.natives`, or several by name of the alternate."""
+        chosen = self._flow.free_name(name)
+        named = function if isinstance(function, Mapping) else {chosen: function}
+        alternates = tuple(Alternate(label, each, Form.FRAME) for label, each in named.items())
+        return self._added(chosen, alternates, needs, _returned(chosen, returns))
+
+    def _added(self, name: str, alternates: tuple[Alternate, ...], needs: NativeNeeds, returns: str) -> "Stream":
+        rest: Any = dict(needs)
+        costs: Any = {each: rest.pop(each) for each in ("cost", "selectivity") if each in rest}
+        filled = tuple(replace(each, **costs) for each in alternates) if costs else alternates
+        return self._flow.add(Operator(name, Kind.TRANSFORM, filled, returns, **fields_of(rest)), self.taps)
+
+    def _then(self, form: Form, function: Functions, returns: Schema, name: str | None, needs: Needs) -> "Stream":
         chosen, alternates = alternates_of(self._flow, function, form, name)
-        return self._flow.add(Operator(chosen, Kind.TRANSFORM, alternates, returns, **fields_of(needs)), self.taps)
+        schema = _returned(chosen, returns)
+        return self._flow.add(Operator(chosen, Kind.TRANSFORM, alternates, schema, **fields_of(needs)), self.taps)

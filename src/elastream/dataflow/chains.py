@@ -1,8 +1,8 @@
-"""Chains of stateless operators: one Arrow stage each, with native column expressions at their borders.
+"""Chains of stateless operators: one Arrow stage each, with native operators at their borders.
 
-Column expressions stay native directly after a source, keyed operator or durable edge that feeds nothing else, and directly
-before a sink, keyed operator or durable edge. Between functions they would need a second transfer into Python, and are
-rejected. All functions here are pure: `check` calls them, and the Spark compiler builds the result.
+Native operators run in the JVM directly after a source, keyed operator or durable edge that feeds nothing else, and
+directly before a sink, keyed operator or durable edge. Between functions they would need a second transfer into Python, and
+are rejected. All functions here are pure: `check` calls them, and the Spark compiler builds the result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from elastream.dataflow.endpoints import DomainSignal
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Delivery, Edge, Form, Kind, Operator
+from elastream.dataflow.natives import DropDuplicates, Sql, Where
+from elastream.dataflow.operators import NATIVE, Delivery, Edge, Form, Kind, Operator
 from elastream.dataflow.stages import Segment
 from elastream.errors import DataflowError
 
@@ -25,7 +26,7 @@ class Inlet:
     Attributes:
         origin: A source, a keyed operator, or the upstream operator of the durable `edge`.
         edge: The durable edge that is read, if any.
-        natives: Column expressions applied before the chain's functions.
+        natives: Native operators applied before the chain's functions.
         feeds: Edges into the chain.
     """
 
@@ -41,7 +42,7 @@ class Outlet:
 
     Attributes:
         inputs: Edges out of the chain.
-        natives: Column expressions applied after the chain's functions.
+        natives: Native operators applied after the chain's functions.
         target: A sink, a keyed operator, or the durable edge that is written.
     """
 
@@ -83,11 +84,11 @@ class Chain:
 
     @property
     def plain(self) -> bool:
-        """True if records pass from one inlet to one outlet without Python."""
+        """True if records pass from the inlets to one outlet without Python."""
         feeds = [edge for inlet in self.inlets for edge in inlet.feeds]
         simple = all(edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN for edge in feeds)
         walks = any(outlet.signal is not None or outlet.ordered for outlet in self.outlets)
-        single = len(self.outlets) == len(self.inlets) == len(feeds) == 1
+        single = len(self.outlets) == 1 and len(self.inlets) == len(feeds)
         return not self.steps and simple and single and not walks
 
     @property
@@ -105,7 +106,7 @@ def chain_of(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> 
         inputs: Durable edges into the stage.
 
     Raises:
-        DataflowError: Column expressions are between functions, or have alternates.
+        DataflowError: Native operators are between functions.
     """
     members = [graph.operator(name) for name in operators]
     transforms = {o.name: o for o in members if o.kind is Kind.TRANSFORM}
@@ -117,9 +118,9 @@ def chain_of(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> 
     trailing = _trailing(graph, operators, native - leading)
     for name in native - leading - trailing.keys():
         raise DataflowError(
-            f"dataflow {graph.name!r}: the column expressions of {name!r} are between functions; they must directly follow "
-            "a source or precede a sink, a keyed operator or a durable edge: move them there, or use map_arrow",
-            ("operators", name, "select"),
+            f"dataflow {graph.name!r}: {native_in_words(graph.operator(name))} are between functions; they must directly "
+            "follow a source or precede a sink, a keyed operator or a durable edge: move them there, or use map_arrow",
+            ("operators", name, native_key(graph.operator(name))),
         )
     steps = tuple(o for name, o in transforms.items() if name not in native)
     emitting = [edge for inlet in inlets for edge in inlet.feeds]
@@ -138,23 +139,25 @@ def _inlet(graph: Graph, origin: str, edge: Edge | None, native: set[str]) -> In
 
 
 def _trailing(graph: Graph, operators: Sequence[str], native: set[str]) -> dict[str, tuple[Operator, ...]]:
-    """Return the sequence of native operators from each one to the end of the stage."""
+    """Return the sequence of native operators from each one to the end of the stage.
+
+    Behind a union, each of its branches has the operators: they take records one by one.
+    """
     trailing: dict[str, tuple[Operator, ...]] = {}
     for name in reversed(operators):
         if name in native and len(graph.outputs[name]) == 1:
             (way,) = graph.outputs[name]
             if _leaves(graph, way):
                 trailing[name] = (graph.operator(name),)
-            elif way.target in trailing and len(graph.inputs[way.target]) == 1 and way.choice is None:
+            elif way.target in trailing and way.choice is None:
                 trailing[name] = (graph.operator(name), *trailing[way.target])
     return trailing
 
 
 def _outlets(graph: Graph, emitting: Sequence[Edge], trailing: Mapping[str, tuple[Operator, ...]]) -> tuple[Outlet, ...]:
-    followers = {operator.name for natives in trailing.values() for operator in natives[1:]}
     outlets: dict[Edge | tuple[str, int], Outlet] = {}
     for edge in emitting:
-        natives = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followers else ()
+        natives = trailing.get(edge.target, ()) if edge.durable is None else ()
         way = graph.outputs[natives[-1].name][0] if natives else edge
         if (not natives and not _leaves(graph, edge)) or graph.empty(way.target):
             continue
@@ -164,9 +167,9 @@ def _outlets(graph: Graph, emitting: Sequence[Edge], trailing: Mapping[str, tupl
     for outlet in outlets.values():
         if outlet.signal is not None and outlet.natives:
             raise DataflowError(
-                f"dataflow {graph.name!r}: the column expressions of {outlet.natives[0].name!r} are between a function and "
-                f"the signal {outlet.signal.name!r}, which is folded where the function runs: use map_arrow",
-                ("operators", outlet.natives[0].name, "select"),
+                f"dataflow {graph.name!r}: {native_in_words(outlet.natives[0])} are between a function and the signal "
+                f"{outlet.signal.name!r}, which is folded where the function runs: use map_arrow",
+                ("operators", outlet.natives[0].name, native_key(outlet.natives[0])),
             )
     return tuple(sorted(outlets.values(), key=lambda each: each.port))
 
@@ -201,6 +204,7 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
             "one exactly: put a durable edge before all but one of them",
             ("operators", keyed[1].name, "from"),
         )
+    _check_duplicates(graph, segment, keyed)
     if not keyed:
         return SegmentPlan(chain_of(graph, before, segment.inputs))
     (operator,), (behind,) = keyed, [stage for stage in segment.stages if stage.keyed]
@@ -223,20 +227,53 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
             f"{operator.name!r}: put a durable edge before {operator.name!r}",
             ("operators", operator.name, "from"),
         )
+    if rows := [outlet.natives for outlet in written if outlet.ordered and any(map(_is_frame, outlet.natives))]:
+        raise DataflowError(
+            f"dataflow {graph.name!r}: {native_in_words(rows[0][0])} are between a function and {operator.name!r}, which "
+            "needs the order of records: put them before the function, or a durable edge behind them",
+            ("operators", rows[0][0].name, native_key(rows[0][0])),
+        )
     return SegmentPlan(first, operator, chain_of(graph, behind.operators, ()))
 
 
-def _is_native(operator: Operator) -> bool:
-    forms = {alternate.form for alternate in operator.alternates}
-    if Form.COLUMNS not in forms:
-        return False
-    if len(operator.alternates) > 1:
+def _check_duplicates(graph: Graph, segment: Segment, keyed: Sequence[Operator]) -> None:
+    """Reject a query with two operators that keep state."""
+    members = [graph.operator(name) for name in segment.operators]
+    dropping = [each for each in members if any(isinstance(a.function, DropDuplicates) for a in each.alternates)]
+    if len(both := [*dropping, *keyed]) > 1 and dropping:
         raise DataflowError(
-            f"operator {operator.name!r} has alternates that are column expressions, which Spark cannot change in a "
-            "running query: write them as functions, with map_arrow",
+            f"dataflow {graph.name!r}: {both[0].name!r} keeps the duplicates that it drops, and {both[1].name!r} keeps "
+            "state in the same query: put a durable edge between them",
+            ("operators", both[0].name, "from"),
+        )
+
+
+def _is_frame(operator: Operator) -> bool:
+    return any(alternate.form is Form.FRAME for alternate in operator.alternates)
+
+
+def native_in_words(operator: Operator) -> str:
+    """Return the native code of `operator`, as a plural."""
+    columns = any(alternate.form is Form.COLUMNS for alternate in operator.alternates)
+    return f"the {'column expressions' if columns else 'DataFrame expressions'} of {operator.name!r}"
+
+
+def native_key(operator: Operator) -> str:
+    """Return the key of the native `operator` in a document."""
+    keys: Mapping[type, str] = {Where: "where", Sql: "sql"}
+    return keys.get(type(operator.alternates[0].function), "select")
+
+
+def _is_native(operator: Operator) -> bool:
+    native = [alternate.form in NATIVE for alternate in operator.alternates]
+    if any(native) and not all(native):
+        python = operator.alternates[native.index(False)]
+        raise DataflowError(
+            f"operator {operator.name!r} has alternates in Python ({python.form}) and in the JVM: write all as functions "
+            "of records, or all as DataFrame code",
             ("operators", operator.name, "alternates"),
         )
-    return True
+    return any(native)
 
 
 def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
 from elastream.dataflow.endpoints import DomainSignal, Nothing
-from elastream.dataflow.operators import GROUPED, Alternate, Edge, Form, Kind, OnError, Operator
+from elastream.dataflow.natives import DropDuplicates
+from elastream.dataflow.operators import GROUPED, NATIVE, Alternate, Edge, Form, Kind, OnError, Operator
 from elastream.dataflow.schema import columns_of, in_words
 from elastream.dataflow.windows import WindowKind
 from elastream.errors import DataflowError
@@ -223,6 +224,7 @@ def _check_amounts(graph: Parts, operator: Operator) -> None:
 # Forms without records on which a user's function could raise, with the reason.
 NOT_CALLED = {
     Form.COLUMNS: "its expressions run in the JVM: write try_divide, try_cast and the like, which give null",
+    Form.FRAME: "its DataFrame code runs in the JVM: write try_divide, try_cast and the like, which give null",
     Form.AGGREGATE: "its aggregates run in the JVM: write try_divide, try_cast and the like, which give null",
     Form.STREAM: "its function pulls its records by itself, so that nobody else can say which of them it failed on",
     Form.ZIP: "it has no function",
@@ -308,12 +310,35 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
             f"operator {name!r} has a function of the form {grouped[0]} but no key: group by one",
             name,
         )
+    if NATIVE.intersection(forms):
+        _check_native(graph, operator)
     if operator.waits and Form.STREAM in forms:
         fail(
             graph,
             f"operator {name!r} pulls, its calls cannot overlap: leave out `waits`, or write it as map_arrow",
             name,
             "waits",
+        )
+
+
+def _check_native(graph: Parts, operator: Operator) -> None:
+    name = operator.name
+    if operator.waits:
+        fail(graph, f"operator {name!r} runs in the JVM, its calls cannot overlap: leave out `waits`", name, "waits")
+    if len(operator.alternates) > 1 and any(isinstance(each.function, DropDuplicates) for each in operator.alternates):
+        fail(
+            graph,
+            f"operator {name!r} drops duplicates and has alternates: what one remembers would rest and be wrong while "
+            "another runs; give the alternates an operator of their own",
+            name,
+            "alternates",
+        )
+    if operator.selects:
+        fail(
+            graph,
+            f"operator {name!r} selects by key, but DataFrame code meets the records of all keys: write it as map_arrow",
+            name,
+            "select_by",
         )
 
 

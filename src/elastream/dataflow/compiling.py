@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Any
 
 from elastream.dataflow.chains import Chain, Inlet, SegmentPlan, plan_segment
-from elastream.dataflow.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
+from elastream.dataflow.endpoints import DomainSignal, Files, Fold, FrameSource, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KEYS
+from elastream.dataflow.natives import Native, Select, Where, WithColumns
 from elastream.dataflow.operators import Edge, Form, Kind, Operator
-from elastream.dataflow.schema import Columns, check_rows, columns_of, in_words, kind_of
+from elastream.dataflow.schema import Columns, OpenColumns, check_rows, columns_of, in_words, kind_of
 from elastream.dataflow.stages import Layout
 from elastream.dataflow.windows import Pairs, WindowKind
 from elastream.errors import DataflowError, about
@@ -30,29 +31,35 @@ _UNITS = {
 
 def check_expressions(
     operator: str,
-    expressions: Mapping[str, str],
+    expressions: Mapping[str, Any],
     columns: Iterable[str],
     *,
     key: Iterable[str] | None = None,
+    field: str = "",
 ) -> None:
     """Raise DataflowError for an expression that cannot be parsed or names a missing column.
 
     Args:
         operator: Name of the operator.
-        expressions: SQL text by name of the new column.
+        expressions: SQL text by name of the new column. Columns of PySpark are left to Spark.
         columns: Columns of the arriving records.
         key: Key of an aggregation; its expressions must aggregate all other columns. None: expressions of single records,
             which must not aggregate.
+        field: Key of a document that has the only expression; empty: `select` or `aggregate`, by column.
     """
     available, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
-    field = "select" if key is None else "aggregate"
+    known = not isinstance(columns, OpenColumns)
     for name, text in expressions.items():
-        at = ("operators", operator, field, name)
+        if not isinstance(text, str):
+            continue  # a Column, which only Spark reads
+        at = ("operators", operator, *((field,) if field else ("select" if key is None else "aggregate", name)))
         where = f"operator {operator!r}: {text!r}, the expression of {name!r},"
         used, aggregates, unsure, wrong = _parse(text)
         if wrong:
             raise DataflowError(f"{where} cannot be read: {wrong}", at)
-        if missing := [column for column in used if column.lower() not in available and not column.startswith("_metadata")]:
+        if missing := [
+            column for column in used if known and column.lower() not in available and not column.startswith("_metadata")
+        ]:
             has = ", ".join(columns)
             raise DataflowError(
                 f"{where} names {missing[0]!r}, a column that its records do not have (they have: {has})", at
@@ -113,6 +120,8 @@ def grouped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
         _check_joined(operator, arriving)
         pairs = operator.alternates[0].function
         if isinstance(pairs, Pairs) and not operator.returns:
+            if any(isinstance(columns, OpenColumns) for columns in arriving):
+                return OpenColumns()
             with about(*at, "join"):
                 return pairs.columns(*arriving)
     if forms == {Form.STATE}:
@@ -177,6 +186,8 @@ def _check_joined(operator: Operator, arriving: Sequence[Columns]) -> None:
 
 
 def _zipped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
+    if any(isinstance(columns, OpenColumns) for columns in arriving):
+        return OpenColumns()
     together: dict[str, str | None] = {}
     for columns in arriving:
         if twice := [name for name in columns if name in together]:
@@ -334,7 +345,7 @@ def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None
             edges[flow.target] = columns
             continue
         before = merged.setdefault(flow.target.name, _Leaving(flow.by, columns))
-        if set(before.columns) != set(columns):  # they are united by name
+        if _known([before.columns, columns]) and set(before.columns) != set(columns):  # they are united by name
             first, other = (before.by, in_words(before.columns)), (flow.by, in_words(columns))
             raise merge_error(graph, flow.target.name, first, other)
 
@@ -361,6 +372,8 @@ def _columns_in(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Co
     field = "schema" if isinstance(operator.reads, Files | Records) else ""
     at = ("operators", operator.name, "source", *filter(None, (field,)))
     ddl = operator.reads.schema if operator.reads is not None else operator.returns
+    if not ddl and isinstance(operator.reads, FrameSource):
+        return OpenColumns()
     columns = columns_of(ddl, f"the schema of source {operator.name!r}", at)
     if isinstance(operator.reads, Records):
         check_rows(operator.name, operator.reads.rows, columns, (*at[:-1], "records"))
@@ -400,17 +413,46 @@ def _check_signal(name: str, signal: DomainSignal, columns: Columns) -> None:
 
 def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
     for operator in natives:
-        expressions = operator.alternates[0].function
-        assert isinstance(expressions, Mapping)
-        check_expressions(operator.name, expressions, columns)
-        columns = dict.fromkeys(expressions)
+        after = [_native_columns(operator.name, alternate.function, columns) for alternate in operator.alternates]
+        if operator.returns:
+            at = ("operators", operator.name, "returns")
+            columns = columns_of(operator.returns, f"what operator {operator.name!r} returns", at)
+            continue
+        for alternate, others in zip(operator.alternates, after, strict=True):
+            if _known([after[0], others]) and list(others) != list(after[0]):
+                raise DataflowError(
+                    f"the alternates of operator {operator.name!r} return different columns: "
+                    f"{operator.alternates[0].name!r} {in_words(after[0])}, {alternate.name!r} {in_words(others)}",
+                    ("operators", operator.name, "alternates", alternate.name),
+                )
+        columns = next((each for each in after if not isinstance(each, OpenColumns)), after[0])
     return columns
+
+
+def _known(columns: Sequence[Columns]) -> bool:
+    return not any(isinstance(each, OpenColumns) for each in columns)
+
+
+def _native_columns(operator: str, function: object, columns: Columns) -> Columns:
+    match function:
+        case Mapping():
+            check_expressions(operator, function, columns)
+            return dict.fromkeys(function)
+        case Where(condition):
+            check_expressions(operator, {"where": condition}, columns, field="where")
+        case WithColumns(expressions):
+            check_expressions(operator, expressions, columns)
+        case Select(items):
+            check_expressions(operator, {str(each): each for each in items}, columns)
+    return function.columns(operator, columns) if isinstance(function, Native) else OpenColumns()
 
 
 def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns]) -> Columns:
     first, *others = into
     for other in others:
         a, b = emitted[first], emitted[other]
+        if not _known([a, b]):
+            continue
         if list(a) != list(b) or any(x != y for x, y in zip(a.values(), b.values(), strict=True) if x and y):
             raise merge_error(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
     return emitted[first]

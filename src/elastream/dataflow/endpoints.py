@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
+from elastream.dataflow.schema import Schema, ddl_of
 from elastream.dataflow.signals import Signal, SignalKind, Signals, SignalValue
 from elastream.errors import DataflowError
 
@@ -33,6 +34,33 @@ class ArrivalPattern(Protocol):
     def due(self, number: int) -> float:
         """Return the smallest time with `count(time) > number`, where records count from 0; inf if never."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Endless load at a constant rate `per_second`, as `load="10/s"` declares it."""
+
+    per_second: float
+    seconds: float = math.inf
+
+    def rate(self, time: float) -> float:
+        """Return the rate (records/s)."""
+        return self.per_second if time >= 0 else 0.0
+
+    def count(self, time: float) -> int:
+        """Return the records due by `time`."""
+        return int(self.per_second * max(0.0, time))
+
+    def due(self, number: int) -> float:
+        """Return the smallest time with `count(time) > number`; inf if the rate is 0."""
+        if number < 0 or self.per_second == 0:
+            return 0.0 if number < 0 else math.inf
+        time = (number + 1) / self.per_second
+        while self.count(time) <= number:
+            time = math.nextafter(time, math.inf)
+        while self.count(before := math.nextafter(time, 0.0)) > number:
+            time = before
+        return time
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +251,39 @@ class StreamWriter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FrameSource:
+    """A streaming DataFrame of the user's.
+
+    Attributes:
+        frame: The DataFrame, or a function of the SparkSession that returns it.
+        schema: Columns of the records, as Spark DDL. Empty: those of the DataFrame.
+        timestamp: Column with the time at which a record originated; latency counts from there. Empty: none.
+        load: Always None: a stream has its own arrivals.
+    """
+
+    frame: Any
+    schema: str = ""
+    timestamp: str = ""
+    load: None = None
+
+    def read(self, spark: Any, /) -> Any:
+        """Return the streaming DataFrame."""
+        return self.frame(spark) if callable(self.frame) else self.frame
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSink:
+    """End of a dataflow where the user's own code goes on with the streaming DataFrame.
+
+    Attributes:
+        writer: Function from the DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output mode and
+            trigger, and starts the query.
+    """
+
+    writer: Callable[[Any], Any]
+
+
 class SignalSource(Protocol):
     """Source of external signals, polled outside the control loop."""
 
@@ -247,8 +308,8 @@ class SignalSource(Protocol):
 
 # Sources whose records can arrive at a declared load.
 Replayable = TextFiles | Files | Records
-SourceSpec = Replayable | Simulated | KafkaTopic | StreamReader
-SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | StreamWriter
+SourceSpec = Replayable | Simulated | KafkaTopic | FrameSource | StreamReader
+SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | FrameSink | StreamWriter
 
 
 def text_files(path: object) -> TextFiles:
@@ -256,14 +317,20 @@ def text_files(path: object) -> TextFiles:
     return TextFiles(str(path))
 
 
-def files(path: object, schema: str, format: str = "parquet") -> Files:
-    """Return a source of records in files of `format` `"parquet"`, `"json"` (lines) or `"csv"`."""
-    return Files(str(path), schema, format)
+def files(path: object, schema: Schema, format: str = "parquet") -> Files:
+    """Return a source of records in files of `format` `"parquet"`, `"json"` (lines) or `"csv"`.
+
+    `schema`: Spark DDL, a StructType, a dataclass or a pydantic model.
+    """
+    return Files(str(path), ddl_of(schema, f"the schema of {path}"), format)
 
 
-def records(rows: object, schema: str) -> Records:
-    """Return a source of records that the program defines: `rows` is an iterable of dicts by column."""
-    return Records(tuple(dict(row) for row in rows), schema)  # type: ignore[attr-defined]
+def records(rows: object, schema: Schema) -> Records:
+    """Return a source of records that the program defines: `rows` is an iterable of dicts by column.
+
+    `schema`: as for `files`.
+    """
+    return Records(tuple(dict(row) for row in rows), ddl_of(schema, "the schema of records"))  # type: ignore[attr-defined]
 
 
 def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **options: str) -> KafkaTopic:

@@ -7,8 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from elastream.dataflow.endpoints import ArrivalPattern, SinkSpec, SourceSpec
+from elastream.dataflow.natives import Native
+from elastream.dataflow.schema import ddl_of
 from elastream.dataflow.windows import Timeout, Window
 from elastream.errors import DataflowError
+from elastream.units import duration
 
 
 class Kind(StrEnum):
@@ -39,6 +42,8 @@ class Form(StrEnum):
     """One record in, a truth value out; records with a true value pass."""
     COLUMNS = "columns"
     """Native Spark column expressions (SQL text by column name), evaluated in the JVM."""
+    FRAME = "frame"
+    """A function from Spark DataFrame to DataFrame, which the JVM runs, or one of `elastream.dataflow.natives`."""
     AGGREGATE = "aggregate"
     """Native Spark aggregation per key (SQL text by column name)."""
     STATE = "state"
@@ -73,6 +78,10 @@ class Form(StrEnum):
 GROUPED = frozenset({Form.STATE, Form.AGGREGATE, Form.WINDOW, Form.JOIN, Form.ZIP})
 
 
+# Forms of stateless operators that the JVM runs.
+NATIVE = frozenset({Form.COLUMNS, Form.FRAME})
+
+
 class OnError(StrEnum):
     """Handling of a record on which a function raises, or whose result does not fit the schema."""
 
@@ -101,23 +110,30 @@ class Alternate:
 
     Attributes:
         name: Unique within the operator.
-        function: The function, or SQL text by column name for native forms.
+        function: The function. Of native forms SQL text by column name, or a value of `elastream.dataflow.natives`.
         form: Calling convention of the function.
         value: Value relative to the best alternate, in [0, 1].
-        cost: Core-seconds per record on a core of speed 1. None: measured only.
+        cost: Core-seconds per record on a core of speed 1, or text such as "4us". None: measured only.
         selectivity: Records out per record in. None: measured only.
         state: Schema of the alternate's own state, if it differs from the operator's.
         returns: Schema of the output. Empty or equal to the operator's.
     """
 
     name: str
-    function: Callable[..., Any] | Mapping[str, str] | None = None
+    function: Callable[..., Any] | Mapping[str, Any] | Native | None = None
     form: Form = Form.NONE
     value: float = 1.0
     cost: float | None = None
     selectivity: float | None = None
     state: str | None = None
     returns: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cost, str):
+            object.__setattr__(self, "cost", duration(self.cost))
+        for name in ("state", "returns"):
+            if not isinstance(schema := getattr(self, name), str | None):
+                object.__setattr__(self, name, ddl_of(schema, f"the {name} of alternate {self.name!r}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,5 +240,8 @@ _SEVERAL = re.compile(
 
 def emits_as_many(operator: Operator) -> bool:
     """Return True if an operator of column expressions emits exactly one record for each."""
-    columns = [alternate.function for alternate in operator.alternates if isinstance(alternate.function, Mapping)]
-    return bool(columns) and not any(_SEVERAL.search(text) for each in columns for text in each.values())
+    each_has = [getattr(alternate.function, "expressions", alternate.function) for alternate in operator.alternates]
+    columns = [expressions for expressions in each_has if isinstance(expressions, Mapping)]
+    if len(columns) < len(each_has):
+        return False
+    return bool(columns) and not any(_SEVERAL.search(str(text)) for each in columns for text in each.values())

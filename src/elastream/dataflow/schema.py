@@ -1,18 +1,40 @@
-"""Parser of Spark DDL schemas (`"word string, n long"`) that needs no JVM.
+"""Schemas without a JVM: a parser of Spark DDL (`"word string, n long"`), and DDL of Python classes.
 
-It reads names and types, and normalises types so that two spellings of one type are equal.
+The parser reads names and types, and normalises types so that two spellings of one type are equal.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
-from types import NoneType
-from typing import TypeAlias
+from dataclasses import is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from elastream.errors import DataflowError
 
 # Spark type by column; None for the type of a SQL expression.
 Columns: TypeAlias = Mapping[str, str | None]
+
+# A schema as users give it: DDL, a StructType, or a dataclass or pydantic model whose fields are the columns.
+Schema: TypeAlias = Any
+
+
+class OpenColumns(Mapping[str, str | None]):
+    """Columns that only Spark knows: any name may be one, of an unknown type."""
+
+    def __getitem__(self, name: str) -> None:
+        return None
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:])|(\S))", re.DOTALL)
 
@@ -45,6 +67,82 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
     except _Wrong as wrong:
         why = f": {wrong}" if str(wrong) else ""
         raise DataflowError(f"{what} is not a schema: {ddl!r}{why} (write it like 'word string, n long')", at) from None
+
+
+def ddl_of(schema: Schema, what: str) -> str:
+    """Return `schema` as Spark DDL.
+
+    Args:
+        schema: DDL, a StructType of PySpark, a dataclass or a pydantic model.
+        what: Subject of the error message.
+
+    Raises:
+        DataflowError: `schema` is none of these, or a field has a type without a column type.
+    """
+    if isinstance(schema, str):
+        return schema
+    if isinstance(schema, type) and _is_record(schema):
+        return ", ".join(f"`{name}` {kind}" for name, kind in _fields_of(schema, what))
+    if type(schema).__name__ == "StructType" and hasattr(schema, "fields"):
+        null = {True: "", False: " NOT NULL"}
+        return ", ".join(f"`{each.name}` {each.dataType.simpleString()}{null[each.nullable]}" for each in schema.fields)
+    raise DataflowError(
+        f"{what} is {schema!r}: write DDL, such as 'word string, n long', a StructType, a dataclass or a pydantic model"
+    )
+
+
+# Column type by Python type. A bool is an int, too.
+_OF_PYTHON: Mapping[type, str] = {
+    str: "string", bool: "boolean", int: "bigint", float: "double", bytes: "binary", datetime: "timestamp", date: "date",
+    Decimal: "decimal(38,18)", timedelta: "interval day to second",
+}  # fmt: skip
+
+
+def _is_record(kind: object) -> bool:
+    return is_dataclass(kind) or hasattr(kind, "model_fields")
+
+
+def _fields_of(record: type, what: str) -> Iterator[tuple[str, str]]:
+    hints = get_type_hints(record, include_extras=True)
+    names: Any = getattr(record, "model_fields", None) or getattr(record, "__dataclass_fields__", {})
+    for name in names:
+        yield name, _column_type(hints[name], f"{what}: the field {name!r} of {record.__name__}")
+
+
+def _column_type(hint: Any, what: str) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _column_type(parts[0], what)
+    if origin in (Union, UnionType) and len(some := [part for part in parts if part is not NoneType]) == 1:
+        return _column_type(some[0], what)
+    if origin in (list, set, frozenset, Sequence) or (origin is tuple and parts[1:] == (...,)):
+        return f"array<{_column_type(parts[0], what)}>"
+    if origin in (dict, Mapping):
+        return f"map<{_column_type(parts[0], what)}, {_column_type(parts[1], what)}>"
+    if isinstance(hint, type) and _is_record(hint):
+        return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in _fields_of(hint, what))}>"
+    if hint in _OF_PYTHON:
+        return _OF_PYTHON[hint]
+    raise DataflowError(f"{what} is {hint!r}, which is no column type: write the schema as DDL")
+
+
+def check_known(columns: Columns, name: str, what: str) -> str | None:
+    """Return the type of the column `name`. Raises DataflowError if it is missing; `what` begins the message."""
+    if name in columns:
+        return columns[name]
+    same = [each for each in columns if each.lower() == name.lower()]
+    if not same:
+        raise DataflowError(f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})")
+    return columns[same[0]]
+
+
+_NAMED = re.compile(r"(?:.*\s[aA][sS]\s+)?`?(\w+)`?\s*", re.DOTALL)
+
+
+def selected_name(expression: object) -> str:
+    """Return the name of the column that the SQL text `expression` selects; empty if only Spark knows it."""
+    match = _NAMED.fullmatch(expression) if isinstance(expression, str) else None
+    return match[1] if match else ""
 
 
 def kind_of(kind: str | None) -> str | None:

@@ -31,6 +31,7 @@ from elastream.dataflow import endpoints
 from elastream.dataflow.builder import MAX_UNROLLED_ROUNDS, Dataflow, Tap
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selection_of
+from elastream.dataflow.natives import Native, Sql, Where
 from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, OnError, Operator
 from elastream.dataflow.windows import Pairs, Timeout, Window
 from elastream.documents.key_table_files import load_key_table
@@ -69,7 +70,12 @@ FORMS: Mapping[str, Form] = {
     "map_pandas": Form.PANDAS,
     "map_stream": Form.STREAM,
     "select": Form.COLUMNS,
+    "where": Form.FRAME,
+    "sql": Form.FRAME,
+    "transform": Form.FRAME,
 }
+# Keys whose value is the text of a native operator, not the name of a function.
+TEXTS: Mapping[str, Callable[[str], Native]] = {"where": Where, "sql": Sql}
 SOURCES = ("text_files", "files", "records", "kafka")
 SINKS = ("parquet", "collect", "kafka")
 KEYED_FORMS: Mapping[str, Form] = {"aggregate": Form.AGGREGATE, "apply": Form.STATE}
@@ -106,6 +112,9 @@ class FunctionKeys(Keys):
     map_pandas: str | None = None
     map_stream: str | None = None
     select: Columns | None = None
+    where: str | None = None
+    sql: Annotated[str, Field(pattern=r"\{stream\}")] | None = None
+    transform: str | None = None
     cost: Duration | None = None
     selectivity: float | None = Field(None, ge=0)
 
@@ -598,7 +607,7 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, refere
 
 def _function(
     file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References, grouped: Form
-) -> tuple[Callable[..., Any] | Mapping[str, str] | None, Form]:
+) -> tuple[Callable[..., Any] | Mapping[str, str] | Native | None, Form]:
     """Return the function and its form. `grouped` is the form of a function under `apply`."""
     forms = {**FORMS, **KEYED_FORMS, "apply": grouped}
     key = chosen(keys, forms)
@@ -607,6 +616,8 @@ def _function(
     written = getattr(keys, key)
     if isinstance(written, Mapping):
         return dict(written), forms[key]
+    if key in TEXTS:
+        return TEXTS[key](str(written)), forms[key]
     with file.at((*place, key)):
         return references.find(written), forms[key]
 

@@ -41,8 +41,19 @@ def blame(error: BaseException, folder: Path) -> ProgramError | None:
     inside, place = _innermost(error, folder)
     if place is None or inside:
         return None
+    if _wants_session(error):
+        return ProgramError(
+            f"{place}: a Column needs a Spark session, and none runs while a dataflow is declared: write SQL text, such as "
+            "where('n > 5'), or a function for transform"
+        )
     detail = f": {first}" if (first := str(error).strip().partition("\n")[0]) else ""
     return ProgramError(f"{place}: {type(error).__name__}{detail}")
+
+
+def _wants_session(error: BaseException) -> bool:
+    """Return True if PySpark made a Column without a session: it asserts one, without a message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, AssertionError) and not str(error) and "/pyspark/" in Path(frames[-1].filename).as_posix()
 
 
 def placed(error: ElastreamError, folder: Path) -> ElastreamError:

@@ -21,6 +21,8 @@ from elastream.dashboard.progress import progress_bar
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
+from elastream.documents.registry import POLICY, made, named_in
+from elastream.documents.user_code import References
 from elastream.errors import CloudError, InputError
 from elastream.evaluation.compare import compare
 from elastream.evaluation.comparison import Comparison, ExpectedError
@@ -99,6 +101,7 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
         several = list(policies.values())
     else:
         several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
+    several = [made(POLICY, *named_in(each, POLICY), References()) if isinstance(each, str) else each for each in several]
     for policy in several:
         if wrong := missing_member(policy, POLICY_MEMBERS):
             raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))

@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from elastream.dataflow.chains import Chain, Inlet
+from elastream.dataflow.chains import Chain
 from elastream.dataflow.compiling import merge_error
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge
-from elastream.spark.dataflow.channels import selected
+from elastream.spark.dataflow.natives import NativeSteps
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.exits import Exit
 from elastream.spark.worker.runner import Implementation
@@ -119,9 +119,9 @@ def awake(walk: Walk, exit: int) -> Callable[[int], bool]:
     return reaches
 
 
-def inlet_frame(frame: DataFrame, inlet: Inlet, lane: str | None) -> DataFrame:
-    """Apply the native part of `inlet`; use a single task if it has a `lane`."""
-    rows = selected(frame, inlet.natives, [])
+def inlet_frame(frame: DataFrame, natives: NativeSteps, lane: str | None) -> DataFrame:
+    """Apply the native part of an inlet; use a single task if it has a `lane`."""
+    rows = natives(frame)
     return rows if lane is None else rows.coalesce(1)
 
 

@@ -4,18 +4,26 @@ A single append-only flow uses Spark's own sink. Several flows, updated results 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.dataflow.compiling import edge_topic
-from elastream.dataflow.endpoints import Collected, DomainSignal, KafkaTopic, Nothing, ParquetSink, SinkSpec, StreamWriter
+from elastream.dataflow.endpoints import (
+    Collected,
+    DomainSignal,
+    FrameSink,
+    KafkaTopic,
+    Nothing,
+    ParquetSink,
+    SinkSpec,
+    StreamWriter,
+)
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Operator
 from elastream.errors import DataflowError, EnvironmentProblem, first_line
@@ -26,6 +34,7 @@ from elastream.recording.paths import AnyPath, is_address, path_of
 from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import kafka_admin, sink_options, source_options
+from elastream.spark.dataflow.natives import NativeSteps
 from elastream.spark.dataflow.sinks import (
     as_messages,
     as_records,
@@ -47,14 +56,14 @@ class Outflow:
 
     Attributes:
         exit: Exit number, if `frame` holds several flows.
-        natives: Column expressions to apply.
+        natives: Native operators to apply to each batch, or before a keyed operator in the stream.
         awake: Returns True if a composition's code lets records through; None for always.
     """
 
     target: Operator | Edge
     frame: DataFrame
     exit: int | None = None
-    natives: tuple[Operator, ...] = ()
+    natives: NativeSteps = field(default_factory=NativeSteps)
     awake: Callable[[int], bool] | None = None
 
     @property
@@ -62,23 +71,15 @@ class Outflow:
         """Return the operator that receives the records."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
-    def part(self, frame: DataFrame) -> DataFrame:
-        """Return the records of this flow in `frame`."""
-        if self.exit is not None:
-            frame = frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
-        return selected(frame, self.natives)
+    def part(self, frame: DataFrame, code: int | None = None) -> DataFrame:
+        """Return the records of this flow in `frame`. code: of the composition, if `frame` is a batch's."""
+        return self.natives(self.rows(frame), code=code)
 
-
-def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] = ()) -> DataFrame:
-    """Apply native column expressions; `keep` more columns. Raises DataflowError for an invalid expression."""
-    for operator in natives:
-        columns = operator.alternates[0].function
-        assert isinstance(columns, Mapping)
-        try:
-            frame = frame.select(*(F.expr(sql).alias(name) for name, sql in columns.items()), *keep)
-        except (AnalysisException, ParseException) as error:
-            raise DataflowError(f"the column expressions of {operator.name!r} are invalid: {first_line(error)}") from None
-    return frame
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """Return the records of this flow in `frame`, before the native operators."""
+        if self.exit is None:
+            return frame
+        return frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
 
 
 # -- durable edges -----------------------------------------------------------------------------------------------------
@@ -144,6 +145,11 @@ def query_writer(
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
+    if frames := [
+        flow for flow in flows if isinstance(flow.target, Operator) and isinstance(flow.target.writes, FrameSink)
+    ]:
+        writer = _user_writer(frames[0], flows).outputMode("update" if key else "append")
+        return writer.queryName(f"{graph.name}.{name}").option("checkpointLocation", str(checkpoint))
     native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
     if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
@@ -183,6 +189,35 @@ def _native_writer(frame: DataFrame, target: Operator | Edge, sink: SinkSpec) ->
     return writer.options(**sink_options(sink))
 
 
+def _frame_sink(flow: Outflow) -> FrameSink | None:
+    writes = flow.target.writes if isinstance(flow.target, Operator) else None
+    return writes if isinstance(writes, FrameSink) else None
+
+
+def _user_writer(flow: Outflow, flows: Sequence[Outflow]) -> DataStreamWriter:
+    """Return the writer that the user's code makes of the stream."""
+    if len(flows) > 1:
+        other = next(each for each in flows if each is not flow)
+        raise DataflowError(
+            f"sink {flow.name!r} starts from a streaming DataFrame, and its query also writes to {other.name!r}: put a "
+            f"durable edge before {flow.name!r}"
+        )
+    sink = _frame_sink(flow)
+    assert sink is not None
+    try:
+        writer = sink.writer(flow.part(flow.frame))
+    except Exception as error:
+        raise DataflowError(
+            f"the function of sink {flow.name!r} failed: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    if not isinstance(writer, DataStreamWriter):
+        raise DataflowError(
+            f"the function of sink {flow.name!r} returned a {type(writer).__name__}: it must return df.writeStream, not "
+            "started"
+        )
+    return writer
+
+
 BatchWriter = Callable[[DataFrame, int], None]
 
 
@@ -217,7 +252,7 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
-        case Nothing() | DomainSignal():
+        case Nothing() | DomainSignal() | FrameSink():  # a query of the user's writes itself
             return lambda _frame, _batch: None
         case StreamWriter():
             return sink.write
@@ -252,9 +287,9 @@ def _into_parts(parts: Sequence[_Part], composition_of: Callable[[int], BatchCom
                 if not flows:
                     part.rest(batch)
                     continue
-                rows = flows[0].part(whole)
+                rows = flows[0].part(whole, code)
                 for flow in flows[1:]:
-                    rows = rows.unionByName(flow.part(whole))
+                    rows = rows.unionByName(flow.part(whole, code))
                 part.write(rows, batch)
             if not any(awake):  # operators still run, and state needs a version for each batch
                 frame.write.format("noop").mode("overwrite").save()

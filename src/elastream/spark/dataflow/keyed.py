@@ -18,7 +18,8 @@ from pyspark.sql.types import StructField, StructType
 from elastream.dataflow.operators import Form, Operator
 from elastream.dataflow.windows import Pairs, Timeout, Window, WindowKind
 from elastream.errors import DataflowError, first_line
-from elastream.spark.dataflow.channels import Outflow, selected
+from elastream.spark.dataflow.channels import Outflow
+from elastream.spark.dataflow.natives import as_column
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.jvm.arrow_schemas import arrow_schema, in_zone
 from elastream.spark.worker.composition import CompositionCodec
@@ -60,7 +61,7 @@ def keyed_frame(frame: DataFrame, operator: Operator, wiring: Wiring) -> DataFra
     columns = operator.alternates[0].function
     assert isinstance(columns, Mapping)
     try:
-        return frame.groupBy(*operator.key).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
+        return frame.groupBy(*operator.key).agg(*(as_column(each).alias(name) for name, each in columns.items()))
     except (AnalysisException, ParseException) as error:
         raise DataflowError(f"the aggregates of operator {operator.name!r} are invalid: {first_line(error)}") from None
 
@@ -137,7 +138,7 @@ def _aggregated(frame: DataFrame, operator: Operator) -> DataFrame:
     assert window is not None
     span = F.window(F.col(window.by), _seconds(window.seconds or 0.0), _seconds(window.step)).alias(SPAN)
     watched = frame.withWatermark(window.by, _seconds(window.late))
-    results = watched.groupBy(*operator.key, span).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
+    results = watched.groupBy(*operator.key, span).agg(*(as_column(each).alias(name) for name, each in columns.items()))
     return results.select(
         *operator.key,
         F.col(SPAN)["start"].cast("timestamp").alias("window_start"),
@@ -164,7 +165,7 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
 
 
 def _one_port(flow: Outflow) -> tuple[DataFrame, list[StructType]]:
-    frame = selected(flow.frame, flow.natives, [ORDER])
+    frame = flow.natives(flow.frame, [ORDER])
     return frame, [frame.drop(ORDER).schema]
 
 
@@ -174,7 +175,7 @@ def _ports(flows: Sequence[Outflow], key: Sequence[str]) -> tuple[DataFrame, lis
     for port, flow in enumerate(flows):
         others = [name for name in frame.columns if name != f"_{port}"]
         if flow.natives:
-            inner = selected(frame.select(*others, f"_{port}.*"), flow.natives, others)
+            inner = flow.natives(frame.select(*others, f"_{port}.*"), others)
             fields = [name for name in inner.columns if name not in others]
             frame = inner.select(*others, F.struct(*fields).alias(f"_{port}"))
     ports = [frame.schema[f"_{port}"].dataType for port in range(len(flows))]

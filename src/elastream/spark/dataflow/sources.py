@@ -111,7 +111,7 @@ def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
         raise InputError(f"{what} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise InputError(f"{what} returned no streaming DataFrame")
-    columns = _arrow(reader.schema).names
+    columns = _arrow(reader.schema).names if reader.schema else frame.columns
     if missing := [column for column in columns if column not in frame.columns]:
         raise InputError(f"{what} returned no column {missing[0]!r} (it returned: {', '.join(frame.columns)})")
     if stamp := timestamp_of(reader):

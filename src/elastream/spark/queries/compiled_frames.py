@@ -22,7 +22,7 @@ from elastream.core.latency import DURATIONS, Basis, figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.dataflow.endpoints import DomainSignal, Nothing
-from elastream.dataflow.operators import Edge, Form, Kind, emits_as_many
+from elastream.dataflow.operators import NATIVE, Edge, Kind, emits_as_many
 from elastream.dataflow.stages import Layout
 from elastream.recording.paths import modified_at
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -535,11 +535,11 @@ class Telemetry:
                 describe_durations(columns, name, passed)
 
     def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe column expressions, which run in the JVM unmetered. Each record yields one, unless it is exploded."""
+        """Describe native operators, which run in the JVM unmetered. Columns yield a record each, unless one explodes."""
         graph, window = self._layout.graph, self._window(now)
         for name in graph.order:
             operator = graph.operator(name)
-            if any(alternate.form is Form.COLUMNS for alternate in operator.alternates):
+            if any(alternate.form in NATIVE for alternate in operator.alternates):
                 arriving = self._arriving(name, columns, window)
                 columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
                 if emits_as_many(operator):

@@ -6,9 +6,9 @@ wires a walk and `fused` runs it. The plant decides where the queries run; `swit
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 from elastream.core.composition import Consistency, check_consistency
 from elastream.core.observation import Composition
-from elastream.dataflow.chains import Chain, Inlet, SegmentPlan, emits_once
+from elastream.dataflow.chains import Chain, Inlet, Outlet, SegmentPlan, emits_once
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Edge, Kind, Operator
+from elastream.dataflow.operators import NATIVE, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout, Segment
 from elastream.errors import DataflowError, first_line
 from elastream.recording.directory import RunDirectory
@@ -32,10 +32,12 @@ from elastream.spark.dataflow.chaining import awake, build_walk, inlet_frame, un
 from elastream.spark.dataflow.channels import Outflow, query_writer, read_edge
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from, windowed_frame
+from elastream.spark.dataflow.natives import NativeSteps
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sources import HOLD, files_read, open_source
 from elastream.spark.jvm.arrow_schemas import arrow_schema
+from elastream.spark.jvm.branches import branches_of
 from elastream.spark.queries.segments import (
     SHUFFLED_EACH,
     RunningSegment,
@@ -197,6 +199,8 @@ class _Compiler:
         self.shaped = [operator for operator in self.sources if operator.load is not None]
         self.edges = [edge for edge in segment.inputs if edge.durable == "parquet"]
         self.own = bool(self.shaped or self.edges)
+        switchable = any(len(each.alternates) > 1 and each.alternates[0].form in NATIVE for each in members)
+        self.branches = branches_of(self.spark).of_query(self._code_of) if switchable else None
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
         """Start the query of `plan`. edges: schemas of durable edges, added to as they are compiled."""
@@ -208,7 +212,7 @@ class _Compiler:
             flows = self._behind(plan.keyed, plan.behind, flows)
         for flow in flows:
             if isinstance(flow.target, Edge):
-                edges[flow.target] = flow.part(flow.frame).schema
+                edges[flow.target] = flow.part(flow.frame, 0).schema
         writer = query_writer(
             self.graph,
             self.segment.name,
@@ -237,6 +241,10 @@ class _Compiler:
             {o.name: place for o in self.sources if (place := files_read(o, self._inputs_of(o))) is not None},
             interval,
         )
+
+    def _code_of(self, batch: int) -> int:
+        """Return the code of the composition of a planned batch."""
+        return ran_under(self.checkpoint, self.inputs, self.own, batch).code
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
@@ -331,10 +339,12 @@ class _Compiler:
         """Return the flows out of a region with inlets `frames`."""
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
-        frames = [inlet_frame(*each) for each in zip(frames, part.inlets, lanes, strict=True)]
         if part.plain:
-            (outlet,) = part.outlets
-            return [Outflow(outlet.target, frames[0], None, outlet.natives)]
+            return [self._plain(part, frames, lanes)]
+        leading = [self._natives(inlet.natives) for inlet in part.inlets]
+        frames = [inlet_frame(*each) for each in zip(frames, leading, lanes, strict=True)]
+        leading = [self._natives(inlet.natives) for inlet in part.inlets]
+        frames = [inlet_frame(*each) for each in zip(frames, leading, lanes, strict=True)]
         arriving = [self._arrow(frame.schema) for frame in frames]
         walk = build_walk(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
@@ -343,11 +353,35 @@ class _Compiler:
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
         if not part.written:  # what it does is done in the walk: no row leaves it
             return [Outflow(part.outlets[0].target, out, awake=lambda code: False)]
-        several = len(walk.exits) > 1
-        return [
-            Outflow(outlet.target, out, number if several else None, outlet.natives, awake(walk, number))
-            for number, outlet in enumerate(part.written)
-        ]
+        if len(walk.exits) == 1:
+            return [self._single(part.written[0], out, part.written[0].natives, awake(walk, 0))]
+        flows = []
+        for number, outlet in enumerate(part.written):
+            flows.append(Outflow(outlet.target, out, number, self._natives(outlet.natives), awake(walk, number)))
+            if not outlet.ordered:
+                flows[-1].natives.check_batches(flows[-1].rows(out))
+        return flows
+
+    def _natives(self, operators: Sequence[Operator]) -> NativeSteps:
+        return NativeSteps(tuple(operators), self.codec, self.branches)
+
+    def _plain(self, part: Chain, frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> Outflow:
+        """Return the flow out of a chain without functions."""
+        (outlet,) = part.outlets
+        if len(frames) == 1 and lanes == [None]:
+            return self._single(outlet, frames[0], (*part.inlets[0].natives, *outlet.natives))
+        leading = [self._natives(inlet.natives) for inlet in part.inlets]
+        united = reduce(DataFrame.unionAll, [inlet_frame(*each) for each in zip(frames, leading, lanes, strict=True)])
+        return self._single(outlet, united, outlet.natives)
+
+    def _single(
+        self, outlet: Outlet, frame: DataFrame, operators: Sequence[Operator], reached: Callable[[int], bool] | None = None
+    ) -> Outflow:
+        """Return the only flow out of a chain, with native operators in the stream."""
+        natives = self._natives(operators)
+        if outlet.ordered:  # its rows carry their position, which must stay
+            return Outflow(outlet.target, frame, None, natives, reached)
+        return Outflow(outlet.target, natives(frame), None, NativeSteps(), reached)
 
     def _arrow(self, schema: StructType) -> pa.Schema:
         """Return `schema` as Spark passes it to Python, with times in the session's time zone."""

@@ -1,0 +1,113 @@
+"""What DataFrame code loses in a dataflow: `transform` against the same function in plain PySpark.
+
+    python benchmarks/transform.py [--quick] [--json FILE] [--html FILE]        about 4 minutes on two free cores
+
+Both sides run one function over a source of Spark and write Parquet with a sink of Spark. The dataflow runs it as the only
+function of an operator, and as one of two alternates, which every micro-batch chooses anew. Measured is the duration of a
+micro-batch, after warm-up.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from _common import Report, interleaved, local_session, main
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import parquet
+from elastream.dataflow.stages import lay_out
+from elastream.recording.directory import RunDirectory
+from elastream.spark.queries.compiler import start_queries
+
+BAR = 0.97
+ROWS = 1_000_000
+SOURCE = "the project's bar beside plain PySpark"
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """The stream of both sides."""
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
+
+
+def work(frame: DataFrame) -> DataFrame:
+    """Parse, filter and derive, as jobs do."""
+    texts = frame.withColumn("text", F.concat_ws(",", "value", F.hex("value"), F.sha2(F.col("value").cast("string"), 256)))
+    parts = texts.withColumn("parts", F.split("text", ",")).where(F.col("value") % 10 < 3)
+    return parts.select("value", F.element_at("parts", 3).alias("hash"), F.length("text").alias("length"))
+
+
+def other(frame: DataFrame) -> DataFrame:
+    """An alternate that does not run."""
+    return work(frame).withColumn("length", F.lit(0))
+
+
+def as_pyspark(spark: SparkSession, folder: Path) -> StreamingQuery:
+    """The job as its author wrote it."""
+    writer = work(numbers(spark)).writeStream.format("parquet").option("path", str(folder / "out"))
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="0 seconds").start()
+
+
+def as_dataflow(several: bool, spark: SparkSession, folder: Path) -> StreamingQuery:
+    """The job as a dataflow; several: with an alternate."""
+    flow = Dataflow("transform")
+    stream = flow.from_dataframe(numbers).transform({"work": work, "other": other} if several else work)
+    stream.sink(parquet(folder / "out"))
+    directory = RunDirectory.create(folder / "runs", flow.name)
+    composition = Composition.default(flow.graph)
+    layout = lay_out(flow.graph)
+    (only,) = start_queries(spark, layout, directory, composition, state_partitions=2, batch_seconds=60, interval=0.0)
+    return only.query
+
+
+def seconds_a_batch(start: partial[StreamingQuery], batches: int, root: Path) -> float:
+    """Median duration of `batches` micro-batches after two that warm up."""
+    folder = Path(tempfile.mkdtemp(dir=root))
+    query = start(folder=folder)
+    try:
+        while query.lastProgress is None or query.lastProgress["batchId"] < batches + 1:
+            if (error := query.exception()) is not None:
+                raise error
+            time.sleep(0.02)
+        measured = [each for each in query.recentProgress if 2 <= each["batchId"] <= batches + 1]
+        assert all(each["numInputRows"] == ROWS for each in measured)
+        return statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in measured)
+    finally:
+        query.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Both ways of a dataflow against plain PySpark, interleaved."""
+    root = Path(tempfile.mkdtemp(prefix="transform-"))
+    spark = local_session("transform", root)
+    report = Report(environment={"master": spark.sparkContext.master, "records a batch": ROWS})
+    rounds, batches = (3, 3) if arguments.quick else (9, 6)
+    plain = partial(seconds_a_batch, partial(as_pyspark, spark), batches, root)
+    try:
+        for name, several in (("transform", False), ("transform, two alternates", True)):
+            ours = partial(seconds_a_batch, partial(as_dataflow, several, spark), batches, root)
+            sides = interleaved(plain, ours, rounds, f"{name}: seconds of a batch in plain PySpark and as a dataflow:")
+            report.figures[name] = sides.figures("plain", "dataflow")
+            report.median_at_least(f"throughput of {name} over plain PySpark", sides.ratios, BAR, SOURCE)
+    finally:
+        spark.stop()
+        shutil.rmtree(root, ignore_errors=True)
+    return report
+
+
+def line(report: Report) -> str:
+    """The benchmark in one line."""
+    parts = [f"{name} {figures['ratio']['median']:.3f}" for name, figures in report.figures.items()]
+    return f"throughput over plain PySpark: {'; '.join(parts)} (medians of the rounds' ratios)"
+
+
+if __name__ == "__main__":
+    main("transform", __doc__.splitlines()[0], measure, line)

@@ -1,0 +1,164 @@
+"""Native operators as values: DataFrame code that Spark's optimizer sees whole.
+
+`spark.dataflow.natives` applies them. Expressions are SQL text, or Columns of PySpark. Columns need a Spark session when
+they are written; SQL text does not.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from elastream.dataflow.schema import Columns, OpenColumns, check_known, selected_name
+from elastream.errors import DataflowError
+
+# SQL text, or a Column of PySpark.
+Expression: TypeAlias = Any
+
+
+def is_expression(value: object) -> bool:
+    """Return True for SQL text and for a Column of PySpark."""
+    return isinstance(value, str) or is_column(value)
+
+
+def is_column(value: object) -> bool:
+    """Return True for a Column of PySpark, which this package must not import."""
+    return type(value).__name__ == "Column" and type(value).__module__.startswith("pyspark.")
+
+
+@runtime_checkable
+class Native(Protocol):
+    """A native operator of this module; users' functions from DataFrame to DataFrame are none."""
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the columns that it emits. Raises DataflowError for a missing column."""
+        ...
+
+
+class _Value:
+    """Equality by text, because `==` of two Columns is a Column."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Where(_Value):
+    """Keeps the records for which `condition` is true."""
+
+    condition: Expression
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the arriving columns."""
+        return arriving
+
+
+@dataclass(frozen=True, eq=False)
+class Select(_Value):
+    """The columns `expressions`: SQL text such as `"lower(word) AS word"`, or Columns."""
+
+    items: tuple[Expression, ...]
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the selected columns if all have names here; otherwise only Spark knows them."""
+        if not all(names := [selected_name(each) for each in self.items]):
+            return OpenColumns()
+        return {name: arriving[name] if name == text else None for name, text in zip(names, self.items, strict=True)}
+
+
+@dataclass(frozen=True, eq=False)
+class WithColumns(_Value):
+    """The arriving columns, with `expressions` by name added or replaced."""
+
+    expressions: Mapping[str, Expression]
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the arriving columns and the new ones."""
+        if isinstance(arriving, OpenColumns):
+            return arriving
+        same = {name.lower(): name for name in arriving}
+        new = {same.get(name.lower(), name): None for name in self.expressions}
+        return {**arriving, **new}
+
+
+@dataclass(frozen=True, eq=False)
+class Drop(_Value):
+    """The arriving columns without `names`."""
+
+    names: tuple[str, ...]
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the columns that stay."""
+        if isinstance(arriving, OpenColumns):
+            return arriving
+        for name in self.names:
+            check_known(arriving, name, f"operator {operator!r} drops")
+        dropped = {name.lower() for name in self.names}
+        if left := {name: kind for name, kind in arriving.items() if name.lower() not in dropped}:
+            return left
+        raise DataflowError(f"operator {operator!r} drops all columns of its records")
+
+
+@dataclass(frozen=True, eq=False)
+class Explode(_Value):
+    """A record for each element of the array `column`, in the column `into`. `outer`: also for an empty array."""
+
+    column: Expression
+    into: str
+    outer: bool = False
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the arriving columns and `into`."""
+        return WithColumns({self.into: None}).columns(operator, arriving)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinTable(_Value):
+    """A join with a static DataFrame, or with what a function of the session returns."""
+
+    table: Any
+    on: tuple[str, ...]
+    how: str = "inner"
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Check the key; only Spark knows the table's columns."""
+        for name in self.on:
+            check_known(arriving, name, f"operator {operator!r} joins on")
+        return OpenColumns()
+
+
+@dataclass(frozen=True, eq=False)
+class DropDuplicates(_Value):
+    """The first record of each value of `names` (empty: of all columns).
+
+    Attributes:
+        by: Timestamp column of a watermark; empty for none.
+        within: Time within which duplicates arrive (seconds). None: all values are kept for ever.
+    """
+
+    names: tuple[str, ...] = ()
+    by: str = ""
+    within: float | None = None
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return the arriving columns."""
+        for name in (*self.names, *filter(None, [self.by])):
+            check_known(arriving, name, f"operator {operator!r} drops duplicates by")
+        return arriving
+
+
+@dataclass(frozen=True, eq=False)
+class Sql(_Value):
+    """A query over the records, which are the table `{stream}`."""
+
+    text: str
+
+    def columns(self, operator: str, arriving: Columns) -> Columns:
+        """Return unknown columns: only Spark reads the query."""
+        return OpenColumns()
+
+
+# A function from DataFrame to DataFrame.
+FrameFunction: TypeAlias = Callable[[Any], Any]
