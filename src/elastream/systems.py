@@ -1,4 +1,4 @@
-"""What works on which operating system: all of it on Linux; elsewhere what needs no processes of Linux.
+"""Operating systems: everything works on Linux, and elsewhere what needs no processes of Linux.
 
 system   works                                          tried
 Linux    everything                                     yes
