@@ -202,7 +202,6 @@ WORKS = {
     "guards": (COMMAND, "guards", "check", ROOT / "examples" / "guards.yaml"),
     "simulate": (COMMAND, "simulate", EXAMPLE),
     "pool": ("from elastream.pool.service import web_settings",),
-    "solver": ("from ortools.sat.python import cp_model",),
     "pages": ("from plotly.offline import get_plotlyjs; assert get_plotlyjs()",),
     "metrics": ("from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",),
     "learned": ("from elastream.policies.forecasting.selection import NeuralNetwork; import sklearn",),

@@ -72,7 +72,6 @@ EXTRAS = {
     "google": "guards",
     "numba": "simulate",
     "threadpoolctl": "simulate",
-    "ortools": "solver",
     "fastapi": "pool",
     "uvicorn": "pool",
     "httpx": "pool",
