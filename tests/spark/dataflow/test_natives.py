@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.endpoints import collect, parquet, records
 from elastream.dataflow.stages import lay_out
 from elastream.errors import DataflowError
 from elastream.loads import constant
@@ -281,3 +282,27 @@ def test_dataframe_code_that_cannot_run_is_one_sentence(start, write, sentence):
     write(source(flow)).sink(collect("wrong"))
     with pytest.raises(DataflowError, match=sentence):
         start(flow)
+
+
+def test_alternates_have_the_physical_plan_of_plain_pyspark(spark, start, tmp_path):
+    def numbers(session: SparkSession) -> DataFrame:
+        return session.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+
+    def work(frame: DataFrame) -> DataFrame:
+        return frame.where("value % 10 < 3").select("value", F.hex("value").alias("text"))
+
+    flow = Dataflow("plan")
+    stream = flow.from_dataframe(numbers).transform(
+        {"work": work, "other": lambda df: work(df).withColumn("text", F.lit(""))}
+    )
+    stream.sink(parquet(tmp_path / "ours"))
+    ours = start(flow)[0].query
+    writer = work(numbers(spark)).writeStream.format("parquet").option("path", str(tmp_path / "plain"))
+    plain = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_until(lambda: ours.lastProgress is not None and plain.lastProgress is not None)
+        plans = [re.sub(r"#\d+L?", "", query._jsq.explainInternal(False)) for query in (ours, plain)]
+    finally:
+        plain.stop()
+    assert "Filter" in plans[0]
+    assert plans[0] == plans[1]
