@@ -28,7 +28,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.compiler import start_queries
 
 BAR = 0.97
-ROWS = 1_000_000
+ROWS = 200_000
 SOURCE = "the project's bar beside plain PySpark"
 
 
@@ -89,7 +89,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     root = Path(tempfile.mkdtemp(prefix="transform-"))
     spark = local_session("transform", root)
     report = Report(environment={"master": spark.sparkContext.master, "records a batch": ROWS})
-    rounds, batches = (3, 3) if arguments.quick else (9, 6)
+    rounds, batches = (5, 4) if arguments.quick else (15, 6)
     plain = partial(seconds_a_batch, partial(as_pyspark, spark), batches, root)
     try:
         for name, several in (("transform", False), ("transform, two alternates", True)):

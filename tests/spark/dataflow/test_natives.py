@@ -2,8 +2,11 @@
 
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from pyspark.sql import functions as F
 
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, Stream
-from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.endpoints import collect, parquet, records
 from elastream.dataflow.stages import lay_out
 from elastream.errors import DataflowError
 from elastream.loads import constant
@@ -46,8 +49,10 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., tuple[R
         flow: Dataflow, composition: Composition | None = None, folder: RunDirectory | None = None
     ) -> tuple[RunningSegment, ...]:
         directory = folder or RunDirectory.create(tmp_path / "runs", flow.name)
-        wanted = composition or Composition.default(flow.graph, {"source": 2})
-        running = start_queries(spark, lay_out(flow.graph), directory, wanted, state_partitions=2, batch_seconds=60)
+        wanted = composition or Composition.default(flow.graph)
+        running = start_queries(
+            spark, lay_out(flow.graph), directory, wanted, state_partitions=1, batch_seconds=60, interval=0.0
+        )
         started.extend(running)
         return running
 
@@ -139,6 +144,31 @@ def until_in_force(running: tuple[RunningSegment, ...], version: int) -> None:
     wait_until(done)
 
 
+@dataclass
+class Expected:
+    """The rows of each batch in plain Python, by what Spark's offset log has of it. It forgets a batch after a while."""
+
+    codec: CompositionCodec
+    rows: list[list[tuple[Any, ...]]] = field(default_factory=list)
+    totals: dict[str, tuple[int, int]] = field(default_factory=dict)
+    compositions: set[int] = field(default_factory=set)
+    end: int = 0
+
+    def read(self, checkpoint: Any) -> None:
+        """Add the batches that were planned since the last call."""
+        for batch in range(len(self.rows), latest_batch(checkpoint) + 1):
+            (offset,) = offsets_of(checkpoint, batch)
+            alternates = self.codec.decode(int(offset["code"])).alternates
+            ids = [ROWS[n % len(ROWS)]["id"] for n in range(self.end, int(offset["n"]))]
+            kept = [id for id in ids if alternates["some"] == "all" or id % 2]
+            label, times = alternates["label"], {"once": 1, "twice": 2}[alternates["times"]]
+            n, evens = self.totals.get(label, (0, 0))
+            self.totals[label] = n + len(kept), evens + sum(id % 2 == 0 for id in kept)
+            self.rows.append([(label, *self.totals[label], times)] if kept else [])
+            self.compositions.add(int(offset["code"]))
+            self.end = int(offset["n"])
+
+
 @pytest.mark.parametrize(
     ("switches", "between_failures"),
     [pytest.param(10, 4, id="few"), pytest.param(1000, 50, id="thousand", marks=pytest.mark.slow)],
@@ -151,54 +181,40 @@ def test_batches_run_the_alternates_of_their_composition_also_in_a_replay(start,
     some = stream.filter({"all": "id >= 0", "odd": "id % 2 = 1"}, name="some").key_by("label")
     totals = some.aggregate({"n": "count(*)", "evens": "count_if(id % 2 = 0)"})
     totals.transform({"once": counted(1), "twice": counted(2)}, name="times").sink(out)
-    directory = RunDirectory.create(tmp_path / "runs", flow.name)
-    layout, codec = lay_out(flow.graph), CompositionCodec(flow.graph)
-    requested, running = Composition.default(flow.graph, {"source": 2}), start(flow, None, directory)
-    failures, ran = 0, dict[int, tuple[int, int, Composition]]()
+    directory, layout = RunDirectory.create(tmp_path / "runs", flow.name), lay_out(flow.graph)
+    requested, running = Composition.default(flow.graph), start(flow, None, directory)
+    expected, attempts = Expected(CompositionCodec(flow.graph)), Counter[int]()
 
-    def note_batches() -> None:
-        """Keep what batches ran under: Spark forgets offsets after a while."""
-        checkpoint = running[0].checkpoint
-        for batch in range(max(ran, default=-1) + 1, latest_batch(checkpoint) + 1):
-            (offset,) = offsets_of(checkpoint, batch)
-            before = ran[batch - 1][1] if batch else 0
-            ran[batch] = before, int(offset["n"]), codec.decode(int(offset["code"]))
+    def check() -> None:
+        expected.read(running[0].checkpoint)
+        different = [batch for batch, rows in out.attempts if rows != expected.rows[batch]]
+        assert different == []
+        attempts.update(batch for batch, _ in out.attempts)
+        out.attempts.clear()
 
+    choices = [
+        dict(zip(("label", "some", "times"), each, strict=True))
+        for each in product("ab", ("all", "odd"), ("once", "twice"))
+    ]
     for number in range(1, switches + 1):
-        chosen = {
-            "label": chance.choice("ab"),
-            "some": chance.choice(["all", "odd"]),
-            "times": chance.choice(["once", "twice"]),
-        }
-        requested = replace(requested, version=running[0].began.version + number, alternates=chosen)
+        chosen = chance.choice([each for each in choices if each != requested.alternates])
+        requested = replace(requested, version=requested.version + 1, alternates=chosen)
         switch(layout, running, requested)
         if number % between_failures == 0:
             out.failing = True
             until_failed(running)
-            note_batches()
+            check()
             # What is requested when the query starts again is not what the failed batch ran under.
-            requested = replace(requested, alternates={**chosen, "label": "ab".replace(chosen["label"], "")})
+            requested = replace(requested, alternates=chance.choice([each for each in choices if each != chosen]))
             running = start(flow, requested, directory)
-            failures += 1
+            requested = running[0].began
         else:
             until_in_force(running, requested.version)
-        note_batches()
+        expected.read(running[0].checkpoint)
     running[0].query.stop()
-    note_batches()
-
-    totals_of: dict[str, tuple[int, int]] = {}
-    results: dict[int, list[tuple[Any, ...]]] = {}
-    for batch, (first, end, composition) in ran.items():
-        label, some_of, times = (composition.alternates[name] for name in ("label", "some", "times"))
-        ids = [ROWS[n % len(ROWS)]["id"] for n in range(first, end)]
-        kept = [id for id in ids if some_of == "all" or id % 2]
-        if kept:
-            n, evens = totals_of.get(label, (0, 0))
-            totals_of[label] = n + len(kept), evens + sum(id % 2 == 0 for id in kept)
-        results[batch] = [(label, *totals_of[label], {"once": 1, "twice": 2}[times])] if kept else []
-    assert all(rows == results[batch] for batch, rows in out.attempts)
-    assert len(out.attempts) - len({batch for batch, _ in out.attempts}) >= failures >= 2
-    assert len({tuple(composition.alternates.values()) for *_, composition in ran.values()}) >= min(8, switches // 2)
+    check()
+    assert sum(count > 1 for count in attempts.values()) >= switches // between_failures
+    assert len(expected.compositions) >= min(8, switches // 2)
 
 
 def counted(times: int) -> Callable[[DataFrame], DataFrame]:
@@ -266,3 +282,27 @@ def test_dataframe_code_that_cannot_run_is_one_sentence(start, write, sentence):
     write(source(flow)).sink(collect("wrong"))
     with pytest.raises(DataflowError, match=sentence):
         start(flow)
+
+
+def test_alternates_have_the_physical_plan_of_plain_pyspark(spark, start, tmp_path):
+    def numbers(session: SparkSession) -> DataFrame:
+        return session.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+
+    def work(frame: DataFrame) -> DataFrame:
+        return frame.where("value % 10 < 3").select("value", F.hex("value").alias("text"))
+
+    flow = Dataflow("plan")
+    stream = flow.from_dataframe(numbers).transform(
+        {"work": work, "other": lambda df: work(df).withColumn("text", F.lit(""))}
+    )
+    stream.sink(parquet(tmp_path / "ours"))
+    ours = start(flow)[0].query
+    writer = work(numbers(spark)).writeStream.format("parquet").option("path", str(tmp_path / "plain"))
+    plain = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_until(lambda: ours.lastProgress is not None and plain.lastProgress is not None)
+        plans = [re.sub(r"#\d+L?", "", query._jsq.explainInternal(False)) for query in (ours, plain)]
+    finally:
+        plain.stop()
+    assert "Filter" in plans[0]
+    assert plans[0] == plans[1]

@@ -12,7 +12,7 @@ from elastream.dataflow import natives
 from elastream.dataflow.operators import Alternate, Operator
 from elastream.dataflow.schema import columns_of
 from elastream.errors import DataflowError, first_line
-from elastream.spark.jvm.branches import QueryBranches, kept_between_batches
+from elastream.spark.jvm.branches import QueryBranches, stateful_nodes
 from elastream.spark.worker.composition import CompositionCodec
 
 
@@ -57,9 +57,9 @@ class NativeSteps:
     def check_batches(self, frame: DataFrame) -> None:
         """Raise DataflowError if the operators cannot be applied to the batches of the stream `frame` one by one."""
         for operator in self.operators:
-            before = len(kept_between_batches(frame))
+            before = len(stateful_nodes(frame))
             frame, *_ = [function(frame) for function in _alternates(operator, ())]
-            if len(state := kept_between_batches(frame)) > before:
+            if len(state := stateful_nodes(frame)) > before:
                 raise DataflowError(
                     f"operator {operator.name!r} keeps state ({state[0]}), but gets its records batch by batch, because "
                     f"its query has several branches or sinks: put a durable edge before {self.operators[0].name!r}"
@@ -75,8 +75,8 @@ def _alternates(operator: Operator, keep: Sequence[str]) -> list[Callable[[DataF
             after = _applied(frame, operator, alternate, keep)
             if len(operator.alternates) == 1:
                 return after
-            if len(kept := kept_between_batches(after)) > len(kept_between_batches(frame)):
-                what = "sets a watermark" if kept[0] == "EventTimeWatermark" else f"keeps state ({kept[0]})"
+            if len(nodes := stateful_nodes(after)) > len(stateful_nodes(frame)):
+                what = "sets a watermark" if nodes[0] == "EventTimeWatermark" else f"keeps state ({nodes[0]})"
                 raise DataflowError(
                     f"alternate {alternate.name!r} of operator {operator.name!r} {what}, which would rest and be wrong "
                     "while another alternate runs: put that part into an operator of its own"

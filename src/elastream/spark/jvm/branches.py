@@ -107,7 +107,7 @@ def branches_of(spark: SparkSession) -> Branches:
     return _of_session[spark]
 
 
-def kept_between_batches(frame: DataFrame) -> list[str]:
+def stateful_nodes(frame: DataFrame) -> list[str]:
     """Return the nodes of the streaming plan of `frame` that keep something between micro-batches, by name."""
     return list(_stateful(frame._jdf.queryExecution().analyzed()))
 
