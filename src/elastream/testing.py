@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.clouds.in_process import LOOPBACK
+from elastream.clouds.in_process import LOOPBACK, class_archive_options
 from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
@@ -36,7 +36,7 @@ from elastream.errors import ElastreamError, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import forget_collected, tables_collected
 from elastream.spark.jvm.borrowed import borrowed, open_in_process
-from elastream.spark.jvm.session import ONE_CORE_JVM, open_session, own_modules, session_settings, settings_for
+from elastream.spark.jvm.session import SMALL_JVM, open_session, own_modules, session_settings, settings_for
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.worker.runner import explain_failure
 from elastream.systems import check_system
@@ -174,5 +174,5 @@ def _session() -> SparkSession:
     settings = settings_for(
         driver_address=LOOPBACK, executor_memory=1024, executor_cores=CORES, state_partitions=STATE_PARTITIONS
     )
-    settings = {**settings, DRIVER_OPTIONS: shlex.join(ONE_CORE_JVM)}
+    settings = {**settings, DRIVER_OPTIONS: shlex.join([*SMALL_JVM, *class_archive_options()])}
     return open_session(f"local[{CORES}]", "elastream.testing", folder, settings)

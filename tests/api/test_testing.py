@@ -47,8 +47,8 @@ def test_a_source_without_records_is_named(words):
 def test_an_unknown_alternate_is_named(words):
     with pytest.raises(InputError, match=r"operator 'case' has no alternate 'louder', did you mean 'loud'\?"):
         run_records(words, {"lines": []}, alternates={"case": "louder"})
-    with pytest.raises(InputError, match="there is no operator with alternates 'split'"):
-        run_records(words, {"lines": []}, alternates={"split": "x"})
+    with pytest.raises(InputError, match="there is no operator with alternates 'cases', did you mean 'case'"):
+        run_records(words, {"lines": []}, alternates={"cases": "loud"})
 
 
 @pytest.mark.spark

@@ -1,12 +1,15 @@
 """`InProcess`: a dataflow runs in this process, in a Spark session of its own or the one that is open."""
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from elastream.clouds.executors import ExecutorProvider
+from elastream.clouds.local.archive import archive_for, options_for
+from elastream.clouds.local.java import find_java
 from elastream.clouds.provider import Cloud, ClusterEndpoint, ExistingSession, ProviderOffer, executor_memory
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostType
@@ -15,6 +18,12 @@ from elastream.errors import CloudError
 # More slots make small batches slower: each costs every state partition a task, and there are two partitions a slot.
 MOST_DEFAULT_CORES = 4
 LOOPBACK = "127.0.0.1"
+
+
+def class_archive_options() -> tuple[str, ...]:
+    """Return the JVM options that use the archive of Spark's classes, if a run on `Local` has made one."""
+    archive = archive_for(find_java()) if sys.platform == "linux" else None
+    return options_for(archive.file) if archive is not None and archive.usable() else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ class InProcess(Cloud):
         if session is not None:
             raise CloudError("InProcess has no hosts that could join a session: omit the cloud, or name one that leases")
         (kind,) = self.types
-        endpoint = ClusterEndpoint(f"local[{kind.slots}]", LOOPBACK, executor_memory(kind), kind.slots)
+        endpoint = ClusterEndpoint(
+            f"local[{kind.slots}]", LOOPBACK, executor_memory(kind), kind.slots, java_options=class_archive_options()
+        )
         confinement = "no hosts are leased: tasks run in the session of the program"
         return ExecutorProvider(ProviderOffer(self.types, 1, endpoint=endpoint, confinement=confinement))

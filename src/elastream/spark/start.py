@@ -4,7 +4,6 @@ import logging
 import os
 import shlex
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -39,7 +38,7 @@ from elastream.spark.dataflow.kafka import kafka_package, kafka_settings
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.warmup import warm_up, warm_up_in_process
+from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
 from elastream.spark.jvm.cluster_manager import pending_reason
@@ -48,8 +47,8 @@ from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import (
     LOCAL_FILE_SETTINGS,
-    ONE_CORE_JVM,
     PROGRESS_SETTINGS,
+    SMALL_JVM,
     holding,
     open_session,
     own_modules,
@@ -259,9 +258,6 @@ def _session_on_hosts(
             leave = spark.stop
         else:
             spark, leave = _borrowed(existing, directory, settings)
-        warming = threading.Thread(target=warm_up_in_process, args=(spark, slots_of(spark)), name="warm-up", daemon=True)
-        if in_process and settings.warm_up:
-            warming.start()
         driver = DriverSide(spark)
         client = AllocationClient(spark, Executors(driver), pending_reason(spark))
         if isinstance(provider, SessionHosts):
@@ -288,9 +284,6 @@ def _session_on_hosts(
             _check_reached(hosts, directory)
             terms = _as_found(terms, hosts)
             refused = NO_LEASES if several else {**NO_LEASES, **ONE_PLACE}
-        if warming.ident is not None:
-            # Spark gives Python sources 10 s to connect: on a busy machine, workers that start meanwhile are too many.
-            warming.join()
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedProbes(readings), several)
         if replicas:
@@ -370,8 +363,7 @@ def _spark_settings(
     )
     environment = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
     if reach.master.startswith("local["):
-        # The driver runs the tasks. Java's usual thresholds would compile for longer than such a run lasts.
-        options = shlex.join([*ONE_CORE_JVM, *reach.java_options])
+        options = shlex.join([*SMALL_JVM, *reach.java_options])  # such a run lasts for less than its compilation
         environment[DRIVER_OPTIONS] = options
         if sys.platform == "linux":  # elsewhere nothing can probe
             environment[f"spark.executorEnv.{probe.EXECUTOR_VARIABLE}"] = "driver"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.errors import first_line
@@ -51,17 +50,6 @@ def warm_up(spark: SparkSession, driver: DriverSide, executor: Executor, scratch
     finally:
         context.setLocalProperty(WARMED_EXECUTOR, None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
-
-
-def warm_up_in_process(spark: SparkSession, slots: int) -> None:
-    """Run a task like a batch's on each of `slots`, while the queries start. Failures only cost time."""
-    touch = _touch()
-    try:
-        rows = spark.range(slots, numPartitions=slots).selectExpr("'warm' as word")
-        touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
-        touched.groupBy("word").count().write.mode("overwrite").format("noop").save()
-    except (Py4JError, PySparkException, OSError) as error:  # the session may have stopped meanwhile
-        log.info("nothing was warmed up: %s", first_line(error))
 
 
 @contextlib.contextmanager

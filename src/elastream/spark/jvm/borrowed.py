@@ -74,7 +74,7 @@ def borrowed(
                 f"{value!r} where the session is made, or stop the session before run(...)"
             )
     of_workers = spark.sparkContext.environment
-    before = dict(of_workers)
+    before, active = dict(of_workers), SparkSession.getActiveSession()
     of_workers.update(environment)
     try:
         yield clone
@@ -84,11 +84,19 @@ def borrowed(
         # The session may have been stopped meanwhile.
         with contextlib.suppress(Py4JError, PySparkException, OSError, AttributeError):
             _remove_listener(clone)
+            if active is not None:
+                _activate(active)
 
 
 def _remove_listener(clone: SparkSession) -> None:
     """Remove the bus of the clone's queries from the application's, which would keep it for good."""
     java_context(clone).listenerBus().removeListener(java_session(clone).streams().listenerBus())
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make `spark` this thread's session, as which any frame of the clone may have made the clone."""
+    SparkSession._activeSession = spark
+    java_session(spark).setActiveSession(java_session(spark))
 
 
 def has_class(spark: SparkSession, name: str) -> bool:

@@ -5,6 +5,7 @@ A segment becomes sources, one fused walk, at most one keyed operator with anoth
 wires a walk and `fused` runs it. The plant decides where the queries run; `switching` changes their composition.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,8 +59,13 @@ from elastream.spark.worker.composition import (
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.walk import WorkerPaths, stage_function
 
+log = logging.getLogger(__name__)
+
 # Default seconds between the starts of two batches: an idle query polls its source that often.
 SHORTEST_INTERVAL = 0.1
+
+# Spark's error if a Python source has not connected within 10 s, and how often a query is started.
+NOT_CONNECTED, SOURCE_ATTEMPTS = "failed to connect back", 3
 
 # Lets every input of a join have its own watermark, the slowest of which counts. By default Spark demands a common one, for
 # queries with several stateful operators; ours have one.
@@ -127,9 +133,8 @@ def start_queries(
             CompositionRequest(composition.version, codec.encode(composition), widths_of(layout, composition)),
         )
         for segment in layout.segments:
-            compiler = _Compiler(common, segment)
-            running.append(compiler.start(plans[segment.name], edges, interval))
-            _await_sources(running[-1])
+            each = _start(_Compiler(common, segment), plans[segment.name], edges, interval)
+            running.append(each)
         for each in running:
             for control in each.sources.values():
                 (control / HOLD).unlink()  # all queries are there: their loads begin together
@@ -147,6 +152,17 @@ def start_queries(
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         spark.conf.set(name, value)
+
+
+def _start(compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
+    """Start a query and wait for its sources; start it again if a Python source was too slow to connect."""
+    for left in reversed(range(SOURCE_ATTEMPTS)):
+        each = compiler.start(plan, edges, interval)
+        _await_sources(each)
+        if each.query.isActive or not left or NOT_CONNECTED not in str(each.query.exception()):
+            break
+        log.warning("a source of %r did not connect in time, the machine is busy: started again", each.segment.name)
+    return each
 
 
 def _await_sources(each: RunningSegment) -> None:
