@@ -1,7 +1,7 @@
 """A session that is borrowed, and what is left of that."""
 
 import pytest
-from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.driver_side import java_context
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
