@@ -237,6 +237,35 @@ class ModeName(Choice):
         return value
 
 
+class Address(NamedTuple):
+    """Host and port to listen at. The host is empty for the default one."""
+
+    host: str
+    port: int
+
+
+class Listen(Kind):
+    """An `Address`: a port, `host:port`, or text of these."""
+
+    unit = "port, or `host:port`"
+
+    def __init__(self) -> None:
+        super().__init__((), f"a port from 0 to {LAST_PORT}, or host:port, such as 0.0.0.0:9400")
+
+    def read(self, name: str, value: Any, optional: bool = False) -> Address:
+        """Return the address."""
+        if isinstance(value, Address):
+            return value
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise self._refusal(name, value)
+        host, colon, port = str(value).strip().rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        open_end = (colon and not bare) or (":" in host and bare == host)  # an IPv6 address stands in brackets
+        if open_end or not (port.isascii() and port.isdecimal()) or int(port) > LAST_PORT:
+            raise self._refusal(name, value)
+        return Address(bare, int(port))
+
+
 class Registry(Kind):
     """A registry of prometheus_client."""
 
@@ -435,8 +464,16 @@ class RunSettings(DataflowSettings, LiveSettings):
 class ExportSettings:
     """Settings of `elastream run` and `Autopilot`."""
 
+    metrics: Address | int | str | None = setting(
+        "Port, or host:port, at which Prometheus metrics are served. The host of a bare port is 127.0.0.1, in a "
+        "container 0.0.0.0.",
+        Listen(),
+        default=None,
+        option=True,
+        lasting=False,
+    )
     metrics_port: int | None = setting(
-        "Port of 127.0.0.1 at which Prometheus metrics are served.",
+        "Older name of a bare port of `metrics`, until 0.3.",
         Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
         default=None,
         option=True,

@@ -38,7 +38,9 @@ class Planned:
 
 
 def piloted(policy=None, *, plant=None, application="app-1", **options):
-    spark = SimpleNamespace(version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application))
+    spark = SimpleNamespace(
+        version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application, appName="job")
+    )
     pilot = Autopilot(spark, policy=policy or Planned(), period=1, **options)
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
     pilot.made.clock.epoch = 0.0
@@ -82,7 +84,7 @@ def test_metrics_are_served_no_longer_than_they_are_fresh(monkeypatch):
     import psutil
 
     listening = {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"}
-    pilot = piloted(Planned(SetParallelism("source", "3")), metrics_port=0)
+    pilot = piloted(Planned(SetParallelism("source", "3")), metrics=0)
     pilot._run()
     assert {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"} <= listening
 

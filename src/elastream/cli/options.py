@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from elastream.errors import ElastreamError, InputError
-from elastream.settings import Choice, Flag, Fraction, PathOf, Rules, Seconds, Setting, Text, Whole, settings_of
+from elastream.settings import Choice, Flag, Fraction, Listen, PathOf, Rules, Seconds, Setting, Text, Whole, settings_of
 from elastream.units import duration
 
 
@@ -97,6 +97,8 @@ def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
             annotation = Annotated[Path | None, typer.Option(flag, metavar=metavar, **about)]
         case Choice(metavar=metavar) | Text(metavar=metavar):
             annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **about)]
+        case Listen():
+            annotation = Annotated[str | None, typer.Option(flag, metavar="[HOST:]PORT", **about)]
         case Rules():
             annotation = Annotated[list[str] | None, typer.Option(flag, metavar="KEY=VALUE", **about)]
         case other:

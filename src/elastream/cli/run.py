@@ -65,7 +65,7 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
         command = Command(
             settings,
             settings.pop("scaling", ()),
-            (ends, *exporters(settings.get("metrics_port"), settings.get("events"), settings.get("traces", False))),
+            (ends, *exporters(settings)),
             {"file": str(file.resolve()), "folder": str(Path.cwd()), "options": options},
         )
         execute(file, command)
@@ -94,25 +94,25 @@ def _read(kind: Kind, text: str) -> Any:
     return text
 
 
-def exporters(metrics_port: int | None, events: Path | None, traces: bool) -> "list[Observer]":
-    """Return observers that serve metrics, write events and make spans.
+def exporters(settings: Mapping[str, Any]) -> "list[Observer]":
+    """Return observers that serve metrics, write events and make spans, as `settings` of the command require.
 
     Raises:
         EnvironmentProblem: The port or the file is not available.
     """
     from elastream.errors import EnvironmentProblem
     from elastream.observability.events import EventLog
-    from elastream.observability.metrics import PrometheusObserver
+    from elastream.observability.metrics import PrometheusObserver, metrics_address
     from elastream.observability.tracing import SpanObserver
 
-    observers: list[Observer] = [] if events is None else [EventLog(str(events))]
-    if traces:
+    observers: list[Observer] = [EventLog(str(settings["events"]))] if "events" in settings else []
+    if settings.get("traces"):
         observers.append(SpanObserver())
-    if metrics_port is not None:
+    if (address := metrics_address(settings.get("metrics"), settings.get("metrics_port"))) is not None:
         try:
-            observers.append(PrometheusObserver(port=metrics_port))
+            observers.append(PrometheusObserver(port=address.port, host=address.host))
         except OSError as error:
-            raise EnvironmentProblem(f"--metrics-port {metrics_port}: {error.strerror or error}") from None
+            raise EnvironmentProblem(f"--metrics {address.host}:{address.port}: {error.strerror or error}") from None
     return observers
 
 
