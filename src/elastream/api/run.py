@@ -128,7 +128,10 @@ class Command:
         self.calls += 1
         whole = CommandSettings(**{each.name: getattr(settings, each.name) for each in fields(settings)})
         scaling, observers = whole.scaling.with_pairs(self.rules), [*self.observers, *whole.observers]
-        return replace(whole, **self.settings, scaling=scaling, observers=observers)
+        changes = dict(self.settings)
+        if "settings" in changes:
+            changes["settings"] = {**(whole.settings or {}), **changes["settings"]}
+        return replace(whole, **changes, scaling=scaling, observers=observers)
 
 
 @contextmanager

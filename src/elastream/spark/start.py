@@ -28,7 +28,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
-from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
@@ -79,7 +79,7 @@ def start_plant(
     consistency = consistency_of(settings.consistency)
     plan_queries(layout)
     check_consistency(layout, consistency)
-    settings = replace(settings, settings={**_kafka(graph), **(settings.settings or {})})
+    settings = replace(settings, settings=_with_kafka(graph, settings.settings or {}))
     with _session_on_hosts(graph.name, directory, settings, resumed) as on:
         terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
@@ -306,8 +306,8 @@ def _await_first(hosts: Hosts, least: int) -> None:
         time.sleep(STEP_S)
 
 
-def _kafka(graph: Graph) -> Mapping[str, str]:
+def _with_kafka(graph: Graph, settings: Mapping[str, str]) -> Mapping[str, str]:
     uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )
-    return kafka_settings() if uses_kafka else {}
+    return with_connector(settings) if uses_kafka else settings
