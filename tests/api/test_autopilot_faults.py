@@ -13,6 +13,7 @@ from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_lock
+from elastream.recording.recorder import Recording
 from elastream.spark.jvm.capabilities import Capabilities
 from support.fake_plant import FakePlant
 
@@ -102,6 +103,25 @@ def test_only_the_same_application_s_undone_actions_are_done(tmp_path, applicati
     pilot._run()
     assert pilot.made.applied == applied
     assert [entry.state for entry in Journal(tmp_path / "journal.jsonl").entries] == states
+
+
+class Stopping(Planned):
+    """A policy in whose first round `elastream stop` is called."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.directory = directory
+
+    def plan(self, observation, memory=None):
+        self.directory.request_stop()
+        return super().plan(observation, memory)
+
+
+def test_elastream_stop_ends_an_autopilot_with_a_folder(tmp_path):
+    piloted(Stopping(RunDirectory(tmp_path)), folder=tmp_path)._run()
+    ending = Recording.read(tmp_path).ending
+    assert (ending.status, ending.reason) == ("stopped", "elastream stop")
+    assert ending.time < 6.0
 
 
 def test_autopilot_works_without_a_folder_that_another_one_holds(tmp_path, caplog):

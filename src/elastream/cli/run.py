@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import named_by, options_of
+from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.errors import InputError
-from elastream.settings import CommandSettings, Flag, Fraction, Kind, PathOf, Rules, Seconds, Whole, settings_of
+from elastream.settings import (
+    CommandSettings,
+    Flag,
+    Fraction,
+    Kind,
+    PathOf,
+    Rules,
+    Seconds,
+    SparkSettings,
+    Whole,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from elastream.core.decision import Decision
@@ -33,7 +44,7 @@ Cloud = Annotated[
 
 
 @options_of(CommandSettings)
-def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **settings: Any) -> None:
+def run(context: typer.Context, file: Program = None, policy: Policy = None, cloud: Cloud = None, **settings: Any) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.run import Command
     from elastream.cli.program import execute
@@ -54,6 +65,8 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
         settings |= {name: settings[name].resolve() for name in ("record", "report") if name in settings}
         file, folder, before = _of_earlier(resume, file)
         options = {**before, **options}
+    if is_quiet(context):
+        settings["show"] = False
     ends = Ends()
     with contextlib.chdir(folder):
         earlier = {name: _read(declarations[name].kind, text) for name, text in options.items() if name not in settings}
@@ -76,6 +89,8 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
 def _written(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}={text}" for key, text in value.items())
     return _absolute(value) if name == "input" or isinstance(value, Path) else str(value)
 
 
@@ -91,6 +106,8 @@ def _read(kind: Kind, text: str) -> Any:
             return Path(text)
         case Rules():
             return text.splitlines()
+        case SparkSettings():
+            return kind.read("settings", text.splitlines())
     return text
 
 
