@@ -1,5 +1,6 @@
 """`elastream init` writes a project whose test passes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,15 @@ def test_project_is_valid_and_its_test_passes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
     tested = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_figures_of_a_simulation_go_to_standard_output(tmp_path: Path) -> None:
+    runner = CliRunner()
+    runner.invoke(app, ["init", str(tmp_path)])
+    simulated = runner.invoke(app, ["simulate", str(tmp_path / "words.py"), "--json", "-"])
+    assert simulated.exit_code in (0, 1), simulated.output
+    assert "figures" in json.loads(simulated.stdout)
+    assert "threshold" in simulated.stderr
 
 
 def test_file_of_the_user_is_not_replaced(tmp_path: Path) -> None:

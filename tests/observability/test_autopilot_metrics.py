@@ -140,7 +140,8 @@ def test_metrics_address_has_a_default_host(monkeypatch, setting, container, add
 
 def test_older_name_of_the_port_still_works_with_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(metrics, "in_container", lambda: False)
-    assert metrics.metrics_address(None, 9400) == ("127.0.0.1", 9400)
+    with pytest.deprecated_call(match="metrics_port is now metrics"):
+        assert metrics.metrics_address(None, 9400) == ("127.0.0.1", 9400)
     assert "metrics_port is now metrics" in caplog.text
 
 

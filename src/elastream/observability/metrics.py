@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import platform
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -58,7 +59,9 @@ def metrics_address(metrics: Address | None, metrics_port: int | None) -> Addres
     `metrics_port` is the older name of a bare port, and works until 0.3.
     """
     if metrics is None and metrics_port is not None:
-        log.warning("metrics_port is now metrics (--metrics %d); the old name goes with 0.3", metrics_port)
+        sentence = f"metrics_port is now metrics (--metrics {metrics_port}); the old name goes with 0.3"
+        log.warning("%s", sentence)
+        warnings.warn(sentence, DeprecationWarning, stacklevel=2)
         metrics = Address("", metrics_port)
     if metrics is None or metrics.host:
         return metrics
