@@ -93,7 +93,7 @@ def status(run: Run, as_json: AsJson = False) -> None:
 
 
 def stop(run: Run, wait: Wait = True) -> None:
-    """End a live run in order. Of an Autopilot, only the Autopilot ends; its queries continue.
+    """End a live run in order, after its start. Of an Autopilot, only the Autopilot ends; its queries continue.
 
     `elastream run --resume RUN` continues a stopped run.
     """
