@@ -38,7 +38,7 @@ def page() -> Iterator[str]:
         for name, setting in sorted(settings_of(declaring).items(), key=lambda each: defaults[each[0]] is not MISSING):
             if name in left_out:
                 continue
-            flag = f"--{name.replace('_', '-')}"
+            flag = "--setting" if name == "settings" else f"--{name.replace('_', '-')}"
             if isinstance(setting.kind, Flag) and setting.kind.switch:
                 flag = setting.kind.switch
             option = f"`{flag}`" if setting.option and options else ""

@@ -27,6 +27,7 @@ from elastream.settings import (
     RunSettings,
     Seconds,
     SimulateSettings,
+    SparkSettings,
     Whole,
     declares,
     keywords_of,
@@ -112,6 +113,16 @@ def test_settings_of_a_command_replace_those_of_the_call() -> None:
     assert command.calls == 1
 
 
+def test_spark_settings_of_a_command_are_added_to_those_of_the_call() -> None:
+    command = Command({"settings": {"spark.b": "2", "spark.c": "3"}})
+    settings = command.applied(RunSettings(cloud=Local(), settings={"spark.a": True, "spark.b": 1}))
+    assert settings.settings == {"spark.a": "true", "spark.b": "2", "spark.c": "3"}
+    assert SparkSettings().read("settings", ["spark.a=x=y", "spark.b="]) == {"spark.a": "x=y", "spark.b": ""}
+    for wrong in (["spark.a"], ["=1"]):
+        with pytest.raises(InputError, match="it is not KEY=VALUE, such as"):
+            SparkSettings().read("settings", wrong)
+
+
 def test_a_launcher_is_in_force_only_inside_its_context() -> None:
     calls = []
     with launching(lambda graph, settings: calls.append(settings.replicas)):  # type: ignore[arg-type, return-value, func-returns-value]
@@ -157,6 +168,7 @@ retention: 7d
 consistency: wave
 currency: EUR
 guards: mine.yaml
+settings: {spark.executor.memory: 2g, spark.speculation: true}
 operators:
   source: {source: simulated}
   work: {from: source, cost: 1ms}
@@ -171,6 +183,7 @@ def test_keys_of_a_document_are_settings_of_a_run(tmp_path: Path) -> None:
     assert found.keys() == {*SETTINGS, "tables", "scaling"}
     settings = RunSettings(cloud=Local(), **found)
     assert (settings.latency, settings.replicas, settings.state_partitions, settings.consistency) == (5.0, 2, 8, "wave")
+    assert settings.settings == {"spark.executor.memory": "2g", "spark.speculation": "true"}
     assert (settings.retention, settings.currency, settings.guards) == (7 * 86_400.0, "EUR", tmp_path / "mine.yaml")
 
 

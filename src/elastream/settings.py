@@ -45,6 +45,10 @@ StateStore = Literal["memory", "disk"]
 # Modes of `elastream.core.composition.Consistency`.
 Mode = Literal["batch", "wave", "drain", "rewired"]
 
+# Headings of options in help.
+GOAL, HOSTS, DATAFLOW = "Goal and policy", "Hosts and Spark", "Dataflow and state"
+FOLDER, WATCH, SIMULATION = "Run and its folder", "Output and monitoring", "Simulation"
+
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -129,6 +133,28 @@ class Rules(Kind):
 
     def __init__(self) -> None:
         super().__init__((ScalingRules,), "ScalingRules")
+
+
+class SparkSettings(Kind):
+    """Settings of Spark by name, on the command line as `KEY=VALUE`."""
+
+    unit = "mapping of Spark's names to values"
+
+    def read(self, name: str, value: Any, optional: bool = False) -> Mapping[str, str]:
+        """Return the settings as text, from a mapping or from pairs `KEY=VALUE`."""
+        if isinstance(value, Mapping):
+            return {str(key): _spark_text(each) for key, each in value.items()}
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise InputError(f"{name} is {shown(value)}; it must be a mapping of Spark's names to values", (name,))
+        pairs = [str(pair).partition("=") for pair in value]
+        for key, equals, _ in pairs:
+            if not equals or not key.strip():
+                raise InputError(f"--setting {key}: it is not KEY=VALUE, such as spark.executor.memory=2g", (name,))
+        return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+def _spark_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class ListOf(Kind):
@@ -237,6 +263,35 @@ class ModeName(Choice):
         return value
 
 
+class Address(NamedTuple):
+    """Host and port to listen at. The host is empty for the default one."""
+
+    host: str
+    port: int
+
+
+class Listen(Kind):
+    """An `Address`: a port, `host:port`, or text of these."""
+
+    unit = "port, or `host:port`"
+
+    def __init__(self) -> None:
+        super().__init__((), f"a port from 0 to {LAST_PORT}, or host:port, such as 0.0.0.0:9400")
+
+    def read(self, name: str, value: Any, optional: bool = False) -> Address:
+        """Return the address."""
+        if isinstance(value, Address):
+            return value
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise self._refusal(name, value)
+        host, colon, port = str(value).strip().rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        open_end = (colon and not bare) or (":" in host and bare == host)  # an IPv6 address stands in brackets
+        if open_end or not (port.isascii() and port.isdecimal()) or int(port) > LAST_PORT:
+            raise self._refusal(name, value)
+        return Address(bare, int(port))
+
+
 class Registry(Kind):
     """A registry of prometheus_client."""
 
@@ -257,6 +312,7 @@ class Setting(NamedTuple):
         key: True for a key at the top of a document.
         option: True for an option of the command line.
         lasting: True if a resumed run keeps the option.
+        group: Heading of the option in a command's help.
     """
 
     help: str
@@ -264,11 +320,12 @@ class Setting(NamedTuple):
     key: bool = False
     option: bool = False
     lasting: bool = True
+    group: str = ""
 
 
-def setting(help: str, kind: Kind | None = None, *, default: Any = MISSING, **about: bool) -> Any:
+def setting(help: str, kind: Kind | None = None, *, default: Any = MISSING, group: str = "", **about: bool) -> Any:
     """Return the field of a setting. `about`: further fields of its `Setting`."""
-    return field(default=default, metadata={"setting": Setting(help, kind or Kind(), **about)})
+    return field(default=default, metadata={"setting": Setting(help, kind or Kind(), group=group, **about)})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
@@ -297,6 +354,7 @@ class Settings:
         default=None,
         key=True,
         option=True,
+        group=GOAL,
     )
     replicas: int = setting(
         "Standby copies of each state partition on other hosts. With them a lost host costs a pause of one batch,"
@@ -305,6 +363,7 @@ class Settings:
         default=0,
         key=True,
         option=True,
+        group=DATAFLOW,
     )
     scaling: ScalingRules = setting(
         "Rules for the number of hosts, for any policy. On the command line KEY=VALUE, such as max_scale_up=1, "
@@ -312,6 +371,7 @@ class Settings:
         Rules(),
         default=NO_RULES,
         option=True,
+        group=HOSTS,
     )
 
     def __post_init__(self) -> None:
@@ -338,6 +398,7 @@ class DataflowSettings(Settings):
         default=None,
         key=True,
         option=True,
+        group=DATAFLOW,
     )
     guards: Path | str | None = setting(
         "File of guards: which alternates and branches may run. `elastream guards set` replaces them during a run.",
@@ -345,6 +406,7 @@ class DataflowSettings(Settings):
         default=None,
         key=True,
         option=True,
+        group=DATAFLOW,
     )
     tables: Sequence[KeyTable] = setting(
         "Key tables: which alternate runs for which key. `elastream tables set` replaces them during a run.", default=()
@@ -356,6 +418,7 @@ class DataflowSettings(Settings):
         default="batch",
         key=True,
         option=True,
+        group=DATAFLOW,
     )
     show: bool = setting(
         "Show progress and summary: live on a terminal or in a notebook, otherwise as lines.", Flag(), default=True
@@ -378,6 +441,7 @@ class LiveSettings(Settings):
         default=RETENTION,
         key=True,
         option=True,
+        group=FOLDER,
     )
 
 
@@ -402,7 +466,14 @@ class RunSettings(DataflowSettings, LiveSettings):
     ports: range | None = setting(
         "Ports to use; the first two are those of the master and its web page. Default: free ones.", default=None
     )
-    settings: Mapping[str, str] | None = setting("Further Spark settings, which win.", default=None)
+    settings: Mapping[str, str] | None = setting(
+        "Further Spark settings, which win. On the command line KEY=VALUE, added to those of FILE. Repeatable.",
+        SparkSettings(),
+        default=None,
+        key=True,
+        option=True,
+        group=HOSTS,
+    )
     currency: str = setting('Currency of all prices, such as `"EUR"`.', Text(), default="", key=True)
     runs: Path | str = setting(
         "Folder for the run's own folder, or an address (hdfs://...) that executors read and write. With an "
@@ -410,6 +481,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         PathOf(metavar="DIR"),
         default="runs",
         option=True,
+        group=FOLDER,
         lasting=False,
     )
     resume: Path | str | None = setting(
@@ -418,6 +490,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         PathOf(metavar="RUN"),
         default=None,
         option=True,
+        group=FOLDER,
         lasting=False,
     )
     fresh: bool = setting(
@@ -425,6 +498,7 @@ class RunSettings(DataflowSettings, LiveSettings):
         Flag(),
         default=False,
         option=True,
+        group=FOLDER,
         lasting=False,
     )
 
@@ -438,11 +512,21 @@ class RunSettings(DataflowSettings, LiveSettings):
 class ExportSettings:
     """Settings of `elastream run` and `Autopilot`."""
 
+    metrics: Address | int | str | None = setting(
+        "Port, or host:port, at which Prometheus metrics are served. The host of a bare port is 127.0.0.1, in a "
+        "container 0.0.0.0.",
+        Listen(),
+        default=None,
+        option=True,
+        group=WATCH,
+        lasting=False,
+    )
     metrics_port: int | None = setting(
-        "Port of 127.0.0.1 at which Prometheus metrics are served.",
+        "Older name of a bare port of `metrics`, until 0.3.",
         Whole(least=0, most=LAST_PORT, requirement=f"a port, 0 to {LAST_PORT}"),
         default=None,
         option=True,
+        group=WATCH,
         lasting=False,
     )
     events: Path | str | None = setting(
@@ -450,6 +534,7 @@ class ExportSettings:
         PathOf(),
         default=None,
         option=True,
+        group=WATCH,
         lasting=False,
     )
 
@@ -459,30 +544,43 @@ class CommandSettings(RunSettings, ExportSettings):
     """Settings of `elastream run`, beyond those of `run`."""
 
     input: str | None = setting(
-        "Read this file or folder instead of the dataflow's.", Text(metavar="PATH"), default=None, option=True
+        "Read this file or folder instead of the dataflow's.",
+        Text(metavar="PATH"),
+        default=None,
+        option=True,
+        group=DATAFLOW,
     )
-    observe_only: bool = setting("Plan and record, but apply no action.", Flag(), default=False, option=True, lasting=False)
+    observe_only: bool = setting(
+        "Plan and record, but apply no action.", Flag(), default=False, option=True, group=GOAL, lasting=False
+    )
     record: Path | None = setting(
-        "Write a second copy of the recording.", PathOf(), default=None, option=True, lasting=False
+        "Write a second copy of the recording.", PathOf(), default=None, option=True, group=FOLDER, lasting=False
     )
     limit: float | str | None = setting(
         "End the run so long after its hosts and queries have started, such as 3min.",
         Seconds(positive=True),
         default=None,
         option=True,
+        group=FOLDER,
         lasting=False,
     )
     live: bool = setting(
-        "Live view, or a line every 10 s.", Flag(switch="--live/--no-live"), default=True, option=True, lasting=False
+        "Live view, or a line every 10 s.",
+        Flag(switch="--live/--no-live"),
+        default=True,
+        option=True,
+        group=WATCH,
+        lasting=False,
     )
     report: Path | None = setting(
-        "File of the report. Default: in the run's folder.", PathOf(), default=None, option=True, lasting=False
+        "File of the report. Default: in the run's folder.", PathOf(), default=None, option=True, group=WATCH, lasting=False
     )
     traces: bool = setting(
         "Make OpenTelemetry spans of rounds and actions, for what the program has set up.",
         Flag(),
         default=False,
         option=True,
+        group=WATCH,
         lasting=False,
     )
 
@@ -504,16 +602,18 @@ class SimulateSettings(DataflowSettings):
         Text(metavar="LOAD"),
         default=None,
         option=True,
+        group=SIMULATION,
     )
     limit: float | str | None = setting(
         "Length of the simulated part of the load, from its start. Default: until the load ends.",
         Seconds(positive=True),
         default=None,
         option=True,
+        group=SIMULATION,
     )
-    target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, option=True)
+    target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, option=True, group=GOAL)
     max_hosts: int | None = setting(
-        "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, option=True
+        "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, option=True, group=HOSTS
     )
     min_hosts: int | None = setting("Fewest hosts at once. Default: the cloud's.", Whole(), default=None)
     calibrate: Path | str | None = setting(
@@ -522,6 +622,7 @@ class SimulateSettings(DataflowSettings):
         PathOf(metavar="RUN"),
         default=None,
         option=True,
+        group=SIMULATION,
     )
     fused: bool | None = setting(
         "Micro-batches of fused stages as on Spark, or a queue for each operator. Queues are the default with "
@@ -529,9 +630,10 @@ class SimulateSettings(DataflowSettings):
         Flag(switch="--fused/--apart"),
         default=None,
         option=True,
+        group=SIMULATION,
     )
     period: float | str | None = setting(
-        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, option=True
+        "Time between two plans. Default: 2s if fused, else 60s.", PLAN, default=None, option=True, group=SIMULATION
     )
     speeds: "SpeedSource | str | Path | None" = setting(
         "Speeds of hosts over time, as factors on their types' speeds: walk, ec2 or spread, with :key=value,..., "
@@ -539,6 +641,7 @@ class SimulateSettings(DataflowSettings):
         Text(metavar="WALK"),
         default=None,
         option=True,
+        group=HOSTS,
     )
     links: "LinkSource | str | Path | None" = setting(
         "Latency and bandwidth between hosts over time, for operators with queues: ec2[:key=value,...], a CSV "
@@ -546,12 +649,14 @@ class SimulateSettings(DataflowSettings):
         Text(metavar="WALK"),
         default=None,
         option=True,
+        group=HOSTS,
     )
     seed: int = setting(
         "Seed of all random numbers except those of speeds and links.",
         Whole(least=0, most=LARGEST_SEED),
         default=1,
         option=True,
+        group=SIMULATION,
     )
 
     @property
@@ -569,8 +674,9 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         Whole(),
         default=None,
         option=True,
+        group=HOSTS,
     )
-    min_hosts: int = setting("Fewest executors.", Whole(), default=1, option=True)
+    min_hosts: int = setting("Fewest executors.", Whole(), default=1, option=True, group=HOSTS)
     cloud: "Cloud | Provider | None" = setting(
         "Hosts to lease instead: a cloud as for `run`, or a running provider, which the caller closes. They join "
         "the session's Standalone master.",
@@ -579,8 +685,10 @@ class AutopilotSettings(LiveSettings, ExportSettings):
     host_type: HostType | None = setting(
         "Type to lease. Default: the cloud's.", Kind((HostType,), "a HostType"), default=None
     )
-    period: float | str = setting("Time between observations, and between plans.", OBSERVATION, default="5s", option=True)
-    observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, option=True)
+    period: float | str = setting(
+        "Time between observations, and between plans.", OBSERVATION, default="5s", option=True, group=GOAL
+    )
+    observe_only: bool = setting("Log actions without applying them.", Flag(), default=False, option=True, group=GOAL)
     show: bool = setting(
         "Write decisions and a summary as lines on stderr, unless the program configures logging.", Flag(), default=True
     )
@@ -593,12 +701,14 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         PathOf(metavar="DIR"),
         default=None,
         option=True,
+        group=FOLDER,
     )
     restore: Literal["leave", "original"] = setting(
         'Executors at the end: they stay (`"leave"`), or Autopilot restores their original number (`"original"`).',
         Choice(names=("leave", "original")),
         default="leave",
         option=True,
+        group=HOSTS,
     )
     prices: PriceList | None = setting(
         "Price of executors by core and gigabyte; hosts of a cloud have their own.",

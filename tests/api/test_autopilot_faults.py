@@ -13,6 +13,7 @@ from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_lock
+from elastream.recording.recorder import Recording
 from elastream.spark.jvm.capabilities import Capabilities
 from support.fake_plant import FakePlant
 
@@ -38,7 +39,9 @@ class Planned:
 
 
 def piloted(policy=None, *, plant=None, application="app-1", **options):
-    spark = SimpleNamespace(version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application))
+    spark = SimpleNamespace(
+        version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application, appName="job")
+    )
     pilot = Autopilot(spark, policy=policy or Planned(), period=1, **options)
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
     pilot.made.clock.epoch = 0.0
@@ -82,7 +85,7 @@ def test_metrics_are_served_no_longer_than_they_are_fresh(monkeypatch):
     import psutil
 
     listening = {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"}
-    pilot = piloted(Planned(SetParallelism("source", "3")), metrics_port=0)
+    pilot = piloted(Planned(SetParallelism("source", "3")), metrics=0)
     pilot._run()
     assert {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"} <= listening
 
@@ -100,6 +103,25 @@ def test_only_the_same_application_s_undone_actions_are_done(tmp_path, applicati
     pilot._run()
     assert pilot.made.applied == applied
     assert [entry.state for entry in Journal(tmp_path / "journal.jsonl").entries] == states
+
+
+class Stopping(Planned):
+    """A policy in whose first round `elastream stop` is called."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.directory = directory
+
+    def plan(self, observation, memory=None):
+        self.directory.request_stop()
+        return super().plan(observation, memory)
+
+
+def test_elastream_stop_ends_an_autopilot_with_a_folder(tmp_path):
+    piloted(Stopping(RunDirectory(tmp_path)), folder=tmp_path)._run()
+    ending = Recording.read(tmp_path).ending
+    assert (ending.status, ending.reason) == ("stopped", "elastream stop")
+    assert ending.time < 6.0
 
 
 def test_autopilot_works_without_a_folder_that_another_one_holds(tmp_path, caplog):

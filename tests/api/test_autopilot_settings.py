@@ -119,7 +119,7 @@ NAN, INF = float("nan"), float("inf")
         ({"observers": [Looks()]}, "observers: .* is no observer: it has no observed, decided, ended"),
         ({"observe_only": "no"}, "observe_only is 'no'; it must be True or False"),
         ({"folder": 3}, "folder is 3; it must be a path, or None"),
-        ({"metrics_port": 99999}, "metrics_port is 99999; it must be a port, 0 to 65535"),
+        ({"metrics": 99999}, "metrics is 99999; it must be a port from 0 to 65535, or host:port"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

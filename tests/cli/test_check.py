@@ -1,5 +1,6 @@
 """`elastream check` on dynamic dataflows: what it shows of them, and what it refuses."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_it_shows_alternates_branches_and_signals() -> None:
     assert shown["mean_load"][:2] == ["signal", "forecast"]
     assert shown["asleep"][:3] == ["nothing", "forecast", "(curtail)"]
     assert shown["awake"][:3] == ["sink", "forecast", "(curtail)"]
+
+
+def test_json_has_operators_and_warnings() -> None:
+    Path("grid.yaml").write_text(GRID)
+    found = json.loads(CliRunner().invoke(app, ["check", "grid.yaml", "--json"]).stdout)
+    assert (found["file"], found["dataflow"]) == ("grid.yaml", "grid")
+    rows = {row["operator"]: row for row in found["operators"]}
+    assert rows["forecast"]["alternates"] == ["exact", "rough"]
+    assert rows["awake"]["from"] == ["forecast (curtail)"]
+    assert any(sentence.startswith("to simulate it, give") for sentence in found["warnings"])
 
 
 KEPT = """\

@@ -1,5 +1,6 @@
 """The command line: what users see, what goes to stderr, and the exit status - without an engine."""
 
+import json
 import os
 import re
 import signal
@@ -107,6 +108,49 @@ def test_help_and_version_load_no_engine_and_no_plots() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_options_are_read_from_environment_variables(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTREAM_EXPLAIN_ROUND", "10")
+    monkeypatch.setenv("ELASTREAM_VERSION", "1")
+    assert call("explain", recorded).stdout.startswith("round 10 at 0:20")
+    assert call("explain", recorded, "--round", "1").stdout.startswith("round 1 at")
+    monkeypatch.setenv("ELASTREAM_EXPLAIN_ROUND", "soon")
+    assert call("explain", recorded).exit_code == 2
+
+
+def test_options_of_run_stand_in_groups() -> None:
+    text = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", "--help"]).stdout
+    for group in (
+        "Goal and policy",
+        "Hosts and Spark",
+        "Dataflow and state",
+        "Run and its folder",
+        "Output and monitoring",
+    ):
+        assert f"─ {group} ─" in text
+    assert "ELASTREAM_RUN" not in text
+
+
+def test_shell_completion_names_the_commands() -> None:
+    environment = {**os.environ, "_ELASTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "elastream st", "COMP_CWORD": "1"}
+    code = "from elastream.cli.app import app; app(prog_name='elastream')"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["status", "stop"]
+
+
+def test_quiet_run_writes_its_report_and_prints_nothing() -> None:
+    result = call("-q", "run", program())
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert Path("runs/word_count-1/report.html").exists()
+
+
+def test_verbose_command_logs_to_stderr() -> None:
+    code = "import logging; logging.getLogger('elastream.x').info('hello')"
+    write("job.py", code)
+    command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "-v", "run", "job.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "INFO elastream.x: hello" in done.stderr
 
 
 def test_a_run_is_followed_summed_up_and_reported_with_the_path_last() -> None:
@@ -259,6 +303,32 @@ def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
     out = call("explain", recorded).stdout
     assert re.search(r"0:20\s+10\s+lease h2 \(small\) \(utilisation 75% is above 70%\)", out)
     assert "of 90 rounds had nothing to do" in out
+
+
+def test_figures_of_a_run_are_printed_as_json(recorded: Path) -> None:
+    rounds = json.loads(call("explain", recorded, "--json").stdout)["rounds"]
+    assert (len(rounds), rounds[9]["time"]) == (90, 20.0)
+    single = json.loads(call("explain", recorded, "--round", "10", "--json").stdout)
+    assert single["outcomes"][0]["status"] == "accepted"
+    summary = json.loads(call("report", recorded, "--json").stdout)
+    assert (summary["status"], summary["rounds"]) == ("finished", 90)
+    assert Path(summary["report"]).exists()
+
+
+def test_report_is_opened_on_request(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    assert call("report", recorded, "--open").exit_code == 0
+    assert opened == [(recorded / "report.html").resolve().as_uri()]
+
+
+def test_nothing_wraps_in_a_pipe(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = call("explain", recorded).stdout
+    monkeypatch.delenv("COLUMNS")
+    wide = call("explain", recorded).stdout
+    assert len(wide.splitlines()) < len(narrow.splitlines())
+    assert wide.split() == narrow.split()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`elastream guards set` and `show`, and what `explain` tells of guards: on a run that goes on, in fake time."""
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -155,6 +156,11 @@ def test_guards_are_shown_with_versions_values_and_ages_of_signals(tmp_path: Pat
             GuardLog(folder / "guards.jsonl").append(text, "x.yaml", "me")
 
     shown = shown_as(elastream("guards", "show", run(folder, later)))
+    figures = json.loads(elastream("guards", "show", folder, "--json").stdout)
+    assert [each["from"] for each in figures["versions"]] == [0.0, None, 6.0]
+    assert figures["running"]["words"] == "split_fast"
+    assert figures["guards"]["words"]["allowed"] == ["split_fast"]
+    assert figures["signals"]["peak"]["value"] is True
     assert re.search(r"1 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d run /\S*first.yaml from 0:00", shown)
     assert "refused" in shown
     assert "x.yaml from 0:06" in shown

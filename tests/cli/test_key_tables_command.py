@@ -1,5 +1,6 @@
 """`elastream tables set` and `show`, on the folder of a run that goes on."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,9 @@ def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder, monke
     assert (result.exit_code, text(result).strip()) == (0, f"{file}: version 1 of the key table of 'predict', 2 keys")
     assert key_tables(run).append(KeyTable("forecasting", "predict", ("customer",), {}), "a program") == 2
     shown = text(elastream("tables", "show", run))
-    assert re.search(r"predict 1 2 \S+ \S+ elastream tables set \S+ wanted predict 2 0 \S+ \S+ a program", shown)
+    rows = json.loads(elastream("tables", "show", run, "--json").output)
+    assert [(row["version"], row["keys"], row["state"]) for row in rows] == [(1, 2, "requested"), (2, 0, "")]
+    assert re.search(r"predict 1 2 \S+ \S+ elastream tables set \S+ requested predict 2 0 \S+ \S+ a program", shown)
 
 
 def test_what_does_not_fit_the_run_is_refused_and_nothing_is_written(tmp_path: Path, recorder: Recorder) -> None:

@@ -31,7 +31,7 @@ def test_prometheus_scrapes_batches_latencies_records_and_cost(tmp_path):
     (tmp_path / "counted.py").write_text(PROGRAM)
     command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "run", "counted.py", "--no-live"]
     run = subprocess.Popen(
-        [*command, "--metrics-port", str(PORT)], cwd=tmp_path, text=True, start_new_session=True,
+        [*command, "--metrics", str(PORT)], cwd=tmp_path, text=True, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:

@@ -83,7 +83,7 @@ def expressions(node):
     """Every expression in the dashboard, for all runs."""
     if isinstance(node, dict):
         if isinstance(node.get("expr"), str):
-            yield node["expr"].replace("$instance", ".*")
+            yield node["expr"].replace("$run", ".*")
         for each in node.values():
             yield from expressions(each)
     if isinstance(node, list):

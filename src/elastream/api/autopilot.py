@@ -33,7 +33,7 @@ from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Observer, describe_run
-from elastream.settings import AutopilotSettings, keywords_of
+from elastream.settings import Address, AutopilotSettings, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
@@ -300,6 +300,8 @@ class Autopilot:
 
     def _steer(self, plant: AttachedPlant, journal: Journal, can: Capabilities) -> None:
         environment: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
+        context = self._spark.sparkContext
+        environment |= {"run": str(context.applicationId), "application": str(context.appName)}
         if self._settings.prices is not None:
             environment["currency"] = self._settings.prices.currency
         header = describe_run(
@@ -336,11 +338,13 @@ class Autopilot:
     def _observers(self, spoken: AutopilotLog) -> Sequence[Observer]:
         observers: list[Observer] = [spoken]
         settings = self._settings
-        if settings.registry is not None or settings.metrics_port is not None:
-            from elastream.observability.metrics import PrometheusObserver  # its counters exist only where they are served
+        if settings.registry is not None or (settings.metrics, settings.metrics_port) != (None, None):
+            # Its counters exist only where they are served.
+            from elastream.observability.metrics import LOOPBACK, PrometheusObserver, metrics_address
 
+            host, port = metrics_address(cast(Address | None, settings.metrics), settings.metrics_port) or (LOOPBACK, None)
             try:
-                observers.append(PrometheusObserver(settings.registry, settings.metrics_port))
+                observers.append(PrometheusObserver(settings.registry, port, host))
             except (ImportError, OSError, ValueError) as error:
                 log.warning("metrics are not served: %s", in_one_line(error))
         if settings.events is not None:
@@ -351,8 +355,12 @@ class Autopilot:
         if self._folder is not None:
             # Only an Autopilot with a folder needs what a recording is written and summed up with.
             from elastream.recording.recorder import Recorder
+            from elastream.recording.run_state import StopRequests
             from elastream.report.tally import retention_of
 
+            stop_requests = StopRequests(RunDirectory(self._folder))
+            stop_requests.stop = self._stop
+            observers.append(stop_requests)
             observers.append(Recorder(self._folder, keep=retention_of(float(settings.retention))))
         return [*observers, *cluster_observers(self._spark), *settings.observers]
 

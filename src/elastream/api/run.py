@@ -52,6 +52,7 @@ from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.paths import path_of
 from elastream.recording.recorder import Recorder
+from elastream.recording.run_state import StopRequests
 from elastream.report.tally import retention_of
 from elastream.settings import CommandSettings, RunSettings, keywords_of
 from elastream.spark.dataflow.shipping import pickled
@@ -133,7 +134,10 @@ class Command:
         self.calls += 1
         whole = CommandSettings(**{each.name: getattr(settings, each.name) for each in fields(settings)})
         scaling, observers = whole.scaling.with_pairs(self.rules), [*self.observers, *whole.observers]
-        return replace(whole, **self.settings, scaling=scaling, observers=observers)
+        changes = dict(self.settings)
+        if "settings" in changes:
+            changes["settings"] = {**(whole.settings or {}), **changes["settings"]}
+        return replace(whole, **changes, scaling=scaling, observers=observers)
 
 
 @contextmanager
@@ -226,13 +230,14 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                     resumed=folder.record_start(plant.hosts.taken_over, plant.clock.epoch),
                 )
                 topics = [each.reads for each in graph.sources if isinstance(each.reads, KafkaTopic)]
+                stop_requests = StopRequests(directory)
                 with closing(Pollers(plant.clock.now)) as pollers, committing(plant.spark, topics):
                     loop = Loop(
                         plant,
                         policy,
                         monitor=float(settings.monitor),
                         period=float(settings.period),
-                        observers=[*recorders, *views, *settings.observers, *cluster_observers(plant.spark)],
+                        observers=[*recorders, *views, stop_requests, *settings.observers, *cluster_observers(plant.spark)],
                         journal=Journal(directory.journal),
                         observe_only=settings.observe_only,
                         paused=lambda: directory.is_paused,
@@ -244,6 +249,7 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         remarks=unchangeable(plant.context, policy),
                     )
                     stop.then(loop.stop, plant.clock.wake)
+                    stop_requests.stop = loop.stop
                     folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
                     folder.if_lost(plant.clock.wake)
                     ending = loop.run()

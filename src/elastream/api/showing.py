@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from elastream.dashboard.console import make_console
 from elastream.dashboard.live import PlainView, RunView, view_for
 from elastream.dashboard.notebook import NotebookView, in_notebook
 from elastream.dashboard.summary import print_summary
@@ -36,7 +37,7 @@ def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> I
 
     A problem with the report or summary is one sentence on stderr, so that it neither fails the run nor hides its error.
     """
-    console = Console()
+    console = make_console()
     notebook = settings.live and in_notebook()
     length = length_of(graph, None if settings.limit is None else float(settings.limit))
     view: RunView | None = None

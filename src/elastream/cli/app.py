@@ -4,6 +4,7 @@ An error that a user can correct is one sentence on stderr and exit status 2. A 
 A new command is a module in this package and a line in `COMMANDS`.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,15 @@ from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.guards import guards
+from elastream.cli.init import init
 from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
 from elastream.cli.monitoring import monitoring
+from elastream.cli.options import Verbosity
 from elastream.cli.pause import pause, unpause
 from elastream.cli.report import report
 from elastream.cli.run import run
+from elastream.cli.runs import ls, status, stop
 from elastream.cli.simulate import simulate
 from elastream.errors import ElastreamError, missing
 
@@ -29,7 +33,11 @@ from elastream.errors import ElastreamError, missing
 INTERRUPTED_STATUS = 130
 
 COMMANDS: tuple[Callable[..., None], ...] = (
+    init,
     run,
+    ls,
+    status,
+    stop,
     report,
     explain,
     check,
@@ -44,6 +52,12 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 class Commands(TyperGroup):
     """The group of all commands. It turns their errors into messages and exit statuses."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = super().get_command(ctx, cmd_name)
+        for option in () if command is None else command.params:
+            option.show_envvar = False  # named by one rule, in the reference
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -64,9 +78,8 @@ app = typer.Typer(
     name="elastream",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "ELASTREAM"},
 )
 for command in COMMANDS:
     app.command()(command)
@@ -84,6 +97,20 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def _main(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    context: typer.Context,
+    version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_version,
+        is_eager=True,
+        allow_from_autoenv=False,
+        help="Print the version and exit.",
+    ),
+    quiet: bool = typer.Option(False, "-q", "--quiet", help="Show no live view, no progress and no summary."),
+    verbose: int = typer.Option(0, "-v", "--verbose", count=True, help="Log to stderr; -vv: debug messages as well."),
 ) -> None:
     """Keeps PySpark streaming pipelines inside their service level at the lowest cost."""
+    context.obj = Verbosity(quiet)
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("elastream").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import named_by, options_of
+from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.errors import InputError
 from elastream.settings import AutopilotSettings
 
@@ -27,7 +27,14 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...",
 
 
 @options_of(AutopilotSettings)
-def autopilot(job: Job, arguments: Arguments = None, policy: Policy = None, cloud: Cloud = None, **settings: Any) -> None:
+def autopilot(
+    context: typer.Context,
+    job: Job,
+    arguments: Arguments = None,
+    policy: Policy = None,
+    cloud: Cloud = None,
+    **settings: Any,
+) -> None:
     """Run a PySpark job with Autopilot beside it, for every streaming query of its sessions.
 
     The job is executed in this process, as by `python JOB`. Options of Autopilot stand before JOB.
@@ -38,6 +45,8 @@ def autopilot(job: Job, arguments: Arguments = None, policy: Policy = None, clou
         settings["policy"] = named_by(policy, "policy", job)
     if cloud is not None:
         settings["cloud"] = named_by(cloud, "cloud", job)
+    if is_quiet(context):
+        settings["show"] = False
     AutopilotSettings(**settings)  # an invalid one is an error before the job starts
     from elastream.api.autopilot import Autopilot
 

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from elastream.cli.options import named_by
+from elastream.cli.output import AsJson, print_json
 from elastream.cli.program import declared
 from elastream.errors import ElastreamError, needed_by
 
@@ -32,13 +33,14 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program or a YAML document.")],
     policy: Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Policy to check it with.")] = None,
     cloud: Annotated[str | None, typer.Option(metavar=NAME_FORM, help="Cloud to check it on.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a dataflow without starting it: errors of `run` and `simulate`, and metrics that its policy will lack.
 
     A program is executed up to its `run(...)` in a separate process, which also imports the files that a document names.
     The exit status of an error is 2.
     """
-    in_child(file, lambda: _check(file, policy, cloud))
+    in_child(file, lambda: _check(file, policy, cloud, as_json))
 
 
 def in_child(file: Path, work: Callable[[], None]) -> None:
@@ -77,7 +79,8 @@ def in_child(file: Path, work: Callable[[], None]) -> None:
 
 def _work(pipe: int, work: Callable[[], None]) -> None:
     # Ends by `_exit`: handlers at exit are the parent's.
-    os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    if sys.stdout.isatty():
+        os.environ["COLUMNS"] = str(shutil.get_terminal_size().columns)
     out, err = io.StringIO(), io.StringIO()
     error: ElastreamError | int | None = None
     try:
@@ -107,7 +110,7 @@ def _outcome(work: Callable[[], None]) -> ElastreamError | int | None:
     return None
 
 
-def _check(file: Path, policy: str | None, cloud: str | None) -> None:
+def _check(file: Path, policy: str | None, cloud: str | None, as_json: bool) -> None:
     from elastream.dataflow.key_table import selection_of
 
     declaration = declared(file)
@@ -129,7 +132,7 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
     sentences += missing_settings(declaration, only_simulated is None)
     sentences += overload_warnings(declaration)
     sentences += warnings_of_run(declaration)
-    _show(file, declaration.graph, sentences)
+    (_print_json if as_json else _show)(file, declaration.graph, sentences)
 
 
 def check_declaration(declaration: "Declaration") -> ElastreamError | None:
@@ -273,23 +276,33 @@ def _role(graph: "Graph", name: str) -> str:
     return "nothing" if graph.empty(name) else operator.kind.value
 
 
-def _show(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from elastream.core.wording import counted, duration_text
+def _rows(graph: "Graph") -> "list[dict[str, Any]]":
     from elastream.dataflow.stages import lay_out
 
-    layout, console = lay_out(graph), Console()
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("operator", "kind", "from", "stage", "alternates", "level"):
-        table.add_column(column, overflow="fold")
+    layout, rows = lay_out(graph), []
     for name in graph.order:
         operator = graph.by_name[name]
-        alternates = ", ".join(alternate.name for alternate in operator.alternates if len(operator.alternates) > 1)
-        sources = ", ".join(f"{edge.source} ({edge.choice})" if edge.choice else edge.source for edge in graph.inputs[name])
-        stage = layout.stage_of[name].name
-        table.add_row(name, _role(graph, name), sources, stage, alternates, duration_text(operator.max_duration))
+        row: dict[str, Any] = {"operator": name, "kind": _role(graph, name), "stage": layout.stage_of[name].name}
+        row["from"] = [f"{edge.source} ({edge.choice})" if edge.choice else edge.source for edge in graph.inputs[name]]
+        row["alternates"] = [alternate.name for alternate in operator.alternates if len(operator.alternates) > 1]
+        rows.append({**row, "level": operator.max_duration})
+    return rows
+
+
+def _print_json(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:
+    print_json({"file": file, "dataflow": graph.name, "operators": _rows(graph), "warnings": sentences})
+
+
+def _show(file: Path, graph: "Graph", sentences: "Sequence[str]") -> None:
+    from elastream.core.wording import counted, duration_text
+    from elastream.dashboard.console import make_console, plain_table
+    from elastream.dataflow.stages import lay_out
+
+    layout, console = lay_out(graph), make_console()
+    table = plain_table("operator", "kind", "from", "stage", "alternates", "level")
+    for row in _rows(graph):
+        sources, alternates = ", ".join(row["from"]), ", ".join(row["alternates"])
+        table.add_row(row["operator"], row["kind"], sources, row["stage"], alternates, duration_text(row["level"]))
     console.print(table)
     for sentence in sentences:
         typer.echo(sentence)

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 # Exit status if a check is missed.
 MISSED_STATUS = 1
+# FILE of --json for standard output; text goes to standard error then.
+STDOUT = Path("-")
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's figures and checks.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures and checks. -: standard output.")]
 
 
 Plant = Annotated[
@@ -61,8 +63,7 @@ def experiment(
     json_file: Json = None,
 ) -> None:
     """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
-    from rich.console import Console
-
+    from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
     from elastream.evaluation.experiments import ExperimentOptions, installed
     from elastream.evaluation.findings import counted
@@ -91,7 +92,7 @@ def experiment(
     if resume is not None and plant != "simulated":
         raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before the experiment adds to it
-    console = Console()
+    console = make_console(stderr=json_file == STDOUT)
     with progress_bar(console) as progress:
         workers = min(2, os.cpu_count() or 1)
         outcome = chosen.run(plant, ExperimentOptions(quick, sensitivity, workers, progress, resume, console.print), part)
@@ -135,6 +136,9 @@ def save(
         figures = outcome.to_json()
         figures["environment"] |= about or {}
         text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
-        console.print(f"figures: {write_text(json_file, text, 'figures')}")
+        if json_file == STDOUT:
+            typer.echo(text, nl=False)
+        else:
+            console.print(f"figures: {write_text(json_file, text, 'figures')}")
     if html is not None:  # last: if it fails, the figures are written
         console.print(f"page: {write_text(html, render(outcome.page), 'page')}")

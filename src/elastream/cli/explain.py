@@ -1,11 +1,13 @@
 """`elastream explain RUN`: prints the decisions of a run and their reasons."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.options import Recorded, as_seconds
+from elastream.cli.output import AsJson, print_json
 from elastream.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,18 +34,17 @@ At = Annotated[
 ]
 
 
-def explain(run: Recorded, round: Round = None, at: At = None) -> None:
+def explain(run: Recorded, round: Round = None, at: At = None, as_json: AsJson = False) -> None:
     """Show a planning round: metrics seen, proposals, refusals, actions done, predictions and results.
 
     Without an option, list all actions with their reasons.
     """
-    from rich.console import Console
-
+    from elastream.dashboard.console import make_console
     from elastream.recording.recorder import Recording
 
     if round is not None and at is not None:
         raise typer.BadParameter("give --round or --at, not both")
-    recording, console = Recording.read(run), Console()
+    recording, console = Recording.read(run), make_console()
     if not recording.decisions:
         ending = recording.ending
         why = (
@@ -52,11 +53,24 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
             else ""
         )
         raise InputError(f"{run}: no planning round was recorded{why}")
+    if as_json:
+        print_json(_as_json(recording, round, at, run))
+        return
     if round is None and at is None:
         _list(recording, console)
         return
     decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
     _explain_round(recording, decision, _Printer(console))
+
+
+def _as_json(recording: "Recording", round: int | None, at: float | None, run: Path) -> object:
+    if round is not None or at is not None:
+        decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
+        return decision.to_json()
+    return {
+        "rounds": [decision.to_json() for decision in recording.decisions],
+        "alarms": [{**asdict(alarm), "cleared": cleared} for alarm, cleared in recording.alarms],
+    }
 
 
 def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":

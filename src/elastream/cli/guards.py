@@ -1,17 +1,19 @@
 """`elastream guards check|set|show`: validates a guard file, sets it for a running run, shows its effect."""
 
+import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.options import Recorded
+from elastream.cli.output import AsJson, print_json
 from elastream.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from elastream.recording.recorder import Recording
 
@@ -38,14 +40,13 @@ def check(
 
     The exit status of an error is 2.
     """
-    from rich.console import Console
-
     from elastream.cli.program import declared
+    from elastream.dashboard.console import make_console, plain_table
     from elastream.guards.document import load_guards
     from elastream.guards.tree import signals_of
 
     document = load_guards(file, None if dataflow is None else declared(dataflow).graph)
-    console, table = Console(), _table("element", "alternate", "active by", "value", "signals")
+    console, table = make_console(), plain_table("element", "alternate", "active by", "value", "signals")
     for element in document.elements:
         for guard in element.guards:
             by = "always" if guard.activate is None else "when" if guard.deactivate is None else "on, off"
@@ -81,20 +82,32 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 
 
 @guards.command()
-def show(run: Recorded) -> None:
+def show(run: Recorded, as_json: AsJson = False) -> None:
     """Show the guards of RUN: their versions, what they allow, what runs, and the signals with their ages."""
-    from rich.console import Console
-
+    from elastream.dashboard.console import make_console, plain_table
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
     from elastream.recording.recorder import Recording
 
-    recording, console = Recording.read(run), Console()
+    recording, console = Recording.read(run), make_console()
     versions = GuardLog(RunDirectory(run).guards).versions if run.is_dir() else ()
     if not versions and not recording.series.guards:
         raise InputError(f"{run} has no guards: give it some with 'elastream guards set {run} FILE'")
     begun = {version: recording.series.times[number] for number, version in reversed(recording.series.guards)}
-    table = _table("version", "given", "by", "from", "in force")
+    if as_json:
+        at = float(recording.times[-1]) if len(recording.times) else math.nan
+        standings = recording.standings_at(at)
+        print_json(
+            {
+                "versions": [{**asdict(each), "from": begun.get(each.number)} for each in versions],
+                "at": at,
+                "running": {element: recording.compositions_at(at)[""].running(element) for element in standings},
+                "guards": standings,
+                "signals": recording.signals_at(at),
+            }
+        )
+        return
+    table = plain_table("version", "given", "by", "from", "in force")
     last = recording.series.guards[-1][1] if recording.series.guards else 0
     for each in versions:
         begins = begun.get(each.number)
@@ -108,9 +121,11 @@ def show(run: Recorded) -> None:
 
 
 def _show_standings(recording: "Recording", console: "Console") -> None:
+    from elastream.dashboard.console import plain_table
+
     at = float(recording.times[-1])
     wanted = recording.compositions_at(at)[""]
-    table = _table("element", "runs", "alternate", "may run", "value", "guard")
+    table = plain_table("element", "runs", "alternate", "may run", "value", "guard")
     for element, standing in recording.standings_at(at).items():
         runs = wanted.running(element) or ""
         for number, (alternate, text) in enumerate(standing.texts.items()):
@@ -129,21 +144,13 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
 
 def _show_signals(recording: "Recording", console: "Console") -> None:
     from elastream.core.wording import duration_text, signal_text
+    from elastream.dashboard.console import plain_table
 
     at = float(recording.times[-1])
-    table = _table("signal", "value", "age")
+    table = plain_table("signal", "value", "age")
     for name, reading in sorted(recording.signals_at(at).items()):
         table.add_row(name, signal_text(reading.value), duration_text(max(0.0, at - reading.time)))
     console.print(table)
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _clock(seconds: float) -> str:

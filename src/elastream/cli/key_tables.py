@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from elastream.cli.options import Recorded
+from elastream.cli.output import AsJson, print_json
 from elastream.errors import InputError
 
 tables = typer.Typer(
@@ -43,11 +44,9 @@ def give(
 
 
 @tables.command()
-def show(run: Recorded) -> None:
+def show(run: Recorded, as_json: AsJson = False) -> None:
     """Show the versions of RUN's key tables, and those that are requested or in effect."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from elastream.dashboard.console import make_console, plain_table
     from elastream.recording.directory import RunDirectory
     from elastream.recording.key_table_log import KeyTableLog, selections_recorded
     from elastream.recording.recorder import Recording
@@ -58,14 +57,19 @@ def show(run: Recorded) -> None:
     if not versions:
         raise InputError(f"{run} has no key tables: give it one with 'elastream tables set {run} OPERATOR FILE'")
     compositions = recording.compositions_at(float(recording.times[-1])) if len(recording.times) else {}
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("operator", "version", "keys", "given", "by", "state"):
-        shown.add_column(column, overflow="fold")
+    rows: list[dict[str, object]] = []
     for each in versions:
         held = {
             query for query, composition in compositions.items() if composition.tables.get(each.operator, 0) == each.version
         }
-        state = "in effect" if held - {""} else "wanted" if "" in held else ""
+        state = "in effect" if held - {""} else "requested" if "" in held else ""
+        about = {"operator": each.operator, "version": each.version, "keys": each.keys, "written": each.written}
+        rows.append({**about, "by": each.who, "state": state})
+    if as_json:
+        print_json(rows)
+        return
+    table = plain_table("operator", "version", "keys", "given", "by", "state")
+    for each, row in zip(versions, rows, strict=True):
         given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
-        shown.add_row(each.operator, str(each.version), str(each.keys), given, each.who, state)
-    Console().print(shown)
+        table.add_row(each.operator, str(each.version), str(each.keys), given, each.who, str(row["state"]))
+    make_console().print(table)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -9,7 +10,20 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from elastream.errors import ElastreamError, InputError
-from elastream.settings import Choice, Flag, Fraction, PathOf, Rules, Seconds, Setting, Text, Whole, settings_of
+from elastream.settings import (
+    Choice,
+    Flag,
+    Fraction,
+    Listen,
+    PathOf,
+    Rules,
+    Seconds,
+    Setting,
+    SparkSettings,
+    Text,
+    Whole,
+    settings_of,
+)
 from elastream.units import duration
 
 
@@ -48,6 +62,19 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
         raise InputError(f"--{what} {text}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Verbosity:
+    """Options of the group of commands. `quiet` leaves out live views, progress and summaries."""
+
+    quiet: bool = False
+
+
+def is_quiet(context: typer.Context) -> bool:
+    """Return True if the group was called with `-q`."""
+    verbosity = context.find_root().obj
+    return isinstance(verbosity, Verbosity) and verbosity.quiet
+
+
 Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a recording.")]
 
 
@@ -82,8 +109,8 @@ def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
     """Return the option of a setting of `declaring`. Its value is None if it is not on the command line."""
     default = vars(declaring).get(name)  # an inherited setting has the program's value by default
     shows = str(default) if isinstance(default, int | float) and not isinstance(default, bool) else False
-    flag = f"--{name.replace('_', '-')}"
-    about: dict[str, Any] = {"help": setting.help, "show_default": shows}
+    flag = "--setting" if name == "settings" else f"--{name.replace('_', '-')}"
+    about: dict[str, Any] = {"help": setting.help, "show_default": shows, "rich_help_panel": setting.group or None}
     match setting.kind:
         case Whole(least=least):
             annotation: Any = Annotated[int | None, typer.Option(flag, min=least, metavar="NUMBER", **about)]
@@ -97,7 +124,9 @@ def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
             annotation = Annotated[Path | None, typer.Option(flag, metavar=metavar, **about)]
         case Choice(metavar=metavar) | Text(metavar=metavar):
             annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **about)]
-        case Rules():
+        case Listen():
+            annotation = Annotated[str | None, typer.Option(flag, metavar="[HOST:]PORT", **about)]
+        case Rules() | SparkSettings():
             annotation = Annotated[list[str] | None, typer.Option(flag, metavar="KEY=VALUE", **about)]
         case other:
             raise TypeError(f"no option has a value of the kind {type(other).__name__}")

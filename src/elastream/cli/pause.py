@@ -15,14 +15,14 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of
 
 def pause(run: Run) -> None:
     """Pause the controller of a run. It plans and records, but applies nothing. Queries continue."""
-    already = "" if _directory(run).pause() else " already"
+    already = "" if run_directory(run).pause() else " already"
     ended = f". {ending}: only what goes on with it is paused" if (ending := _ended(run)) else ""
     typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 
 
 def unpause(run: Run) -> None:
     """Let the controller of a paused run apply its plans again."""
-    if not _directory(run).unpause():
+    if not run_directory(run).unpause():
         typer.echo(f"{run} was not paused")
     elif ended := _ended(run):
         typer.echo(f"{run} is not paused any more. {ended}")
@@ -41,7 +41,7 @@ def _ended(run: Path) -> str:
     return "" if ending is None else f"It has {ending.status} at {clock(ending.time)}"
 
 
-def _directory(run: Path) -> "RunDirectory":
+def run_directory(run: Path) -> "RunDirectory":
     from elastream.recording.directory import RunDirectory
 
     directory = RunDirectory(run)

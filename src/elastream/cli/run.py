@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import named_by, options_of
+from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.errors import InputError
-from elastream.settings import CommandSettings, Flag, Fraction, Kind, PathOf, Rules, Seconds, Whole, settings_of
+from elastream.settings import (
+    CommandSettings,
+    Flag,
+    Fraction,
+    Kind,
+    PathOf,
+    Rules,
+    Seconds,
+    SparkSettings,
+    Whole,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from elastream.core.decision import Decision
@@ -33,7 +44,7 @@ Cloud = Annotated[
 
 
 @options_of(CommandSettings)
-def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **settings: Any) -> None:
+def run(context: typer.Context, file: Program = None, policy: Policy = None, cloud: Cloud = None, **settings: Any) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.run import Command
     from elastream.cli.program import execute
@@ -54,6 +65,8 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
         settings |= {name: settings[name].resolve() for name in ("record", "report") if name in settings}
         file, folder, before = _of_earlier(resume, file)
         options = {**before, **options}
+    if is_quiet(context):
+        settings["show"] = False
     ends = Ends()
     with contextlib.chdir(folder):
         earlier = {name: _read(declarations[name].kind, text) for name, text in options.items() if name not in settings}
@@ -65,7 +78,7 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
         command = Command(
             settings,
             settings.pop("scaling", ()),
-            (ends, *exporters(settings.get("metrics_port"), settings.get("events"), settings.get("traces", False))),
+            (ends, *exporters(settings)),
             {"file": str(file.resolve()), "folder": str(Path.cwd()), "options": options},
         )
         execute(file, command)
@@ -76,6 +89,8 @@ def run(file: Program = None, policy: Policy = None, cloud: Cloud = None, **sett
 def _written(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(value)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}={text}" for key, text in value.items())
     return _absolute(value) if name == "input" or isinstance(value, Path) else str(value)
 
 
@@ -91,28 +106,30 @@ def _read(kind: Kind, text: str) -> Any:
             return Path(text)
         case Rules():
             return text.splitlines()
+        case SparkSettings():
+            return kind.read("settings", text.splitlines())
     return text
 
 
-def exporters(metrics_port: int | None, events: Path | None, traces: bool) -> "list[Observer]":
-    """Return observers that serve metrics, write events and make spans.
+def exporters(settings: Mapping[str, Any]) -> "list[Observer]":
+    """Return observers that serve metrics, write events and make spans, as `settings` of the command require.
 
     Raises:
         EnvironmentProblem: The port or the file is not available.
     """
     from elastream.errors import EnvironmentProblem
     from elastream.observability.events import EventLog
-    from elastream.observability.metrics import PrometheusObserver
+    from elastream.observability.metrics import PrometheusObserver, metrics_address
     from elastream.observability.tracing import SpanObserver
 
-    observers: list[Observer] = [] if events is None else [EventLog(str(events))]
-    if traces:
+    observers: list[Observer] = [EventLog(str(settings["events"]))] if "events" in settings else []
+    if settings.get("traces"):
         observers.append(SpanObserver())
-    if metrics_port is not None:
+    if (address := metrics_address(settings.get("metrics"), settings.get("metrics_port"))) is not None:
         try:
-            observers.append(PrometheusObserver(port=metrics_port))
+            observers.append(PrometheusObserver(port=address.port, host=address.host))
         except OSError as error:
-            raise EnvironmentProblem(f"--metrics-port {metrics_port}: {error.strerror or error}") from None
+            raise EnvironmentProblem(f"--metrics {address.host}:{address.port}: {error.strerror or error}") from None
     return observers
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.experiment import MISSED_STATUS, Html, Json, save
-from elastream.cli.options import as_seconds, as_some_seconds, named_by, options_of
+from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json, save
+from elastream.cli.options import as_seconds, as_some_seconds, is_quiet, named_by, options_of
 from elastream.cli.program import declared
 from elastream.cli.tables import print_table
 from elastream.errors import CloudError, ElastreamError, InputError
@@ -44,6 +44,7 @@ Minimum = Annotated[
 
 @options_of(SimulateSettings)
 def simulate(
+    context: typer.Context,
     file: Program = None,
     against: Against = None,
     policy: Policies = None,
@@ -61,12 +62,11 @@ def simulate(
 
     With --calibrate RUN and no FILE: replay a recorded run and print the drift. The exit status is 1 if it is too large.
     """
-    from rich.console import Console
-
+    from elastream.dashboard.console import make_console
     from elastream.evaluation.simulate import measured
     from elastream.evaluation.simulate import simulate as compared
 
-    console = Console()
+    console = make_console(stderr=json_file == STDOUT)
     calibrate = settings.get("calibrate")
     if file is None:
         if calibrate is None:
@@ -94,7 +94,7 @@ def simulate(
         comparison = compared(
             declaration.graph,
             named,
-            **{**of_file, **of_hosts, **settings, "scaling": scaling, "host_types": types, "show": True},
+            **{**of_file, **of_hosts, **settings, "scaling": scaling, "host_types": types, "show": not is_quiet(context)},
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

@@ -64,15 +64,12 @@ class Metric(StrEnum):
     BACKLOG = (
         "backlog",
         Quantity.RECORDS,
-        (
-            "Records queued at an operator (VISP's o_queue). "
-            "A chained operator has no queue of its own; its query's source has."
-        ),
+        ("Records queued at an operator. A chained operator has no queue of its own; its query's source has."),
     )
     DURATION = (
         "duration",
         Quantity.SECONDS,
-        "Mean time of a record from being queued at the operator to having passed it (VISP's o_d).",
+        "Mean time of a record from being queued at the operator to having passed it.",
     )
     DURATION_P50 = ("duration_p50", Quantity.SECONDS, "Median of `duration`.")
     DURATION_P99 = ("duration_p99", Quantity.SECONDS, "99th percentile of `duration`.")
@@ -91,11 +88,11 @@ class Metric(StrEnum):
         "Standard error of `busy_cores` if it is estimated from samples: noise that no decision should rest on.",
     )
     PARALLELISM = ("parallelism", Quantity.COUNT, "Instances of an operator, or tasks of its stage.")
-    SCALINGS = ("scalings", Quantity.COUNT, "Changes of an operator's parallelism so far, up and down (VISP's o_s).")
-    CPU = ("cpu", Quantity.FRACTION, "Share of a host's cores in use (E2DF's U_n).")
+    SCALINGS = ("scalings", Quantity.COUNT, "Changes of an operator's parallelism so far, up and down.")
+    CPU = ("cpu", Quantity.FRACTION, "Share of a host's cores in use.")
     MEMORY = ("memory", Quantity.MEGABYTES, "Memory in use on a host or by a task.")
     SPEED = ("speed", Quantity.SPEED, "Work per second of a host's core now, relative to the standard core.")
-    TASKS = ("tasks", Quantity.COUNT, "Tasks placed on a host (E2DF's A_n).")
+    TASKS = ("tasks", Quantity.COUNT, "Tasks placed on a host.")
     BANDWIDTH = (
         "bandwidth",
         Quantity.BYTE_RATE,
@@ -116,7 +113,7 @@ class Metric(StrEnum):
     LATENCY = (
         "latency",
         Quantity.SECONDS,
-        "Of the application: mean time from a record being due to its result being committed (E2DF's response time).",
+        "Of the application: mean time from a record being due to its result being committed.",
     )
     THROUGHPUT = ("throughput", Quantity.RATE, "Of the application: records taken from its sources and committed.")
     COMPLIANCE = ("compliance", Quantity.FRACTION, "Share of the records that passed within the service level.")
@@ -126,7 +123,7 @@ class Metric(StrEnum):
         Quantity.SECONDS,
         (
             "Time from the request of a change of alternates, branches or key tables until the last batch under an older "
-            "composition was committed (thesis, p. 50), for the newest change in force."
+            "composition was committed; for the newest change in force."
         ),
     )
     MIXED_RECORDS = (
@@ -143,7 +140,7 @@ class Metric(StrEnum):
     CHECKPOINT_DELTA = (
         "checkpoint_delta",
         Quantity.FRACTION,
-        "Size of the newest checkpoint's changes over the size of the whole state (thesis, Fig. 6.12).",
+        "Size of the newest checkpoint's changes over the size of the whole state.",
     )
     COPIES_MEMORY = ("copies_memory", Quantity.MEGABYTES, "Memory of standby replicas on a host.")
     STANDBY_LAG = ("standby_lag", Quantity.COUNT, "Checkpoints that the standby replica next in line for a task lacks.")

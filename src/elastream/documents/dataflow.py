@@ -376,7 +376,7 @@ class DocumentKeys(Keys):
         return value
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def run_settings(self) -> dict[str, Any]:
         """Run settings that the document has, by name."""
         return {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
 
@@ -470,7 +470,7 @@ def load_document(path: Path | str) -> Document:
         cloud=None if keys.cloud is None else _named(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         host_types=host_types,
         settings={
-            **_beside(file, keys.settings),
+            **_beside(file, keys.run_settings),
             "tables": tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
             "scaling": scaling_rules(file, keys.scaling),
         },

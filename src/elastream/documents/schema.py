@@ -127,6 +127,8 @@ def key_of(setting: settings.Setting, default: object) -> Any:
             kind = Literal[names]
         case settings.Flag():
             kind = bool
+        case settings.SparkSettings():
+            kind = dict[str, str | int | float | bool]
         case settings.Text() | settings.PathOf():
             kind = str
         case other:

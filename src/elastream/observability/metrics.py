@@ -3,10 +3,14 @@
 A scrape returns the last observation. The library is imported only if metrics are exported.
 """
 
+import logging
 import math
+import os
 import platform
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastream.core.decision import Decision
@@ -21,23 +25,50 @@ from elastream.errors import needed_by
 from elastream.observability.events import EventBook
 from elastream.recording.costs import CostSplit
 from elastream.recording.observer import Ending, Header
+from elastream.settings import Address
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
-# Metrics name hosts and need no login. To serve them elsewhere, use a registry of one's own behind a login.
-LISTEN_ADDRESS = "127.0.0.1"
+# Metrics name hosts and need no login, so that other machines read them only on request, or from a container.
+LOOPBACK, EVERY_ADDRESS = "127.0.0.1", "0.0.0.0"
 EXPORTED_ROWS = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)  # tasks and links may be tens of thousands
 # metrics that only grow during a run
 COUNTERS = frozenset({Metric.SCALINGS, Metric.MIXED_RECORDS, Metric.LEFT_OUT, Metric.COST})
 # upper bounds of histogram buckets: 2.5 ms to 2500 s, three a decade
 BUCKETS_S = tuple(base * power for power in (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) for base in (1.0, 2.5, 5.0))[1:-1]
 LABELS: Mapping[Rows, tuple[str, ...]] = {
-    Rows.APPLICATION: ("application",),
+    Rows.APPLICATION: (),
     Rows.OPERATOR: ("query", "operator"),
     Rows.HOST: ("host",),
 }
+
+
+log = logging.getLogger(__name__)
+
+
+def in_container() -> bool:
+    """Return True in a container of Kubernetes or Docker, whose loopback no other machine reaches."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ or Path("/.dockerenv").exists()
+
+
+def metrics_address(metrics: Address | None, metrics_port: int | None) -> Address | None:
+    """Return the host and port to serve metrics at, with a default host; None if they are not served.
+
+    `metrics_port` is the older name of a bare port, and works until 0.3.
+    """
+    if metrics is None and metrics_port is not None:
+        sentence = f"metrics_port is now metrics (--metrics {metrics_port}); the old name goes with 0.3"
+        log.warning("%s", sentence)
+        warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        metrics = Address("", metrics_port)
+    if metrics is None or metrics.host:
+        return metrics
+    if not in_container():
+        return Address(LOOPBACK, metrics.port)
+    log.warning("metrics are served on all addresses of this container; %s:%d keeps them inside", LOOPBACK, metrics.port)
+    return Address(EVERY_ADDRESS, metrics.port)
 
 
 def metric_name(rows: Rows, metric: Metric) -> str:
@@ -65,19 +96,20 @@ class _Buckets:
 
 
 class PrometheusObserver:
-    """Metrics named `elastream_...` in `registry`, or served on this machine at `port`.
+    """Metrics named `elastream_...` in `registry`, or served at `host` and `port`.
 
     A gauge or counter for every metric of application, operators and hosts that a plant measures; histograms of batch
-    durations and latencies; the controller's actions.
+    durations and latencies; the controller's actions. Each series has the labels `run` and `application`.
     """
 
-    def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None) -> None:
+    def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None, host: str = LOOPBACK) -> None:
         with needed_by("serving Prometheus metrics"):
             from prometheus_client import CollectorRegistry, start_http_server
 
         self._registry = CollectorRegistry() if registry is None else registry
         self._server: Any = None
         self._about: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
         self._currency = ""
         self._observation: Observation | None = None
         self._decision: Decision | None = None
@@ -95,7 +127,7 @@ class PrometheusObserver:
         self._rounds = 0
         self._registry.register(self)
         if port is not None:
-            self._server, _ = start_http_server(port, addr=LISTEN_ADDRESS, registry=self._registry)
+            self._server, _ = start_http_server(port, addr=host, registry=self._registry)
 
     def started(self, header: Header) -> None:
         """Store facts about the run."""
@@ -107,6 +139,11 @@ class PrometheusObserver:
             "spark": str(header.environment.get("spark", "")),
             "plant": header.plant,
             "policy": header.policy,
+        }
+        directory = str(header.environment.get("directory", ""))
+        self._labels = {
+            "run": str(header.environment.get("run", Path(directory).name)),
+            "application": str(header.environment.get("application", header.flow)),
         }
         self._errors.setdefault((f"policy {header.policy}",), 0)
         self._events.update((Reason.RUN_STARTED.value, kind) for kind in types_of(Reason.RUN_STARTED))
@@ -147,7 +184,14 @@ class PrometheusObserver:
         return ()
 
     def collect(self) -> "Iterator[Family]":
-        """Yield metric families for a scrape; unknown values have no sample."""
+        """Yield metric families for a scrape; unknown values have no sample, and nothing has one before the run starts."""
+        labels = self._labels
+        for family in self._families():
+            samples = family.samples if labels else []
+            family.samples = [each._replace(labels={**labels, **each.labels}) for each in samples]
+            yield family
+
+    def _families(self) -> "Iterator[Family]":
         from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily
 
         if self._about:
@@ -157,21 +201,26 @@ class PrometheusObserver:
         yield from self._hosts(observation)
         if decision is not None:
             samples = [((), decision.hosts)]
-            yield _gauge("elastream_recommended_hosts", "Hosts that the policy wants, parts of one included", (), samples)
+            yield _gauge(
+                "elastream_recommended_hosts",
+                "Hosts that the policy recommends; a fraction is a part of one host",
+                (),
+                samples,
+            )
             paused, advisory = (float(decision.mode == mode) for mode in ("paused", "observe only"))
             yield _gauge("elastream_paused", "1 while the controller is paused", (), [((), paused)])
-            yield _gauge("elastream_observe_only", "1 where nothing is applied", (), [((), advisory)])
+            yield _gauge("elastream_observe_only", "1 if the controller plans and applies nothing", (), [((), advisory)])
         yield _counter("elastream_rounds_total", "Planning rounds", (), {(): self._rounds})
         yield _counter("elastream_actions_total", "Actions by kind and outcome", ("action", "status"), self._actions)
-        events = "Events by reason, each once while it repeats"
+        events = "Events by reason; one that repeats counts once"
         yield _counter("elastream_events_total", events, ("reason", "type"), self._events)
-        meaning = "Proposals that were refused, by the user's rule that did; none: by no such rule"
+        meaning = "Proposals that were refused, by the scaling rule that refused them; none: not by a scaling rule"
         yield _counter("elastream_refusals_total", meaning, ("rule",), self._refusals)
-        yield _counter("elastream_errors_total", "Faults that the run survived, by their source", ("source",), self._errors)
+        yield _counter("elastream_errors_total", "Faults that the run survived, by source", ("source",), self._errors)
         yield from self._money()
         for name, meaning, histograms in (
-            ("elastream_query_batch_duration_seconds", "Durations of micro-batches", self._durations),
-            ("elastream_query_latency_seconds", "Latencies of records", self._latencies),
+            ("elastream_query_batch_duration_seconds", "Durations of micro-batches by query", self._durations),
+            ("elastream_query_latency_seconds", "Time from a record being due to its commit by query", self._latencies),
         ):
             family = HistogramMetricFamily(name, meaning, labels=("query",))
             for query, buckets in list(histograms.items()):
@@ -181,11 +230,11 @@ class PrometheusObserver:
     def _money(self) -> "Iterator[Family]":
         costs, currency = self._costs, self._currency
         yield _counter("elastream_records_total", "Records taken from sources and committed", (), {(): costs.records})
-        meaning = "Money by query, in proportion to the cores that it kept busy"
+        meaning = "Money for hosts by query, in proportion to the cores that it kept busy"
         by_query: dict[tuple[str, ...], float] = {(query, currency): money for query, money in list(costs.by_query.items())}
         yield _counter("elastream_query_cost_total", meaning, ("query", "currency"), by_query)
-        meaning, spent = "Money for a million records, since the start", math.fsum(by_query.values())
-        each = [((currency,), 1e6 * spent / costs.records)] if costs.records > 0 else []
+        meaning, spent = "Money for hosts per million records, since the start", math.fsum(by_query.values())
+        each = [((currency,), 1e6 * spent / costs.records)] if costs.records > 0 and by_query else []
         yield _gauge("elastream_cost_per_million_records", meaning, ("currency",), each)
 
     def _plant_metrics(self, observation: Observation | None) -> "Iterator[Family]":
@@ -203,29 +252,40 @@ class PrometheusObserver:
 
     def _samples(self, observation: Observation, rows: Rows, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
         frame = observation.frames[rows]
+        if metric is Metric.COST and not _priced(observation):
+            return []
         values = zip(frame.ids, frame.column(metric).tolist(), strict=True)
         samples = [(row, value * metric.quantity.base_units) for row, value in values if not math.isnan(value)]
         if rows is Rows.OPERATOR:
             stages = observation.context.layout.stage_of
             return [((stages[row].segment if row in stages else "", row), value) for row, value in samples]
-        money = (self._currency,) if metric is Metric.COST else ()
-        return [((row, *money), value) for row, value in samples]
+        if rows is Rows.APPLICATION:
+            return [((self._currency,) if metric is Metric.COST else (), value) for _, value in samples]
+        return [((row,), value) for row, value in samples]
 
     def _hosts(self, observation: Observation | None) -> "Iterator[Family]":
         states = Counter() if observation is None else Counter(lease.state for lease in observation.leases.values())
         by_state = [] if observation is None else [((state.value,), float(states[state])) for state in HostState]
         yield _gauge("elastream_hosts", "Leased hosts by state", ("state",), by_state)
-        alarms = () if observation is None else observation.alarms
-        standing = [((each.source, each.said), 1.0) for each in alarms]
-        yield _gauge("elastream_alarm", "1 for each standing alarm", ("source", "said"), standing)
+        standing = Counter[str]() if observation is None else Counter(each.source for each in observation.alarms)
+        samples = [((source,), float(count)) for source, count in standing.items()]
+        yield _gauge(
+            "elastream_alarm", "Standing alarms by source; elastream explain shows their text", ("source",), samples
+        )
         if observation is None:
             return
         context = observation.context
-        yield _gauge("elastream_min_hosts", "Fewest hosts that there may be", (), [((), float(context.min_hosts))])
-        yield _gauge("elastream_max_hosts", "Most hosts that there may be", (), [((), float(context.max_hosts))])
+        yield _gauge("elastream_min_hosts", "Fewest hosts allowed", (), [((), float(context.min_hosts))])
+        yield _gauge("elastream_max_hosts", "Most hosts allowed", (), [((), float(context.max_hosts))])
         if context.target_latency is not None:
             level = [((), context.target_latency)]
-            yield _gauge("elastream_target_latency_seconds", "Service level of the application's latency", (), level)
+            yield _gauge("elastream_target_latency_seconds", "Target latency of the application", (), level)
+
+
+def _priced(observation: Observation) -> bool:
+    """Return True if any host has a price, so that a cost of 0 is no unknown one."""
+    leases = observation.leases.values()
+    return observation.overall(Metric.COST) > 0 or any(each.type.price > 0 for each in leases)
 
 
 def _gauge(name: str, meaning: str, labels: Sequence[str], samples: Iterable[tuple[tuple[str, ...], float]]) -> "Family":

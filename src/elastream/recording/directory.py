@@ -87,6 +87,7 @@ class RunDirectory:
 
     wanted = Below("control", "wanted.json")  # composition requested of all queries; read before each batch
     paused = Below("control", "paused")  # exists while the controller is paused, with the time of the pause
+    stop_request = Below("control", "stop")  # request of `elastream stop` to the driver, with its time
     cluster = Below("cluster")  # logs and work folders of master and workers
     manifest = Below("run.json")  # description of the run (dataflow, program, format), from which it is resumed
     lock = Below("run.lock")  # lock of the process that drives the run
@@ -124,6 +125,18 @@ class RunDirectory:
         except OSError as error:
             raise EnvironmentProblem(f"the run cannot be unpaused: {error.strerror or error}") from None
         return was
+
+    def request_stop(self) -> None:
+        """Request the driver to end the run. Raises EnvironmentProblem if the folder cannot be written."""
+        write_text(self.stop_request, f"{time.time():.3f}\n", "request to stop the run")
+
+    @property
+    def stop_requested(self) -> bool:
+        """True if the present driver is to end the run. Requests to an earlier driver do not count."""
+        try:
+            return self.stop_request.stat().st_mtime >= self.lock.stat().st_mtime
+        except OSError:
+            return False
 
     def edge(self, source: str, target: str) -> AnyPath:
         """Return the folder of records in transit over a durable edge."""

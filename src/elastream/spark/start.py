@@ -34,7 +34,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
-from elastream.spark.dataflow.kafka import kafka_package, kafka_settings
+from elastream.spark.dataflow.kafka import kafka_package, with_connector
 from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts, retry
 from elastream.spark.hosts.hosts import Hosts
@@ -121,7 +121,7 @@ def start_plant(
     plan_queries(layout)
     check_consistency(layout, consistency)
     existing = open_in_process() if isinstance(cloud_of(settings), InProcess) else None
-    settings = replace(settings, settings={**_kafka(graph, existing), **(settings.settings or {})})
+    settings = replace(settings, settings=_with_kafka(graph, settings.settings or {}, existing))
     with _session_on_hosts(graph.name, directory, settings, resumed, existing, progress) as on:
         terms, keyed = on.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
@@ -444,16 +444,20 @@ def _coming(leases: Iterable[Lease], reason: Callable[[str], str]) -> str:
     return "; ".join(texts) or "waiting for an executor"
 
 
-def _kafka(graph: Graph, existing: SparkSession | None) -> Mapping[str, str]:
-    """Return settings for Kafka if `graph` uses it. Raises EnvironmentProblem if the open session lacks the connector."""
+def _with_kafka(graph: Graph, settings: Mapping[str, str], existing: SparkSession | None) -> Mapping[str, str]:
+    """Return `settings`, with Kafka's connector if `graph` uses it.
+
+    Raises:
+        EnvironmentProblem: The open session lacks the connector.
+    """
     uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )
     if not uses_kafka or (existing is not None and has_class(existing, KAFKA_CLASS)):
-        return {}
+        return settings
     if existing is not None:
         raise EnvironmentProblem(
             f"the open session lacks Spark's Kafka connector: make it with spark.jars.packages={kafka_package()}, or stop "
             "it before run(...)"
         )
-    return kafka_settings()
+    return with_connector(settings)

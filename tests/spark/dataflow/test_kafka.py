@@ -34,11 +34,12 @@ from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import attach
-from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
+from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options, with_connector
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import collected
 from elastream.spark.dataflow.sources import check_source, open_source
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.session import unfetched_packages
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
@@ -62,6 +63,31 @@ def test_the_package_is_the_connector_of_this_spark() -> None:
 def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert kafka_settings() == {"spark.jars.packages": kafka_package(), "spark.jars.ivy": "/somewhere/elastream/ivy"}
+
+
+def test_packages_of_the_user_are_joined_with_the_connector() -> None:
+    joined = with_connector({"spark.jars.packages": "org.x:y:1", "spark.a": "b"})
+    assert joined["spark.jars.packages"] == f"{kafka_package()},org.x:y:1"
+    assert joined["spark.a"] == "b"
+
+
+@pytest.mark.parametrize("name", ["spark.jars", "spark.jars.packages"])
+def test_connector_of_the_user_replaces_the_fetched_one(name: str) -> None:
+    own = {name: "lib:spark-sql-kafka-0-10_2.13:4.0.0"}
+    assert with_connector(own) == own
+
+
+def test_packages_that_cannot_be_fetched_are_named_with_the_cause() -> None:
+    package = "org.apache.spark#spark-sql-kafka-0-10_2.13;4.2.0"
+    log = (
+        f"Server access error at url https://repo/x.pom (java.net.UnknownHostException: repo)\n"
+        f'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: {package}: not found]\n'
+    )
+    sentence = unfetched_packages(log)
+    assert sentence.startswith("the packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 cannot be fetched")
+    assert "(java.net.UnknownHostException: repo)" in sentence
+    assert "spark.jars.repositories" in sentence
+    assert unfetched_packages("something else\n") == ""
 
 
 def test_a_topic_is_read_from_its_beginning_by_default() -> None:

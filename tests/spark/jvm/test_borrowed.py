@@ -1,12 +1,12 @@
 """A session that is borrowed, and what is left of that."""
 
 import pytest
-from elastream.spark.jvm.driver_side import java_context
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.borrowed import borrowed, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
+from elastream.spark.jvm.driver_side import java_context
 from support.shared_session import shared_session
 
 pytestmark = pytest.mark.spark

@@ -15,6 +15,7 @@ from elastream.spark.jvm.driver_side import Java, jvm_of
 SCALA = "2.13"
 # Prefix of options for the Kafka client itself.
 CLIENT_PREFIX = "kafka."
+PACKAGES = "spark.jars.packages"
 
 
 def kafka_package(version: str = pyspark.__version__) -> str:
@@ -25,7 +26,16 @@ def kafka_package(version: str = pyspark.__version__) -> str:
 def kafka_settings() -> Mapping[str, str]:
     """Return session settings for Kafka, with jars cached for the user."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return {"spark.jars.packages": kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
+    return {PACKAGES: kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
+
+
+def with_connector(own: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the Spark settings `own` with those for Kafka, and packages joined; `own` if they name the connector."""
+    if any("spark-sql-kafka" in own.get(name, "") for name in (PACKAGES, "spark.jars")):
+        return own
+    connector = kafka_settings()
+    packages = ",".join(filter(None, (connector[PACKAGES], own.get(PACKAGES, ""))))
+    return {**connector, **own, PACKAGES: packages}
 
 
 def source_options(topic: KafkaTopic) -> Mapping[str, str]:

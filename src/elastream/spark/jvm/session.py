@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -229,12 +230,27 @@ def open_session(
                 _start_jvm_with_secret(secret, {**settings, **places})
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"Spark did not start on {master}: {why_in_java(error)}") from error
+        log = folder / "driver-stderr.log"
+        why = (unfetched_packages(log.read_text(errors="replace")) if log.exists() else "") or why_in_java(error)
+        raise EnvironmentProblem(f"Spark did not start on {master}: {why}") from error
     except (KeyboardInterrupt, SystemExit):
         _end_jvm(others)
         raise
     _silence(getattr(spark.sparkContext, "_accumulatorServer", None))
     return spark
+
+
+def unfetched_packages(log: str) -> str:
+    """Return a sentence about packages that the JVM could not fetch, from its `log`; empty if there are none."""
+    packages = re.findall(r"unresolved dependency: ([^;,\s]+;[^:,\s]+)", log)
+    if not packages:
+        return ""
+    names = ", ".join(dict.fromkeys(name.replace("#", ":").replace(";", ":") for name in packages))
+    causes = re.findall(r"(java\.net\.\w+: [^)\n]+)", log)
+    return (
+        f"the packages {names} cannot be fetched{f' ({causes[-1].strip()})' if causes else ''}; give their files with the "
+        "Spark setting spark.jars, or a repository that this machine reaches with spark.jars.repositories"
+    )
 
 
 def _silence(accumulators: Any) -> None:

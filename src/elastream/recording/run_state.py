@@ -1,0 +1,93 @@
+"""State of a run from its folder, for commands that look at runs of other processes, and requests to end them."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastream.core.decision import Decision
+from elastream.core.observation import Observation
+from elastream.errors import ElastreamError
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import Manifest, read_manifest
+from elastream.recording.observer import Ending, Header
+from elastream.recording.recorder import Recording
+
+LIVE_STATES = ("starting", "running", "paused")
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """State of a run.
+
+    Attributes:
+        state: One of LIVE_STATES; "finished", "stopped" or "failed" as recorded; "died" without an end; "void" for a run
+            that never began.
+        driver: Process that drives the run; None if none does.
+        recording: Header and ending; None before the first observation.
+    """
+
+    manifest: Manifest
+    state: str
+    driver: int | None = None
+    recording: Recording | None = None
+
+    @property
+    def live(self) -> bool:
+        """True if a process drives the run."""
+        return self.driver is not None
+
+
+def driver_of(directory: RunDirectory) -> int | None:
+    """Return the process that holds the lock of a run; None if it is free."""
+    try:
+        file = os.open(directory.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.read(file, 20).decode(errors="replace").strip()
+        return int(text) if text.isdecimal() else 0
+    finally:
+        os.close(file)
+    return None
+
+
+def state_of(directory: RunDirectory) -> RunState:
+    """Return the state of the run in `directory`. Raises InputError if it is no run's folder."""
+    manifest, driver = read_manifest(directory), driver_of(directory)
+    try:
+        outline = Recording.outline(directory.root)
+    except ElastreamError:  # nothing is recorded yet
+        outline = None
+    if driver is not None:
+        state = "starting" if outline is None else "paused" if directory.is_paused else "running"
+    elif outline is not None and outline.ending is not None:
+        state = outline.ending.status
+    else:
+        state = "died" if manifest.identity else "void"
+    return RunState(manifest, state, driver, outline)
+
+
+class StopRequests:
+    """Observer that ends the run of `directory` at the request of `elastream stop`."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self.stop: Callable[[str], object] = lambda reason: None
+
+    def started(self, header: Header) -> None:
+        """Do nothing: a request may be older than the first observation."""
+
+    def observed(self, observation: Observation) -> None:
+        """End the run if that is requested."""
+        if self._directory.stop_requested:
+            self.stop("elastream stop")
+
+    def decided(self, decision: Decision) -> None:
+        """Do nothing."""
+
+    def ended(self, ending: Ending) -> None:
+        """Remove the request."""
+        self._directory.stop_request.unlink(missing_ok=True)
