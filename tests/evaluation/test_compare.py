@@ -96,16 +96,16 @@ def test_a_tie_names_all_policies_that_cost_the_same(comparison):
     [
         (
             0.99,
-            "The static peak provision is cheaper than every policy in time: 2 hosts of small for all of the load, 2.00",
+            "The static peak provision is cheaper than every policy in time: {} hosts of small for all of the load, 2.00",
         ),
-        (0.5, "2 hosts of small for all of the load, costs 2.00 but MISSES the target: only 50.0% in time."),
+        (0.5, "{} hosts of small for all of the load, costs 2.00 but MISSES the target: only 50.0% in time."),
     ],
 )
 def test_verdict_says_if_a_cheaper_static_fleet_is_in_time(comparison, kept, sentence):
     found = with_trials(comparison, ("good", 3.0, 0.97))
     fleet = Trial("static peak", 2.0, kept, comparison.trials[0].result, 0.0, 0)
     found = replace(found, peak=Peak(2, "small", 2.0, trial=fleet))
-    assert sentence in found.verdict
+    assert sentence.format(found.peak.fleet) in found.verdict
     assert ("good is the cheapest policy that meets the target" in found.verdict) == (kept > 0.95)
 
 

@@ -82,6 +82,11 @@ class Peak:
     bound: str = ""
     trial: Trial | None = None
 
+    @property
+    def fleet(self) -> int:
+        """Return the hosts of the simulation, which may need more than the load fills, else `hosts`."""
+        return self.hosts if self.trial is None else round(self.trial.peak_hosts)
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
@@ -205,7 +210,7 @@ class Comparison:
     def _peak_sentence(self) -> str:
         if isinstance(self.peak, str):
             return f"The cost of the static peak provision is unknown: {self.peak}." if self.peak else ""
-        hosts = counted(self.peak.hosts, "host")
+        hosts = counted(self.peak.fleet, "host")
         fleet = f"{hosts} of {self.peak.type} for all of the load"
         trial = self.peak.trial
         if trial is None:
@@ -295,7 +300,7 @@ class Comparison:
                 )
             )
         if isinstance(self.peak, Peak):
-            hosts = f"{self.peak.hosts}"
+            hosts = f"{self.peak.fleet}"
             judged = (UNKNOWN,) * len(judged_by)
             name, cost, in_time = STATIC_PEAK, self.peak.cost, UNKNOWN
             if (fleet := self.peak.trial) is not None:
