@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastream.control.arbitration import arbitrate
 from elastream.control.journal import ActionState, Journal
@@ -23,8 +25,10 @@ from elastream.core.observation import MicroBatch
 from elastream.core.plant import Plan
 from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
+from elastream.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 from support.fake_plant import FakePlant
+from support.property_examples import examples
 
 
 class Scripted:
@@ -520,3 +524,26 @@ def test_facts_are_requested_once_the_plant_is_closed():
     plant = FakePlant(time_limit=2.0)
     ending = Loop(plant, Scripted(), facts=lambda: {"batches": 3, "closed": plant.closed}).run()
     assert ending.facts == {"batches": 3, "closed": 1}
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.lists(st.floats(0, 400), min_size=1, max_size=4))
+def test_loop_without_figures_decides_alike(rates):
+    def decisions(figures):
+        plant, decided = FakePlant(hosts=1, arrival_rate=rates[0]), {}
+
+        class Decisions(Collector):
+            def decided(self, decision):
+                decided[decision.round] = (decision.proposals, decision.outcomes, decision.note, decision.hosts)
+
+        class Load(Threshold):
+            def plan(self, observation, memory=None):
+                plant.arrival_rate = rates[int(observation.time // 10) % len(rates)]
+                return super().plan(observation, memory)
+
+        Loop(plant, Load(), period=2.0, observers=[Decisions()], limit=40, figures=figures).run()
+        return plant.applied, decided
+
+    full, bare = decisions(figures=True), decisions(figures=False)
+    assert bare[0] == full[0]
+    assert repr(bare[1]) == repr(full[1]) != "{}"

@@ -14,7 +14,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Kind, Operator
 from elastream.errors import DataflowError, InputError
 from elastream.evaluation.compare import compare
-from elastream.evaluation.comparison import Comparison, Trial
+from elastream.evaluation.comparison import Comparison, Peak, Trial
 from elastream.evaluation.page import render
 from elastream.evaluation.prices import read_prices
 from elastream.loads import constant, steps
@@ -22,6 +22,7 @@ from elastream.policies.btu import Btu
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
 from elastream.policies.otd import Otd
 from elastream.policies.queue_threshold import QueueThreshold
+from elastream.policies.static import Static
 from elastream.settings import SimulateSettings
 from support.simulated_plants import between_ends
 
@@ -79,6 +80,40 @@ def test_there_is_no_winner_where_none_meets_the_target(comparison):
     assert found.winner is None
     assert "No policy meets the target" in found.verdict
     assert not found.outcome().holds
+
+
+def test_a_tie_names_all_policies_that_cost_the_same(comparison):
+    found = with_trials(comparison, ("first", 3.0, 0.97), ("dear", 4.0, 1.0), ("second", 0.1 + 2.9, 0.99))
+    assert [trial.name for trial in found.winners] == ["second", "first"]
+    assert found.verdict.startswith(
+        "second and first cost the same, each the cheapest of those that meet the target: 3.00 (99.0% and 97.0% in time"
+    )
+    assert found.table().good == (True, None, True)
+
+
+@pytest.mark.parametrize(
+    ("kept", "sentence"),
+    [
+        (
+            0.99,
+            "The static peak provision is cheaper than every policy in time: {} hosts of small for all of the load, 2.00",
+        ),
+        (0.5, "{} hosts of small for all of the load, costs 2.00 but MISSES the target: only 50.0% in time."),
+    ],
+)
+def test_verdict_says_if_a_cheaper_static_fleet_is_in_time(comparison, kept, sentence):
+    found = with_trials(comparison, ("good", 3.0, 0.97))
+    fleet = Trial("static peak", 2.0, kept, comparison.trials[0].result, 0.0, 0)
+    found = replace(found, peak=Peak(2, "small", 2.0, trial=fleet))
+    assert sentence.format(found.peak.fleet) in found.verdict
+    assert ("good is the cheapest policy that meets the target" in found.verdict) == (kept > 0.95)
+
+
+def test_static_fleet_that_costs_less_than_any_policy_is_simulated():
+    found = compared(graph(), {"static": Static(9)}, load=constant(5, "10min"))
+    assert found.static_wins
+    assert found.peak.trial.compliance == 1.0
+    assert compared(graph(), {"static": Static(found.peak.hosts)}, load=constant(5, "2min")).peak.trial is None
 
 
 def test_without_a_promise_compliance_is_unknown_and_said_to_be():

@@ -14,9 +14,10 @@ from elastream.core.action import KINDS, CancelDrain, DrainHost, LeaseHost, Move
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
-from elastream.core.observation import Composition, Context, Observation, Sample
+from elastream.core.observation import Composition, Context, MicroBatch, Observation, Sample
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
+from elastream.policies.by_load import ByLoad
 from elastream.policies.common.load_history import LinearFit, LoadHistory
 from elastream.policies.forecasting.trend import Surprises
 from elastream.policies.threshold import Threshold
@@ -109,6 +110,45 @@ def test_first_batches_lease_no_host_while_nothing_is_late(processed):
 
     assert Threshold().plan(seen(6)).actions == ()
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
+
+
+def started(policy, rates, batches, seconds=12):
+    """Plan every 2 s of a run's first seconds, late and at 4.3 busy cores; return the time of the first lease, else NaN.
+
+    Args:
+        rates: Processed records/s, of the 508/s that arrive.
+        batches: Seconds of each micro-batch.
+    """
+    ends = list(itertools.accumulate(batches))
+    memory, samples = None, ()
+    for at in range(2, seconds + 1, 2):
+        done = rates if ends[0] <= at else 0.0
+        now = replace(
+            observe([host("h1")], 508.0, backlog=(508.0 - rates) * at + 600.0, p99=4.0, seen_for=0),
+            operators=frame(508.0, done, (508.0 - rates) * at + 600.0, work=4.3 / 508 if done else 0.0),
+            batches=[
+                MicroBatch("source", end - took, took, 500.0, 4.0, 1.0)
+                for end, took in zip(ends, batches, strict=True)
+                if at - 2 < end <= at
+            ],
+            time=1000.0 + at,
+            history=samples,
+        )
+        plan = policy.plan(now, memory)
+        if any(isinstance(action, LeaseHost) for action in plan.actions):
+            return float(at)
+        memory, samples = plan.memory, (*samples, Sample(now.time, now.operators))
+    return math.nan
+
+
+@pytest.mark.parametrize("policy", [Threshold(cool_down=60.0), ByLoad()])
+def test_late_first_batch_at_a_high_cost_leases_no_host(policy):
+    assert math.isnan(started(policy, rates=508.0, batches=[3.5, 1.0, 0.5, 0.5]))
+
+
+@pytest.mark.parametrize("policy", [Threshold(), ByLoad()])
+def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
+    assert started(policy, rates=120.0, batches=[3.5, 2.5, 3.5, 4.5]) <= 10.0
 
 
 def test_too_few_partitions_are_reported_after_three_warm_rounds():

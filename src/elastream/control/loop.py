@@ -69,6 +69,7 @@ class Loop:
         scaling: The user's rules.
         facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.
+        figures: False: decisions carry no figures of their observations, and are not completed with later ones.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Loop:
         scaling: ScalingRules = NO_RULES,
         facts: Callable[[], Mapping[str, float | str]] = dict,
         remarks: Sequence[str] = (),
+        figures: bool = True,
     ) -> None:
         self._plant = plant
         self._policy = policy
@@ -103,6 +105,7 @@ class Loop:
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._extensions = tuple(extensions)
         self._facts = facts
+        self._with_figures = figures
         self._stopped = ""
         self._round = 0
         self._last: Decision | None = None
@@ -406,7 +409,7 @@ class Loop:
             self._backoff.succeeded(outcome.action)
 
     def _complete(self, observation: Observation) -> None:
-        if self._last is not None and observation.time > self._last.time:
+        if self._with_figures and self._last is not None and observation.time > self._last.time:
             now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
             completed = self._last.with_actual({**now, **missing})
@@ -414,6 +417,8 @@ class Loop:
             self._last = None
 
     def _figures(self, observation: Observation) -> dict[str, float]:
+        if not self._with_figures:
+            return {}
         if self._figured is None or self._figured[0] is not observation:
             self._figured = observation, decision_figures(observation)
         return self._figured[1]

@@ -126,29 +126,24 @@ def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: It
         newest: latency of its newest record [s].
         levels: in [0, 1].
     """
-    counts, low, width = _spreads(records, oldest, newest)
-    if not counts.size:
-        return [math.nan for _ in levels]
-    knots = np.sort(np.concatenate([low, low + width]))
-    quantiles: list[float] = np.interp(list(levels), _below(knots, counts, low, width), knots).tolist()
-    return quantiles
+    return _quantiles(*_spreads(records, oldest, newest), levels)
 
 
 def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
     """Return the share of all records of several batches whose latency is at most `limit`; see `spread_quantiles`."""
-    counts, low, width = _spreads(records, oldest, newest)
-    return float(_below(np.array([limit]), counts, low, width)[0]) if counts.size else math.nan
+    return _share(*_spreads(records, oldest, newest), limit)
 
 
 def spread_figures(records: Floats, oldest: Floats, newest: Floats, target: float | None = None) -> dict[Metric, float]:
     """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches."""
-    middle, late = spread_quantiles(records, oldest, newest, (0.5, 0.99))
+    counts, low, width = _spreads(records, oldest, newest)
+    middle, late = _quantiles(counts, low, width, (0.5, 0.99))
     result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
     if records.size:
         waited = math.fsum((records * (oldest + newest) / 2).tolist())
         result[Metric.LATENCY] = waited / math.fsum(records.tolist())
         if target is not None:
-            result[Metric.COMPLIANCE] = spread_share(records, oldest, newest, target)
+            result[Metric.COMPLIANCE] = _share(counts, low, width, target)
     return result
 
 
@@ -159,6 +154,18 @@ def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, F
     low = np.minimum(newest[usable], oldest)
     # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
     return records[usable], low, np.maximum(oldest - low, 1e-6)
+
+
+def _quantiles(counts: Floats, low: Floats, width: Floats, levels: Iterable[float]) -> list[float]:
+    if not counts.size:
+        return [math.nan for _ in levels]
+    knots = np.sort(np.concatenate([low, low + width]))
+    quantiles: list[float] = np.interp(list(levels), _below(knots, counts, low, width), knots).tolist()
+    return quantiles
+
+
+def _share(counts: Floats, low: Floats, width: Floats, limit: float) -> float:
+    return float(_below(np.array([limit]), counts, low, width)[0]) if counts.size else math.nan
 
 
 def _below(values: Floats, counts: Floats, low: Floats, width: Floats) -> Floats:

@@ -15,13 +15,14 @@ from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
-from elastream.evaluation.comparison import Comparison, Peak
+from elastream.evaluation.comparison import STATIC_PEAK_SIMULATED, Comparison, Peak, cheaper
 from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
 from elastream.loads import LinkTrace, SpeedTrace, load_from
 from elastream.policies.common.provision import declared_cores, provision_for_cores, rates_of
 from elastream.policies.common.reach import beyond_partitions
+from elastream.policies.static import Static
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
 from elastream.units import format_duration
@@ -102,7 +103,8 @@ def compare(
         cores(),
         lambda fractions, done: progress(_how_far(tuple(policies), fractions, done, length), sum(done), len(done)),
     )
-    return Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency)
+    result = Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency)
+    return replace(result, peak=_tried_if_better(scene, result, peak))
 
 
 def _a(kind: type[Trace], trace: object, source: object) -> Trace:
@@ -144,6 +146,16 @@ def _no_length(
         return InputError(f"--load: the load never ends: {how}")
     name = next(source.name for source in graph.sources if source.load is not None and math.isinf(source.load.seconds))
     return InputError(f"the load of source {name!r} never ends: {how}", ("operators", name, "load"))
+
+
+def _tried_if_better(scene: Scene, result: Comparison, peak: Peak | str) -> Peak | str:
+    """Return `peak`, simulated if it costs less than every policy that meets the target."""
+    if isinstance(peak, str) or peak.bound or peak.hosts > scene.max_hosts:
+        return peak
+    if result.winner is not None and not cheaper(peak.cost, result.winner.cost):
+        return peak
+    static = Static(peak.hosts, host_type=peak.type)
+    return replace(peak, trial=tried(scene, STATIC_PEAK_SIMULATED, static, lambda _: None))
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:

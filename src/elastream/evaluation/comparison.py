@@ -24,6 +24,7 @@ PLOTTED = 2_000
 # columns for value against cost; chi: instants off the target by more than the tolerance
 MERITS = ("throughput", "value", "profit", "chi")
 STATIC_PEAK = "static peak (not simulated)"
+STATIC_PEAK_SIMULATED = "static peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,19 @@ class Peak:
 
     Attributes:
         bound: Why no number of hosts holds the load, or empty.
+        trial: Its simulation. None: a policy in time costs no more, or `bound`.
     """
 
     hosts: int
     type: str
     cost: float
     bound: str = ""
+    trial: Trial | None = None
+
+    @property
+    def fleet(self) -> int:
+        """Return the hosts of the simulation, which may need more than the load fills, else `hosts`."""
+        return self.hosts if self.trial is None else round(self.trial.peak_hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,22 @@ class Comparison:
         return min(meeting, key=lambda trial: (trial.cost, -(trial.compliance or 0.0)), default=None)
 
     @property
+    def winners(self) -> tuple[Trial, ...]:
+        """Return the winner and the trials that meet the target at its cost, best compliance first."""
+        winner = self.winner
+        if winner is None:
+            return ()
+        tied = [trial for trial in self.trials if self.meets(trial) and math.isclose(trial.cost, winner.cost)]
+        return tuple(sorted(tied, key=lambda trial: -(trial.compliance or 0.0)))
+
+    @property
+    def static_wins(self) -> bool:
+        """Return True if the simulated static peak meets the target and no policy does at its cost."""
+        if isinstance(self.peak, str) or self.peak.trial is None or not self.meets(self.peak.trial):
+            return False
+        return self.winner is None or cheaper(self.peak.trial.cost, self.winner.cost)
+
+    @property
     def promised(self) -> bool:
         return self.target_latency is not None or any(each.max_duration is not None for each in self.graph.operators)
 
@@ -149,16 +173,26 @@ class Comparison:
             return [f"No policy meets the target of {_share(self.target)} in time; the closest is {closest}."]
         if not self.promised:
             return [
-                f"{winner.name} is the cheapest: {money(winner.cost)}.",
+                f"{self._best()}: {money(winner.cost)}.",
                 "No operator promises a duration and no target latency is given, so compliance is unknown.",
             ]
-        share = f"({_share(winner.compliance)} in time, target {_share(self.target)})"
-        sentences = [f"{winner.name} is the cheapest of those that meet the target: {money(winner.cost)} {share}."]
+        shares = dict.fromkeys(_share(trial.compliance) for trial in self.winners)
+        share = f"({' and '.join(shares)} in time, target {_share(self.target)})"
+        those = "that meets the target" if self.static_wins else "of those that meet the target"
+        sentences = [f"{self._best()} {those}: {money(winner.cost)} {share}."]
         return sentences + [
             f"{trial.name} costs less ({money(trial.cost)}) but MISSES the target: only {_share(trial.compliance)} in time."
             for trial in self.trials
             if trial.cost < winner.cost and not self.meets(trial)
         ]
+
+    def _best(self) -> str:
+        """Return the beginning of the verdict, which names all tied winners."""
+        names = [trial.name for trial in self.winners]
+        among = "the cheapest policy" if self.static_wins else "the cheapest"
+        if len(names) == 1:
+            return f"{names[0]} is {among}"
+        return f"{', '.join(names[:-1])} and {names[-1]} cost the same, each {among}"
 
     def _left(self) -> list[str]:
         texts = []
@@ -176,11 +210,19 @@ class Comparison:
     def _peak_sentence(self) -> str:
         if isinstance(self.peak, str):
             return f"The cost of the static peak provision is unknown: {self.peak}." if self.peak else ""
-        hosts = counted(self.peak.hosts, "host")
-        return (
-            f"The static peak provision, {hosts} of {self.peak.type} for all of the load, costs {money(self.peak.cost)}"
-            + (f", but at the peak {self.peak.bound}." if self.peak.bound else ".")
-        )
+        hosts = counted(self.peak.fleet, "host")
+        fleet = f"{hosts} of {self.peak.type} for all of the load"
+        trial = self.peak.trial
+        if trial is None:
+            bound = f", but at the peak {self.peak.bound}" if self.peak.bound else ""
+            return f"The static peak provision, {fleet}, costs {money(self.peak.cost)}{bound}."
+        share = f"{_share(trial.compliance)} in time"
+        if self.static_wins:
+            better = "cheaper than every policy in time" if self.winner else "in time, as no policy is"
+            return f"The static peak provision is {better}: {fleet}, {money(trial.cost)} ({share})."
+        if self.meets(trial):
+            return f"The static peak provision, {fleet}, costs {money(trial.cost)} ({share})."
+        return f"The static peak provision, {fleet}, costs {money(trial.cost)} but MISSES the target: only {share}."
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -207,7 +249,7 @@ class Comparison:
         winner = self.winner
         check = Check(
             "a policy meets the target",
-            winner.name if winner else "none",
+            " and ".join(trial.name for trial in self.winners) or "none",
             f">= {self.target:.1%} of records in time",
             winner is not None,
             "the command line",
@@ -218,10 +260,16 @@ class Comparison:
             "records": self.records,
             "target": self.target,
             "winner": winner.name if winner else None,
+            "winners": [trial.name for trial in self.winners],
             "verdict": self.verdict,
             "static peak": None
             if isinstance(self.peak, str)
-            else {"hosts": self.peak.hosts, "type": self.peak.type, "cost": self.peak.cost},
+            else {
+                "hosts": self.peak.hosts,
+                "type": self.peak.type,
+                "cost": self.peak.cost,
+                **({} if (trial := self.peak.trial) is None else {"simulated": _figures(trial)}),
+            },
             "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
         }
         if self.error is not None:
@@ -235,13 +283,12 @@ class Comparison:
         rows: list[tuple[str, ...]] = []
         judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
         for trial in self.trials:
-            compliance = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
             actions = trial.result.upscalings + trial.result.downscalings
             rows.append(
                 (
                     trial.name,
                     money(trial.cost),
-                    compliance if self.meets(trial) else f"{compliance} MISSED",
+                    self._in_time(trial),
                     *_merits(trial.merits),
                     f"{trial.mean_hosts:.2f}",
                     f"{trial.peak_hosts:.0f}",
@@ -253,9 +300,12 @@ class Comparison:
                 )
             )
         if isinstance(self.peak, Peak):
-            hosts = f"{self.peak.hosts}"
+            hosts = f"{self.peak.fleet}"
             judged = (UNKNOWN,) * len(judged_by)
-            rows.append((STATIC_PEAK, money(self.peak.cost), UNKNOWN, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
+            name, cost, in_time = STATIC_PEAK, self.peak.cost, UNKNOWN
+            if (fleet := self.peak.trial) is not None:
+                name, cost, in_time = fleet.name, fleet.cost, self._in_time(fleet)
+            rows.append((name, money(cost), in_time, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
         header: tuple[str, ...] = (
             "policy", "cost", "in time", *judged_by, "hosts (mean)", "hosts (peak)", "leases", "early releases", "scalings",
             "migrations", "left waiting",
@@ -269,14 +319,24 @@ class Comparison:
             f"{self.graph.name}, simulated: {counted(self.records, 'record')} in {format_duration(self.seconds)} "
             f"({format_rate(self.records / self.seconds)} on average), target {_share(self.target)} in time{within}"
         )
-        good = tuple(True if trial is self.winner else None if self.meets(trial) else False for trial in self.trials)
+        winners = {trial.name for trial in self.winners}
+        good = tuple(True if trial.name in winners else None if self.meets(trial) else False for trial in self.trials)
         return Table(caption, header, tuple(rows), (*good, *(None,) * (len(rows) - len(good))))
+
+    def _in_time(self, trial: Trial) -> str:
+        compliance = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
+        return compliance if self.meets(trial) else f"{compliance} MISSED"
 
     def _page(self) -> Page:
         blocks: list[Block] = [Prose("All figures are simulated."), Prose(self.verdict), self.table()]
         for trial in self.trials:
             blocks += [Heading(trial.name), *_plots(trial)]
         return Page(f"{self.graph.name}: policies compared (simulated)", tuple(blocks))
+
+
+def cheaper(cost: float, than: float) -> bool:
+    """Return True if `cost` is below `than` by more than rounding."""
+    return cost < than and not math.isclose(cost, than)
 
 
 def _merits(merits: Merits | None) -> tuple[str, ...]:

@@ -100,6 +100,7 @@ def simulated(
     look: Callable[[Observation], None] = lambda _: None,
     guards: GuardDocument | None = None,
     scaling: ScalingRules = NO_RULES,
+    figures: bool = True,
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds; close the plant at `until`.
 
@@ -107,6 +108,7 @@ def simulated(
         look: Receives every observation, once a period.
         guards: In force throughout; external signals keep their initial values.
         scaling: Rules for the number of hosts.
+        figures: See `Loop`.
     """
     plant.advance(plant.time + period)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)
@@ -116,7 +118,7 @@ def simulated(
     decisions = steered(
         plant, policy, period=period, until=until, look=look,
         extensions=(GuardExtension(versions, outside), KeyTableExtension(plant.network.tables)),
-        scaling=scaling,
+        scaling=scaling, figures=figures,
     )  # fmt: skip
     return SimulatedRun(plant.result(), decisions)
 
@@ -134,13 +136,14 @@ def steered(
     look: Callable[[Observation], None] = lambda _: None,
     extensions: Sequence[LoopExtension] = (),
     scaling: ScalingRules = NO_RULES,
+    figures: bool = True,
 ) -> tuple[Decision, ...]:
     """Run `policy` on any plant in simulated time; return every round's decision."""
     watch = _Watch(look)
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        extensions=extensions, scaling=scaling,
+        extensions=extensions, scaling=scaling, figures=figures,
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():
@@ -436,6 +439,7 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
         look=look,
         guards=scene.guards,
         scaling=scene.settings.scaling,
+        figures=False,  # a trial reads what was proposed and refused
     )
     latency = scene.settings.latency
     waiting = sum(operator.queued for operator in run.result.operators.values())

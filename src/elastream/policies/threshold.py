@@ -221,9 +221,8 @@ class ChainedRound(SizingRound):
         history = self.history
         if not math.isnan(base):
             history = history.with_need(observation.time, (base,), self.settle)
-        if load.cold and math.isnan(load.declared) and not load.late:
-            # The work and the delay of the first batches say nothing about the next ones.
-            need = min(need, self._capacity)
+        if load.cold and math.isnan(load.declared):
+            need = min(need, self._proven_need)
         added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
         hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history))]
@@ -254,6 +253,16 @@ class ChainedRound(SizingRound):
             need, sentence = shortage
             return need, lambda: sentence
         return need, lambda: "".join(each() for each in reasons)
+
+    @property
+    def _proven_need(self) -> float:
+        """Cores that are needed whatever a record works, while only cold batches have shown that work.
+
+        First batches are slow and late on any number of hosts. A backlog that still grows afterwards proves a need.
+        """
+        if self.load.starting:
+            return self._capacity
+        return math.inf if math.isnan(self.load.work) else self._capacity * self.load.behind
 
     def _drain_cores(self, base: float) -> float:
         """Return the cores that process the late backlog in time; 0 if unknown."""

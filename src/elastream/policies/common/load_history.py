@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
-from elastream.core.observation import Observation
+from elastream.core.observation import MicroBatch, Observation
 from elastream.dataflow.operators import Kind
 from elastream.policies.common.measures import sum_of, total_of
 from elastream.policies.forecasting.trend import Forecast, Surprises
@@ -105,6 +105,7 @@ class LoadHistory:
         last_drain: Time when a host was last draining. Observations do not contain ended leases.
         trial: Trial of more hosts.
         last_batches: (end, seconds) of the last micro-batch by query.
+        ended: Micro-batches that have ended, by query.
     """
 
     samples: Floats
@@ -119,6 +120,7 @@ class LoadHistory:
     last_drain: float = -math.inf
     trial: HostTrial | None = None
     last_batches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def after(cls, before: "LoadHistory | None", observation: Observation, keep: float, warming: float) -> "LoadHistory":
@@ -148,17 +150,29 @@ class LoadHistory:
         samples[-1] = ~cold
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
         last_batches = {} if before is None else before.last_batches
+        ended = {} if before is None else before.ended
         if observation.batches:
+            ended = _with_ended(ended, last_batches, observation.batches)
             last_batches = {**last_batches, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            after = replace(before, samples=samples, began=began, last_drain=last_drain, last_batches=last_batches)
+            after = replace(
+                before, samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended
+            )
             if running == before.running:
                 return after
             return replace(after, shortfall=NEVER, running=running, partition_bounds=(), rounds_beyond=0, trial=None)
-        return cls(samples, float(samples[0, 0]), began, running=running, last_drain=last_drain, last_batches=last_batches)
+        return cls(
+            samples,
+            float(samples[0, 0]),
+            began,
+            running=running,
+            last_drain=last_drain,
+            last_batches=last_batches,
+            ended=ended,
+        )
 
     @property
     def times(self) -> Floats:
@@ -210,6 +224,17 @@ class LoadHistory:
     def highest(self) -> Floats:
         """Most cores needed in any remembered round, by part."""
         return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
+
+
+def _with_ended(
+    ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
+) -> Mapping[str, int]:
+    """Return `ended` with the batches that ended after the last ones."""
+    counts = dict(ended)
+    for each in batches:
+        if each.end > last.get(each.segment, (-math.inf, 0.0))[0]:
+            counts[each.segment] = counts.get(each.segment, 0) + 1
+    return counts
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:

@@ -36,7 +36,7 @@ def balance(observation: Observation) -> list[MoveTask]:
     more.
     """
     moves: list[MoveTask] = []
-    if not len(observation.tasks):
+    if not len(observation.tasks) or len(observation.usable) < 2:
         return moves
     spread = _Spread(observation)
     total = spread.tasks_by_host

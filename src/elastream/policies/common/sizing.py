@@ -27,6 +27,10 @@ ROUNDS = 3
 GROWTH = 0.02
 # Most by which capacity grows at once because it did not suffice (HPA: at most doubled).
 MOST_GROWTH = 2.0
+# Micro-batches of a query that start workers and compile code: their work and delay say nothing about later ones.
+FIRST_BATCHES = 2
+# Seconds after which a query counts as started, if it has ended no micro-batch by then or reports none.
+FIRST_BATCHES_S = 30.0
 # Part of the target latency that records may wait in queues; the rest is for processing and the next round.
 WITHIN = 0.5
 
@@ -82,6 +86,15 @@ class SizingInputs:
     def cold(self) -> bool:
         """True until a sample shows the lasting work per record, which is far higher at the start."""
         return not bool((self.history.warm & (self.history.processed > 0) & (self.history.busy >= 0)).any())
+
+    @cached_property
+    def starting(self) -> bool:
+        """True while a query runs its first micro-batches."""
+        ended, now = self.history.ended, self.observation.time
+        counts = [ended.get(each.name, 0) for each in self.observation.context.layout.segments]
+        if all(counts):
+            return min(counts) < FIRST_BATCHES
+        return now - self.history.since < FIRST_BATCHES_S
 
     @cached_property
     def declared(self) -> float:
