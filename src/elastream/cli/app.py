@@ -20,6 +20,7 @@ from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
 from elastream.cli.monitoring import monitoring
 from elastream.cli.pause import pause, unpause
+from elastream.cli.prices import prices
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.simulate import simulate
@@ -34,6 +35,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     explain,
     check,
     simulate,
+    prices,
     experiment,
     manager,
     pause,
