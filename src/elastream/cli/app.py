@@ -88,4 +88,4 @@ def _version(requested: bool) -> None:
 def _main(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
 ) -> None:
-    """Keeps PySpark streaming pipelines inside their service level at the lowest cost."""
+    """Scale PySpark streaming jobs with their load, without restarting a query."""
