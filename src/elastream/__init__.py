@@ -1,4 +1,4 @@
-"""Keeps PySpark streaming pipelines within their service level at the lowest cost, without restarting a query.
+"""Scales PySpark streaming jobs with their load, without restarting a query.
 
     from elastream import Autopilot, Dataflow, run, simulate
 

@@ -103,7 +103,7 @@ class TestReal:
             client.executors.look()
             assert {name: each.phase for name, each in provider.hosts().items()} == {"h1": Phase.UP}
 
-    def test_rights_of_the_example_suffice_and_events_reach_its_namespace(self, tmp_path):
+    def test_rights_of_the_chart_suffice_and_events_reach_its_namespace(self, tmp_path):
         with kubernetes(tmp_path / "cluster", namespace="streaming") as cluster:
             cluster.give_rights()
             cloud = cloud_of(cluster, namespace="streaming", settings=cluster.driver)

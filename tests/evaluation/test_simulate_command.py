@@ -359,3 +359,18 @@ def test_rules_hold_in_simulation_too(document, tmp_path):
         assert (tmp_path / name).exists(), found.output
         figures[name] = told(tmp_path / name)["policies"]["threshold"]["cost"]
     assert figures["document"] < figures["command"]
+
+
+def test_shipped_prices_are_listed_and_used(document):
+    listed = invoke("prices")
+    assert listed.exit_code == 0, listed.output
+    assert "Amazon EC2, Linux, on demand; us-east-1; 2026-01-19" in listed.output
+    assert "m5.large" in listed.output
+    assert "0.0960" in listed.output
+    used = invoke("simulate", document, *SHORT, "--prices", "ec2", "--host", "m5.large")
+    assert used.exit_code == 0, used.output
+
+
+def test_price_list_that_is_not_there_is_named():
+    listed = invoke("prices", "nowhere.csv")
+    assert (listed.exit_code, listed.stderr) == (2, "elastream: there is no file nowhere.csv\n")

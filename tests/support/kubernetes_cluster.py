@@ -21,22 +21,21 @@ import pytest
 from ruamel.yaml import YAML
 
 from elastream.clouds.local.processes import end_with_parent
+from support import chart
 from support.clusters import HERE, HOST, SPARK_JARS, free_port, processes
 from support.waiting import wait_until
 
 RELEASE = "33.3"
 """Of Kubernetes, without its 1."""
 TOKEN, STRANGER, DRIVER = "of-the-tests", "of-a-stranger", "of-a-driver"
-"""Tokens of one who may do everything, of one who may do nothing, and of the service account of `examples/kubernetes`."""
-ACCOUNT = "system:serviceaccount:streaming:elastream"
-MANIFEST = HERE.parent / "examples" / "kubernetes" / "job.yaml"
+"""Tokens of one who may do everything, of one who may do nothing, and of the service account of the chart."""
+ACCOUNT = f"system:serviceaccount:{chart.NAMESPACE}:{chart.RELEASE}"
 RIGHTS = {
-    "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
 }
-"""Kinds of the manifest that say who may do what, and where they are created."""
+"""Kinds of the chart's objects that say who may do what, and where they are created."""
 ENTRY_POINT = HERE.parent / "examples" / "kubernetes" / "entrypoint.sh"
 NO_SUCH_IMAGE = "registry.invalid/no-such-image:1"
 LOOK = 0.2
@@ -180,7 +179,7 @@ def _container(image: str, state: dict[str, Any], ready: bool = False) -> dict[s
 @dataclass(frozen=True)
 class KubernetesCluster:
     """An API server and a node. settings: by which a session is known there as one who may do everything; `stranger`: by
-    which it is one who may do nothing; `driver`: by which it is the service account of `examples/kubernetes`.
+    which it is one who may do nothing; `driver`: by which it is the service account of the chart.
     """
 
     master: str
@@ -209,12 +208,17 @@ class KubernetesCluster:
         YAML(typ="safe").dump(about, file)
         return file
 
+    def give_namespace(self, name: str) -> None:
+        """Create a namespace."""
+        about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        self.node.api.post("/api/v1/namespaces", json=about).raise_for_status()
+
     def give_rights(self) -> None:
-        """Create the namespace of `examples/kubernetes`, and who may do what there, as its manifest has them."""
-        for each in YAML(typ="safe").load_all(MANIFEST):
+        """Create the namespace of the chart, and who may do what there."""
+        self.give_namespace(chart.NAMESPACE)
+        for each in chart.objects():
             if (place := RIGHTS.get(each["kind"])) is not None:
-                where = place.format(each["metadata"].get("namespace"))
-                self.node.api.post(where, json=each).raise_for_status()
+                self.node.api.post(place.format(chart.NAMESPACE), json=each).raise_for_status()
 
     def events(self) -> list[dict[str, Any]]:
         """Events of the node's namespace that Elastream has sent."""

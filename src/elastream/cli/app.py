@@ -23,6 +23,7 @@ from elastream.cli.manager import manager
 from elastream.cli.monitoring import monitoring
 from elastream.cli.options import Verbosity
 from elastream.cli.pause import pause, unpause
+from elastream.cli.prices import prices
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.runs import ls, status, stop
@@ -42,6 +43,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     explain,
     check,
     simulate,
+    prices,
     experiment,
     manager,
     pause,
@@ -109,7 +111,7 @@ def _main(
     quiet: bool = typer.Option(False, "-q", "--quiet", help="Show no live view, no progress and no summary."),
     verbose: int = typer.Option(0, "-v", "--verbose", count=True, help="Log to stderr; -vv: debug messages as well."),
 ) -> None:
-    """Keeps PySpark streaming pipelines inside their service level at the lowest cost."""
+    """Scale PySpark streaming jobs with their load, without restarting a query."""
     context.obj = Verbosity(quiet)
     if verbose:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")

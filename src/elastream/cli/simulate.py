@@ -29,7 +29,10 @@ Policies = Annotated[
     list[str] | None,
     typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy to compare, or file.py:Class. Repeatable."),
 ]
-Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list. Default: the host types of FILE.")]
+Prices = Annotated[
+    Path | None,
+    typer.Option(metavar="CSV", help="Price list, or ec2 for the shipped one. Default: the host types of FILE."),
+]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use. Repeatable.")]
 PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]

@@ -1,4 +1,7 @@
-"""Price lists (CSV) as host types; errors name file and line."""
+"""Price lists (CSV) as host types; errors name file and line.
+
+`ec2.csv` is shipped: Amazon's public list prices of EC2, Linux, on demand, in the region and at the date of its lines.
+"""
 
 import csv
 import math
@@ -13,6 +16,8 @@ from elastream.errors import CloudError, InputError
 PER_SECOND = Billing(1.0, 60.0)
 # of the m1.small's core, to which speeds are relative
 ECU_PER_STANDARD_CORE = 1.0
+
+SHIPPED = {"ec2": Path(__file__).with_name("ec2.csv")}
 
 
 def read_prices(
@@ -29,13 +34,14 @@ def read_prices(
     a core or `ecu` of all cores (m1.small = 1). The newest `snapshot_date` of a type counts.
 
     Args:
+        path: File, or `"ec2"` for the list that is shipped.
         only: Types to return, in that order.
         shapes: Second list with the columns of cores and memory.
 
     Raises:
         InputError: With file and line.
     """
-    path = Path(path)
+    path = SHIPPED.get(str(path), Path(path))
     cores = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes))}
     if not (rows := _rows(path)):
         raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
@@ -56,6 +62,14 @@ def read_prices(
         there = near(missing[0], {row.get("instance_type") or "" for row in rows} - {""})
         raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
     return tuple(types[name] for name in only) if only else tuple(sorted(types.values(), key=lambda t: (t.price, t.name)))
+
+
+def describe(path: Path | str) -> str:
+    """Return what a price list is about: its file, regions and dates."""
+    rows = _rows(SHIPPED.get(str(path), Path(path)))
+    about = [", ".join(sorted({row[column] for row in rows if row.get(column)})) for column in ("region", "snapshot_date")]
+    name = "Amazon EC2, Linux, on demand" if str(path) in SHIPPED else str(path)
+    return "; ".join([name, *filter(None, about)])
 
 
 # columns of a price list; `shapes` may hold vcpu and memory_gib
