@@ -29,17 +29,14 @@ from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import HOLD, open_source
 
-STATE_PARTITIONS = 4
-"""One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""
-SOURCE_TASKS = 4
-"""Of the plain job: one a host of the peak, as a topic for it would have partitions."""
+STATE_PARTITIONS = 4  # one a host of the peak: more would cost each batch of every side, fewer would leave hosts without
+SOURCE_TASKS = 4  # of the plain job: one a host of the peak, as a topic for it would have partitions
 RETURNS = "visitor string, bytes bigint"
 REQUEST = r'^(\S+) \S+ \S+ \[[^\]]+\] "[A-Z]+ (\S+) [^"]*" (\d{3}) (\d+) "[^"]*" "([^"]*)"$'
 ROBOT = "bot|crawl|spider"
 SECRET = b"of this benchmark"
 DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
-UNLIMITED = 1e4
-"""Seconds that a batch may take where its source does not limit it."""
+UNLIMITED = 1e4  # seconds that a batch may take where its source does not limit it
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -81,7 +78,7 @@ def expected(taken: int) -> dict[str, tuple[int, int]]:
     for part, times in ((lines, rounds), (lines[:rest], 1)):
         if times and part:
             grouped = visits(pd.DataFrame({"value": part})).groupby("visitor")["bytes"].agg(["size", "sum"])
-            for visitor, requests, size in grouped.itertuples():
+            for visitor, requests, size in zip(grouped.index, grouped["size"], grouped["sum"], strict=True):
                 before = found.get(visitor, (0, 0))
                 found[visitor] = (before[0] + int(requests) * times, before[1] + int(size) * times)
     return found
@@ -90,12 +87,12 @@ def expected(taken: int) -> dict[str, tuple[int, int]]:
 def is_exact(out: Path, taken: int) -> bool:
     """Whether the change log at `out` says of each visitor what a plain computation over the records taken says."""
     rows = latest(out, key="visitor")
-    counted = {row.visitor: (int(row.requests), int(row.bytes)) for row in rows.itertuples(index=False)}
+    columns = (rows[name].tolist() for name in ("visitor", "requests", "bytes"))
+    counted = {visitor: (requests, size) for visitor, requests, size in zip(*columns, strict=True)}
     return counted == expected(taken)
 
 
 def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
-    """The job as a dataflow."""
     flow = Dataflow("visitors")
     log = flow.source(records(access_log(), "value string"), load=load, name="log")
     seen = log.map_pandas(visits, returns=RETURNS, name="visits", cores=0.35)
@@ -145,7 +142,6 @@ class Plain:
     out: Path
 
     def begin(self) -> None:
-        """Let the load begin."""
         self.hold.unlink()
 
 
@@ -161,7 +157,6 @@ class Micro:
 
     @property
     def end(self) -> float:
-        """When it was committed, epoch seconds."""
         return self.start + self.seconds
 
 
@@ -183,7 +178,6 @@ class Served:
 
 
 def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
-    """The batches of a query, by its progress."""
     found = []
     for each in progress:
         first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
@@ -205,7 +199,6 @@ def _offset(value: Any) -> Mapping[str, Any]:
 
 
 def served(batches: Sequence[Micro], load: ArrivalPattern, target: float) -> Served:
-    """What batches with records that were due by `load` did."""
     full = [batch for batch in batches if batch.last > batch.first and batch.began > 0]
     if not full:
         return Served(0.0, 0.0, 0, 0.0, math.nan, math.nan, 0)

@@ -8,14 +8,14 @@ its first batch is committed, and seconds of a batch of a word count whose words
 
 import argparse
 import random
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
 
 from _cluster import word_count
 from _common import Report, main, progress
-from campaign.patching import patched
 
 from elastream.clouds.local.authentication import Secrets
 from elastream.loads import constant
@@ -27,12 +27,11 @@ SOURCE = "ours: what is closed by default must not be worth opening"
 IN_CLEAR = {"spark.network.crypto.enabled": "false"}
 
 
-def opened() -> AbstractContextManager[None]:
-    """A cluster that asks for no secret, as Spark's own is by default."""
-    return patched(Secrets, "new", classmethod(lambda cls: cls(None)))
+def opened() -> AbstractContextManager[Any]:
+    return patch.object(Secrets, "new", classmethod(lambda cls: cls(None)))
 
 
-WAYS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, str]]] = {
+WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, str]]] = {
     "open": (opened, {}),
     "authenticated": (nullcontext, IN_CLEAR),
     "encrypted": (nullcontext, {}),
@@ -40,7 +39,6 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, str]
 
 
 def measured(way: str, batches: int) -> tuple[float, float]:
-    """Seconds to the first batch of a cluster, and of a batch."""
     closed, settings = WAYS[way]
     began = time.monotonic()
     with closed(), word_count(
@@ -70,16 +68,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    parts = []
-    for name, ways in report.figures.items():
-        parts.append(f"{name}: " + ", ".join(f"{way} {statistics.median(runs):.2f}" for way, runs in ways.items()))
-    return "; ".join(parts)
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
-
-
 if __name__ == "__main__":
-    main("closed", __doc__.splitlines()[0], measure, line, more)
+    main("closed", __doc__, measure, rounds=ROUNDS)

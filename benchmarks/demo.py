@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import Report, each_check, main, progress, with_median
+from _common import Report, main, progress, with_median
 
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, summarise
@@ -32,7 +32,7 @@ def one_run() -> Summary:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = 1 if arguments.quick else arguments.rounds
+    rounds = arguments.rounds
     runs: list[Summary] = []
     for number in range(rounds):
         runs.append(one_run())
@@ -56,9 +56,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of the demo (default: 5)")
-
-
 if __name__ == "__main__":
-    main("demo", __doc__.splitlines()[0], measure, each_check, more)
+    main("demo", __doc__, measure, rounds=5)

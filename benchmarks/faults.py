@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from _common import Report, counting, main, progress
 from campaign.history import Violation
@@ -28,16 +27,12 @@ from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
 from elastream_papers.harness.cases import run_all
 
-SEEDS, QUICK, FAULTS = 500, 40, 20
-"""Schedules of the simulated form, of its quick form, and faults of each."""
-MINUTES, ON_CORES = 8.0, 2
-"""The simulated form's bar, and the cores that it is for."""
-SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0
-"""The same on Spark."""
+SEEDS, QUICK, FAULTS = 500, 40, 20  # schedules of the simulated form, of its quick form, and faults of each
+MINUTES, ON_CORES = 8.0, 2  # the simulated form's bar, and the cores that it is for
+SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0  # the same on Spark
 TRIED, QUICK_TRIED = 100, 4
 """Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
-CAUGHT = 1.0
-"""Fraction of the mutants that must be caught."""
+CAUGHT = 1.0  # fraction of the mutants that must be caught
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +59,6 @@ class Outcome:
 
 
 def tried(case: Case) -> Outcome:
-    """Run one case."""
     schedule, began = drawn(case.seed, case.faults), time.process_time()
     history, broken = ran(schedule)
     kinds = tuple(kind for _, kind in history.faults)
@@ -91,7 +85,6 @@ def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outc
 
 
 def said(outcome: Outcome | None) -> str:
-    """What came of a mutant."""
     return "missed" if outcome is None else f"caught by seed {outcome.case.seed}: {outcome.broken[0]}"
 
 
@@ -126,7 +119,6 @@ def simulated(arguments: argparse.Namespace) -> Report:
 
 
 def mutants(arguments: argparse.Namespace, report: Report) -> Report:
-    """Each mutant on as many seeds as it takes."""
     tries = QUICK_TRIED if arguments.quick else TRIED
     wanted = [each.name for each in MUTANTS if not arguments.only or arguments.only in each.name]
 
@@ -155,7 +147,6 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
 
 
 def on_spark(arguments: argparse.Namespace) -> Report:
-    """One warm cluster."""
     from campaign.on_spark import on_spark_ran
 
     count = arguments.faults or (SPARK_QUICK if arguments.quick else SPARK_FAULTS)
@@ -188,7 +179,6 @@ def on_spark(arguments: argparse.Namespace) -> Report:
 
 
 def one(arguments: argparse.Namespace) -> Report:
-    """One schedule again, and shorter if that is wanted."""
     report = Report()
     schedule = drawn(arguments.seed, arguments.faults or FAULTS)
     _, broken = ran(schedule)
@@ -221,27 +211,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     return mutants(arguments, simulated(arguments))
 
 
-def line(report: Report) -> str:
-    figures: dict[str, Any] = report.figures
-    if "seeds" not in figures and "mutants" in figures:
-        return f"{figures['mutants caught']} of {figures['mutants']} mutants caught"
-    if "schedule" in figures:
-        return "; ".join(figures["broken"]) or "no rule was broken"
-    if "starts of the driver" in figures:
-        return (
-            f"{figures['faults']} faults on Spark in {figures['minutes']:.1f} min, {figures['batches']} batches, "
-            f"{figures['starts of the driver']} starts of the driver: {len(figures['broken'])} rules broken"
-        )
-    if "seeds" in figures:
-        return (
-            f"{figures['faults']} faults under {figures['seeds']} seeds, {figures['batches']} batches, "
-            f"{figures['restarts of processes']} restarts of processes: "
-            f"{len(figures['seeds that broke a rule'])} seeds broke a rule; "
-            f"{figures['mutants caught']} of {figures['mutants']} mutants caught"
-        )
-    return str(figures)
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--simulated", action="store_true", help="on an engine of arithmetic (the default)")
     parser.add_argument("--spark", action="store_true", help="on Spark, one warm cluster")
@@ -256,4 +225,4 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("faults", __doc__.splitlines()[0], measure, line, more)
+    main("faults", __doc__, measure, more)

@@ -58,7 +58,6 @@ class World:
         return Snapshot(self.time, self.regions, hosts, replicas, self.operators, applications)
 
     def carry_out(self, seen: Snapshot, plan: RoundPlan) -> None:
-        """Do it: replicas first, then hosts."""
         grants, replicas = plan.grants, seen.instances
         granted, proposals = grants.granted, grants.proposals
         host = replicas.host.copy()
@@ -142,13 +141,11 @@ def measure_size(regions: int, applications: int, rounds: int) -> dict[str, floa
 
 
 def exponent(rows: list[dict[str, float]]) -> float:
-    """Slope of log seconds over log regions, by least squares."""
     x, y = (np.log([row[key] for row in rows]) for key in ("regions", "seconds"))
     return float(np.polyfit(x, y, 1)[0])
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All sizes, the growth between them, and the bars."""
     report = Report()
     rows = []
     for regions in SIZES[:3] if arguments.quick else SIZES:
@@ -168,14 +165,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    last = report.figures["rounds"][-1]
-    return (
-        f"{last['regions']:,} regions, {last['hosts']:,} hosts, {last['operators']:,} operators: "
-        f"{last['seconds']:.2f} s of CPU a planning round; cost grows as regions^{report.figures['exponent']:.2f}"
-    )
-
-
 if __name__ == "__main__":
-    main("hierarchy", __doc__.splitlines()[0], measure, line)
+    main("hierarchy", __doc__, measure)

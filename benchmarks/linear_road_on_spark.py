@@ -19,7 +19,7 @@ from _common import Report, main, progress
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-import linear_road
+import linear_road  # type: ignore[import-not-found]
 
 from elastream.api.run import commanded
 
@@ -28,7 +28,6 @@ QUERIES = 5
 
 
 def one_run() -> dict[str, float]:
-    """What came out of a run of the example."""
     with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, commanded(runs=Path(folder) / "runs"):
         given = linear_road.Plan.of()
         _, checked, told = linear_road.carry_out(given, Path(folder) / "results", show=False)
@@ -43,7 +42,7 @@ def one_run() -> dict[str, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = 1 if arguments.quick else arguments.rounds
+    rounds = arguments.rounds
     runs: list[dict[str, float]] = []
     for number in range(rounds):
         runs.append(one_run())
@@ -65,20 +64,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    def of(name: str) -> float:
-        return float(report.figures[name]["median"])
-
-    return (
-        f"relative throughput of the step {of('throughput'):.2f}; switched after {of('switched'):.0f} s, leased after "
-        f"{of('leased'):.0f} s; half of a host lost: noticed after {of('noticed'):.0f} s, answered after "
-        f"{of('answered'):.0f} s"
-    )
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs (default: 5)")
-
-
 if __name__ == "__main__":
-    main("linear_road_on_spark", __doc__.splitlines()[0], measure, line, more)
+    main("linear_road_on_spark", __doc__, measure, rounds=5)

@@ -34,7 +34,6 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def told(found: list[Found]) -> Report:
-    """The figures and bars of what came of cases."""
     silent = [each for each in found if each.silent]
     broken = [each for each in found if each.broken]
     for name, failing in (("silent", silent), ("broken", broken)):
@@ -63,18 +62,7 @@ def told(found: list[Found]) -> Report:
 
 
 def kind_of(sentence: str) -> str:
-    """Which property a sentence says is broken."""
     return next((kind for kind in KINDS if kind in sentence), sentence)
-
-
-def line(report: Report) -> str:
-    figures, silent, broken = report.figures, report.figures["silent cases"], report.figures["other properties broken"]
-    return (
-        f"{figures['cases']} random cases, simulated: "
-        f"{figures['silent rounds']} silent rounds in {len(silent)} cases {figures['silent cases by policy']}, "
-        f"another property broken in {len(broken)} {figures['cases broken by policy']}, "
-        f"{figures['refused in one sentence']} refused"
-    )
 
 
 def more(parser: argparse.ArgumentParser) -> None:
@@ -86,4 +74,4 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("liveness", __doc__.splitlines()[0], measure, line, more)
+    main("liveness", __doc__, measure, more)

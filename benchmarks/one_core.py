@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from _common import Report, each_check, main, progress, with_median
+from _common import Report, main, progress, with_median
 
 from elastream.spark.jvm import session
 from elastream_papers.thesis.resilience.bed import bed
@@ -47,8 +47,7 @@ class Found:
 
 
 def measured(way: str, part: float) -> Found:
-    """One cluster, on which executors are started in that way."""
-    session.ONE_CORE_JVM = tuple(WAYS[way])
+    session.ONE_CORE_JVM = tuple(WAYS[way])  # type: ignore[assignment]
     with bed(JOB, HOSTS) as made:
         began = time.monotonic()
         first = made.rate(part * WINDOW)
@@ -86,9 +85,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all three ways (default: 3)")
-
-
 if __name__ == "__main__":
-    main("one_core", __doc__.splitlines()[0], measure, each_check, more)
+    main("one_core", __doc__, measure, rounds=3)

@@ -29,7 +29,6 @@ SOURCE = "the project's bar"
 
 
 def exchanging(random: np.random.Generator, tasks: int) -> Exchange:
-    """Every task sends to `PARTNERS` others."""
     source = np.repeat(np.arange(tasks), PARTNERS)
     return Exchange(source, random.integers(0, tasks, source.size), random.exponential(1e4, source.size))
 
@@ -117,7 +116,6 @@ def _even(place: Integers, needs: Floats, base: Floats) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All three, and the bars."""
     report = Report()
     rounds = 3 if arguments.quick else 7
     tasks, hosts = TASKS, HOSTS
@@ -135,15 +133,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    seconds = ", ".join(f"{name} {row['seconds']:.2f} s" for name, row in report.figures.items() if "seconds" in row)
-    exact = report.figures["small cases"]
-    return (
-        f"{TASKS:,} tasks on {HOSTS:,} hosts: {seconds}; greedy over exact at worst {exact['worst ratio']:.3f} "
-        f"in {exact['proven']} proven cases"
-    )
-
-
 if __name__ == "__main__":
-    main("placement", __doc__.splitlines()[0], measure, line)
+    main("placement", __doc__, measure)

@@ -42,8 +42,7 @@ from elastream_papers.harness.cases import run_all
 SOURCE = "the project's bar for the default policy"
 TARGET = 30.0
 HOUR, DAY = 3600.0, 86_400.0
-HIGH = 40_000.0
-"""Records/s at the peak of a load, as in the recorded loads that the bars were drawn from."""
+HIGH = 40_000.0  # records/s at the peak of a load, as in the recorded loads that the bars were drawn from
 BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
 DATA = Path("../shared/data")
 
@@ -90,7 +89,6 @@ def line_of(operators: list[tuple[str, float, float]], cores: float) -> Graph:
 
 
 def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, bool, bool]]:
-    """(load, seconds, judged, one cycle a day) by name."""
     found: dict[str, tuple[ArrivalPattern, float, bool, bool]] = {
         "ramp": (ramp(HIGH / 20, HIGH, "45min").then_back(), 1.5 * HOUR, True, False),
         "steps": (steps(HIGH / 8, HIGH / 4, HIGH / 2, HIGH / 3, HIGH / 6, every="15min"), 1.25 * HOUR, True, False),
@@ -177,7 +175,6 @@ def unseen(seed: int) -> Case:
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """Figures of one run."""
     monitor, period = (1.0, 2.0) if case.fused else (15.0, 15.0)
     trial = compare(
         case.graph,
@@ -265,12 +262,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    kept = [each["in time"] for each in report.figures["cases"]]
-    return f"{len(kept)} runs, {min(kept):.2%} to {max(kept):.2%} in time"
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="folder with recorded rates")
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="also N random dataflows, loads and prices")
@@ -278,4 +269,4 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("promise", "the default policy on recorded and made loads (simulated)", measure, line, more)
+    main("promise", "the default policy on recorded and made loads (simulated)", measure, more)

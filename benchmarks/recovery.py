@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from _common import Report, main, progress
 
@@ -32,16 +31,13 @@ pause, so that those which are left after a kill fall behind, and recovery says 
 SMALL = Job(keys=50_000, rows=100_000)
 QUICK = replace(LARGE, keys=200_000)
 FAULTS, ROUNDS, QUICK_FAULTS = 3, 5, 1
-QUICK_STEADY = 4
-"""Batches that are waited for after a change."""
-WINDOW, QUICK_WINDOW = 20.0, 5.0
-"""Seconds that records/s are taken over."""
+QUICK_STEADY = 4  # batches that are waited for after a change
+WINDOW, QUICK_WINDOW = 20.0, 5.0  # seconds that records/s are taken over
 PARTS = ("faults", "speeds")
 WAYS: Mapping[str, str] = {"standby": "with copies", "without": "without", "restart": "with a restart"}
 SEED = 1
 SOURCE = "the project's bar"
-BARS: Mapping[str, float] = {"small": 0.95, "large": 0.85}
-"""Records/s with a copy over those without."""
+BARS: Mapping[str, float] = {"small": 0.95, "large": 0.85}  # records/s with a copy over those without
 
 
 def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
@@ -60,7 +56,6 @@ def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
 
 
 def arm(made: Bed, name: str, faults: int, chance: random.Random) -> list[Mended]:
-    """Faults of one way."""
     made.plant.standby.replicas = int(name == "standby")
     made.settled()
     found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
@@ -138,18 +133,10 @@ def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[fl
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
-def line(report: Report) -> str:
-    median: dict[str, Any] = report.figures.get("median", {})
-    said = ", ".join(f"{median[way]:.1f} s {words}" for way, words in WAYS.items() if way in median)
-    lost = [f"a lost host costs {said}"] if said else []
-    return "; ".join([*lost, f"{report.figures['wrong']} counts wrong"])
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=PARTS, help="alone; default both")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"of each way a round; default {FAULTS}")
 
 
 if __name__ == "__main__":
-    main("recovery", __doc__.splitlines()[0], measure, line, more)
+    main("recovery", __doc__, measure, more, rounds=ROUNDS)

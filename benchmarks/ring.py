@@ -24,7 +24,6 @@ SOURCE = "the project's bar"
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of `work`."""
     began = time.process_time()
     work()
     return time.process_time() - began
@@ -51,7 +50,6 @@ def cut(rounds: int) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All rings, and the bar of each."""
     report = Report()
     rounds = 7 if arguments.quick else 21
     for hosts in HOSTS:
@@ -63,10 +61,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    return "; ".join(f"{check.name} {check.value:.2f}" for check in report.checks)
-
-
 if __name__ == "__main__":
-    main("ring", __doc__.splitlines()[0], measure, line)
+    main("ring", __doc__, measure)

@@ -29,17 +29,13 @@ from elastream_papers.visp.manufacturing import MONITORING
 
 SOURCE = "the project's bar; compilation apart"
 BAR = "the project's bar; compilation apart"
-CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
-"""A hundred operators with 500 instances each, in twenty chains."""
+CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000  # A hundred operators with 500 instances each, in twenty chains
 RECORDS_PER_SECOND = 2000.0
 """Mean load of a chain; it swings by 40 % over the day, so that queues fill and empty."""
 
-RULES = ("text", "threshold")
-"""Of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48."""
-RATES = (2_000, 200_000, 2_000_000)
-"""Mean records/s of the days of 20 hosts."""
-DAY, EVERY = 86_400.0, 15.0
-"""Seconds of a day, and between two plans."""
+RULES = ("text", "threshold")  # of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48
+RATES = (2_000, 200_000, 2_000_000)  # mean records/s of the days of 20 hosts
+DAY, EVERY = 86_400.0, 15.0  # seconds of a day, and between two plans
 USED = 13.0
 """Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
 
@@ -177,16 +173,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    figures = report.figures
-    cpu = min(figures["paper_cpu_seconds"])
-    return (
-        f"two hours of the paper in {min(figures['paper_seconds']):.2f} s ({cpu:.2f} s of CPU); "
-        f"{figures['runs']} runs in {figures['runs_seconds']:.0f} s; a day of 10,000 hosts in "
-        f"{figures['day_seconds']:.0f} s ({figures['day_cpu_seconds']:.0f} s of CPU)"
-    )
-
-
 if __name__ == "__main__":
-    main("simulator", __doc__.splitlines()[0], measure, line)
+    main("simulator", __doc__, measure)

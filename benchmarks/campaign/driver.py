@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from campaign.disk import Killed
-from campaign.errors import raised
+from _common import PartialObserver
+
 from campaign.history import History
 from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
-from campaign.process import FaultyProvider, Process, Strand
+from campaign.process import FaultyProvider, Killed, Process, Strand, raised
 from campaign.schedule import LONGEST
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
@@ -29,7 +29,6 @@ from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
-from elastream.recording.observer import Ending, Header
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
@@ -40,15 +39,13 @@ from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 
-MAX_HOSTS, TARGET = 6, 8.0
-"""Most hosts of an application, and its service level in seconds."""
+MAX_HOSTS, TARGET = 6, 8.0  # most hosts of an application, and its service level in seconds
 LEAST, TIMES = 2, 2
 """Hosts that a round may add at least, and times as many as before it there may be: as small as these worlds are."""
 POLICY = ByLoad(Threshold(window=20.0, settle=20.0, cool_down=15.0))
 """Autopilot's policy, with windows as short as a run of ten minutes wants them."""
 HostAction: TypeAlias = LeaseHost | DrainHost | ReleaseHost
-AGAIN = 5.0
-"""Seconds after which a process that could not start is started again."""
+AGAIN = 5.0  # seconds after which a process that could not start is started again
 OBSERVE, PLAN = 1.0, 2.0
 
 
@@ -76,7 +73,7 @@ class Clock:
         """Nothing: who ends the loop lets it go on."""
 
 
-class Failing:
+class Failing(Policy):
     """A policy that fails as a schedule says, and plans as POLICY otherwise."""
 
     name = POLICY.name
@@ -104,24 +101,15 @@ class Failing:
         raise raised(self.how)
 
 
-class Tripwire:
+class Tripwire(PartialObserver):
     """An observer that fails when a schedule says so."""
 
     def __init__(self) -> None:
         self.how = ""
 
-    def started(self, header: Header) -> None:
-        """Nothing."""
-
     def observed(self, observation: Observation) -> None:
         if self.how:
             raise raised(self.how)
-
-    def decided(self, decision: Decision) -> None:
-        """Nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Nothing."""
 
 
 class Driver(Process):
@@ -243,7 +231,6 @@ class Driver(Process):
     # -- what the world sees of it --------------------
 
     def forget(self) -> None:
-        """Nothing is left of the process."""
         if self.engine is not None:
             self.engine.stopped = True
         for lock in self.membership._locks.values() if self.membership is not None else ():
@@ -253,7 +240,6 @@ class Driver(Process):
         self.call_errors.clear()
 
     def once(self) -> float:
-        """A pass of its reconciler; seconds until the next."""
         assert self.plant is not None
         self.works()
         try:
@@ -271,14 +257,14 @@ class Driver(Process):
         assert engine is not None
         fresh, self.landed = plant.placing.landed[self.landed :], len(plant.placing.landed)
         for each in fresh:
-            ran = {tasks[each.task.index][0] for tasks in (*(p.tasks for p in engine.progress[-1:]), engine.tasks) if tasks}
+            ran = {p.tasks[each.task.index][0] for p in engine.progress[-1:]}
+            ran |= {engine.tasks[each.task.index][0]} if engine.tasks else set()
             there = {engine.executors[executor].host for executor in ran if executor in engine.executors}
             if there and each.host not in there:
                 said = f"{each.task} of {self.name} has landed on {each.host}, it is said, and ran on {min(there)}"
                 self.history.note("landed", self.now(), said)
 
     def unsettled(self) -> str:
-        """Why it has not come to rest; empty where it has."""
         plant, engine, now = self.plant, self.engine, self.now()
         if not self.alive or plant is None or engine is None or self.loop is None:
             return f"{self.name} does not run"
@@ -310,7 +296,7 @@ class Driver(Process):
         return ""
 
 
-class Watcher:
+class Watcher(PartialObserver):
     """An observer of one run that compares what is seen with what is true."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
@@ -320,12 +306,6 @@ class Watcher:
         self._late_at = self._lost_at = self._began
         self._there: frozenset[str] = frozenset()
         self._observation: Observation | None = None
-
-    def started(self, header: Header) -> None:
-        """Nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Nothing."""
 
     def observed(self, observation: Observation) -> None:
         driver, now = self._driver, self._driver.now()
@@ -347,7 +327,6 @@ class Watcher:
                 driver.history.note("unknown", now, f"{driver.name}: {rule}")
 
     def _see_truth(self, observation: Observation, now: float) -> None:
-        """When records waited last, and when a host was gone last."""
         engine = self._driver.engine
         assert engine is not None
         there = frozenset(observation.leases)

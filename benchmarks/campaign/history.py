@@ -32,7 +32,6 @@ def content_of(partition: int, before: str, start: int, end: int) -> str:
 
 
 def row_of(start: int, end: int) -> str:
-    """What a batch over these records writes to the sink."""
     return hashlib.blake2b(f"{start} {end}".encode(), digest_size=6).hexdigest()
 
 
@@ -87,7 +86,6 @@ class History:
     restarts: int = 0
 
     def note(self, rule: str, at: float, said: str) -> None:
-        """Note a violation, each sentence once."""
         if all((each.rule, each.said) != (rule, said) for each in self.broken):
             self.broken.append(Violation(rule, at, said))
 
@@ -139,7 +137,6 @@ def one_content(history: History) -> Iterator[Violation]:
 
 
 def versions_follow(history: History) -> Iterator[Violation]:
-    """What a batch loads is what the one before it committed."""
     for each in history.commits:
         if each.loaded != each.committed - 1 or each.committed != each.batch + 1:
             said = f"batch {each.batch} of {each.query} loaded version {each.loaded} of partition {each.partition}"

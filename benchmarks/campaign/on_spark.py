@@ -25,8 +25,9 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+from _cluster import words_of
 
-from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS, words_of
+from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS
 from campaign.history import Violation
 from campaign.schedule import Fault
 from elastream.recording.lease_log import LeaseLog
@@ -41,19 +42,14 @@ KINDS: Mapping[str, float] = {
     "kill the driver": 4, "kill the supervisor": 2,
 }  # fmt: skip
 """Shares of the faults. Those that cost a restart are few: each takes half a minute."""
-BETWEEN = 3.0
-"""Mean seconds between two faults: they overlap, as a host takes three times that to come."""
-STOPPED = 2.0
-"""Seconds that a stopped process stands still."""
-SMALL = 256 * 1024
-"""Bytes of the small disk on which the control plane's logs are."""
+BETWEEN = 3.0  # mean seconds between two faults: they overlap, as a host takes three times that to come
+STOPPED = 2.0  # seconds that a stopped process stands still
+SMALL = 256 * 1024  # bytes of the small disk on which the control plane's logs are
 SETTLE = 60
 """Batches within which all must have settled after the last fault: two minutes where nothing else runs. Counted in batches,
 as one moves no more than a partition a host, and takes ten times as long on a machine that is shared."""
-PATIENCE = 180.0
-"""Seconds without a batch after which the run counts as hung."""
-LATE = 90.0
-"""Seconds after its supervisor was killed within which a run may end for that."""
+PATIENCE = 180.0  # seconds without a batch after which the run counts as hung
+LATE = 90.0  # seconds after its supervisor was killed within which a run may end for that
 LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 
@@ -105,12 +101,10 @@ class _Campaign:
 
     @property
     def run(self) -> Path | None:
-        """The run's folder, once there is one."""
         runs = sorted((self.folder / "runs").glob("*"))  # a run that was killed before it began is followed by another
         return next((each for each in reversed(runs) if _begun(each)), runs[-1] if runs else None)
 
     def start(self) -> None:
-        """Start the driver, or start it again; it resumes what has begun."""
         resume = self.run is not None and _begun(self.run)
         if resume and self.small:
             self._onto_the_small_disk()
@@ -125,7 +119,6 @@ class _Campaign:
         self.status, self.hosts = "", {}  # what was seen last is of the one before
 
     def tell(self, **command: Any) -> bool:
-        """Send the driver a command; whether there is one to send to."""
         if self.driver is None or self.driver.poll() is not None or self.driver.stdin is None:
             return False
         try:
@@ -136,7 +129,6 @@ class _Campaign:
         return True
 
     def look(self) -> None:
-        """Take in the history so far."""
         path = self.folder / HISTORY
         if not path.exists():
             return
@@ -338,7 +330,6 @@ class _Campaign:
         return sorted(int(p.name) for p in (self.run / "checkpoint").glob("*/commits/*") if p.name.isdigit())
 
     def stop(self) -> None:
-        """End the run in order."""
         if self.driver is not None and self.driver.poll() is None:
             self.below += psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.send_signal(signal.SIGTERM)
@@ -382,7 +373,6 @@ class _Campaign:
                 yield int(folder.name.removeprefix("batch=")), file
 
     def check(self) -> None:
-        """Hold all that is on disk to the rules."""
         assert self.run is not None
         (checkpoint,) = (self.run / "checkpoint").iterdir()
         committed = latest_batch(checkpoint, "commits")
@@ -401,7 +391,8 @@ class _Campaign:
         self._watch()
         ends = {number: end for number, end in self.ranges.items() if number <= committed}
         self.found.records = ends[committed]
-        (control,) = (self.run / "control").glob("*/" + CORPUS) if self.run is not None else ()
+        assert self.run is not None
+        (control,) = (self.run / "control").glob("*/" + CORPUS)
         counts: Counter[str] = Counter()
         lines = replayed(control, ends[committed])
         at = 0
@@ -440,12 +431,10 @@ class _Campaign:
 
 
 def _begun(run: Path) -> bool:
-    """Whether a run has come as far as to have a checkpoint."""
     return (run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())
 
 
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
-    """Run `count` faults of `seed` on one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     try:

@@ -12,27 +12,20 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from campaign.errors import raised
 from campaign.history import Commit, History, content_of, row_of
+from campaign.process import raised
 from elastream.clouds.local.cluster import LocalCluster
-from elastream.clouds.provider import HostStatus, HostUsage, Phase, ProviderOffer, RunState
+from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider, ProviderOffer
 from elastream.core.hosts import Billing, HostType
 
-EPOCH = 1_700_000_000.0
-"""What the wall's clock says at second 0."""
-TRIGGER, OVERHEAD = 2.0, 0.2
-"""Seconds from one batch to the next, and what one takes beside its records."""
-COST = 1 / 400
-"""Core-seconds of a record."""
+EPOCH = 1_700_000_000.0  # what the wall's clock says at second 0
+TRIGGER, OVERHEAD = 2.0, 0.2  # seconds from one batch to the next, and what one takes beside its records
+COST = 1 / 400  # core-seconds of a record
 PARTITIONS = 6
-BOUND = 2400
-"""Most records of a batch."""
-REGISTERS = 2.0
-"""Seconds until an executor registers on a host that is up."""
-COMMITS = 0.25
-"""Seconds from the end of a batch's tasks to its commit."""
-RETRY = 1.0
-"""Seconds that a task which was lost takes to run elsewhere."""
+BOUND = 2400  # most records of a batch
+REGISTERS = 2.0  # seconds until an executor registers on a host that is up
+COMMITS = 0.25  # seconds from the end of a batch's tasks to its commit
+RETRY = 1.0  # seconds that a task which was lost takes to run elsewhere
 OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
 """Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
 
@@ -54,7 +47,7 @@ class Machine:
         return self.phase is Phase.UP
 
 
-class Cloud:
+class Cloud(Provider):
     """A provider whose hosts outlive whoever asks for them. now: seconds. name: prefix of addresses.
 
     room: how many there may be. slow: factor of the time that a host takes to start.
@@ -97,24 +90,18 @@ class Cloud:
     def measure(self) -> Mapping[str, HostUsage]:
         return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
 
-    def report(self, state: RunState) -> None:
-        """Nothing."""
-
     def owed(self) -> float | None:
-        """None: the cost of the leases."""
         return None
 
     def close(self) -> None:
         self.machines.clear()
 
     def dies(self, host: str, reason: str = "its plug was pulled") -> None:
-        """A host is gone, whatever it did."""
         machine = self.machines.get(host)
         if machine is not None and machine.phase is not Phase.GONE:
             machine.phase, machine.since, machine.reason = Phase.GONE, self._now(), reason
 
     def pass_time(self) -> None:
-        """Start what has room, and end what was released."""
         now = self._now()
         there = sum(each.phase in (Phase.STARTING, Phase.UP, Phase.ENDING) for each in self.machines.values())
         for name, each in list(self.machines.items()):
@@ -241,7 +228,6 @@ class Engine:
     machines: by host, of this application. arrived: records that have come by a second. wall: the machine's clock.
     """
 
-    context = None
     replays, salted = True, False
     """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
 
@@ -280,14 +266,15 @@ class Engine:
         # faults, each until a second
         self.fails = fails
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
+        self.context = SimpleNamespace(isStopped=lambda: self.stopped)
         self.spark = self._java()
 
     # -- the driver's JVM --------------------
 
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
-        """What the Java of the real driver side answers."""
         self._perhaps_fail(method)
-        return getattr(self, f"_{method}")(*arguments)
+        answer: list[list[str]] = getattr(self, f"_{method}")(*arguments)
+        return answer
 
     def _perhaps_fail(self, call: str) -> None:
         until, how = self.fails
@@ -368,7 +355,6 @@ class Engine:
         return lines
 
     def _java(self) -> Any:
-        """The objects of the session that are used by name."""
         execution = SimpleNamespace(
             lastExecution=lambda: None if self.batch is None and not self.progress else SimpleNamespace(
                 checkpointLocation=lambda: "paper://state",
@@ -392,11 +378,10 @@ class Engine:
             PythonUtils=SimpleNamespace(toSeq=list),
             java=SimpleNamespace(util=SimpleNamespace(UUID=SimpleNamespace(fromString=str))),
         )
-        context = SimpleNamespace(isStopped=lambda: self.stopped)
         return SimpleNamespace(
             _jvm=jvm,
             _jsparkSession=SimpleNamespace(streams=lambda: streams, sharedState=lambda: shared),
-            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
+            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: self.context)),
         )
 
     def _reported(self, partition: int, address: str, executor: str, _: Any) -> None:
@@ -444,7 +429,6 @@ class Engine:
         self._spent_at = now
 
     def kill_executor(self, executor: str) -> None:
-        """Its process ends; the host lives and starts another."""
         self._lose(executor)
 
     def _lose(self, executor: str) -> None:

@@ -7,18 +7,13 @@ from dataclasses import asdict, dataclass
 
 OWN, SHARED = "own", "shared"
 """Worlds: one application on a cloud of its own that outlives it; two that share the hosts of two regions."""
-BEGIN = 40.0
-"""Seconds before the first fault: the run has begun to work."""
-BETWEEN = 10.0
-"""Mean seconds between two faults: about the time in which one is noticed, so that many overlap."""
-SHORTEST, LONGEST = 2.0, 30.0
-"""Seconds that a fault with a duration lasts."""
+BEGIN = 40.0  # seconds before the first fault: the run has begun to work
+BETWEEN = 10.0  # mean seconds between two faults: about the time in which one is noticed, so that many overlap
+SHORTEST, LONGEST = 2.0, 30.0  # seconds that a fault with a duration lasts
 LAST = 500.0
 """Records/s at the end, at most: what two applications share must work off all that waits before it can be at rest."""
-HANGS = 120.0
-"""Seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute."""
-STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)
-"""Seconds by which a clock is set, forward or back."""
+HANGS = 120.0  # seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute
+STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)  # seconds by which a clock is set, forward or back
 ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
 """What a call raises: that of the contract, and others."""
 WHEN = ("before", "inside", "after")
@@ -131,12 +126,10 @@ def drawn(seed: int, faults: int, world: str = "") -> Schedule:
 
 
 def to_json(schedule: Schedule) -> str:
-    """The schedule as JSON; `from_json` is its inverse."""
     return json.dumps(asdict(schedule))
 
 
 def from_json(text: str) -> Schedule:
-    """Read what `to_json` wrote."""
     fields = json.loads(text)
     fields["load"] = tuple((at, rate) for at, rate in fields["load"])
     fields["faults"] = tuple(Fault(**each) for each in fields["faults"])

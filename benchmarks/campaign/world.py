@@ -15,15 +15,15 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
-from campaign.disk import Disk, Killed, failing
 from campaign.driver import AGAIN, LEAST, MAX_HOSTS, TIMES, Driver
 from campaign.history import History, Ledgers, Violation, checked
 from campaign.paper import EPOCH, SMALL, Cloud, Cluster, Machine
-from campaign.patching import patched
-from campaign.process import FaultyProvider, Process, Strand
+from campaign.process import Disk, FaultyProvider, Killed, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.pool import Membership, MembershipLost, PoolHosts
@@ -36,6 +36,7 @@ from elastream.policies.e2df.regions import RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
 from elastream.pool.region import RegionNode, follow
 from elastream.pool.state_log import StateLog, steady_clock
+from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.recording.manifest import run_lock
@@ -44,15 +45,12 @@ from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 R = TypeVar("R")
 
-STEP = 0.25
-"""Seconds between two looks at what has come due."""
-BEAT = 1.0
-"""Seconds between two claims of an application."""
+STEP = 0.25  # seconds between two looks at what has come due
+BEAT = 1.0  # seconds between two claims of an application
 BOUND = 900.0
 """Seconds after the last fault within which all must have settled: an action that has failed five times in a row is given
 up for ten minutes, and a host then takes its time."""
-REST = 15.0
-"""Seconds for which all must be at rest to count as settled."""
+REST = 15.0  # seconds for which all must be at rest to count as settled
 REGIONS = ("east", "west")
 TYPES = {region: replace(SMALL, name=f"small-{region}", region=region, zone=region) for region in REGIONS}
 RULES = ArbiterRules(
@@ -100,27 +98,23 @@ class World:
         for name, process in self.processes.items():
             self.disk.writers[f"{folder / name}/"] = process
         for fault in schedule.faults:
-            self.at(fault.at, lambda fault=fault: self.happen(fault))
+            self.at(fault.at, partial(self.happen, fault))
 
     # -- time --------------------
 
     def now(self) -> float:
-        """Seconds since the world began, by a clock that nobody sets."""
         return self.time
 
     def wall(self) -> float:
-        """What the machine's clock says."""
         return EPOCH + self.time + self.set_by
 
     def arrived(self, at: float) -> float:
-        """Records of an application that have come by second `at`."""
         total, load = 0.0, self.schedule.load
         for (since, rate), (until, _) in zip(load, [*load[1:], (math.inf, 0.0)], strict=True):
             total += rate * max(0.0, min(at, until) - since)
         return total
 
     def due(self, record: float) -> float:
-        """When a record came, by its number."""
         low, high = 0.0, self.time + 1.0
         while high - low > 0.01:
             middle = (low + high) / 2
@@ -128,15 +122,14 @@ class World:
         return high
 
     def at(self, time: float, do: Callable[[], None]) -> None:
-        """Have `do` done at second `time`."""
         heapq.heappush(self._due, (time, next(self._numbers), do))
 
     def run(self) -> tuple[Violation, ...]:
-        """Run to the end, and check."""
         with (
-            failing(self.disk),
-            patched(arbitration, "MIN_GROWTH_HOSTS", LEAST),
-            patched(arbitration, "MAX_GROWTH_FACTOR", TIMES),
+            patch.object(lines, "WRITE", self.disk.write),
+            patch.object(lines, "SYNC", lambda descriptor: None),  # the real disk takes most of the time
+            patch.object(arbitration, "MIN_GROWTH_HOSTS", LEAST),
+            patch.object(arbitration, "MAX_GROWTH_FACTOR", TIMES),
         ):
             try:
                 self._run_until_settled()
@@ -173,7 +166,6 @@ class World:
     # -- processes --------------------
 
     def _let(self, process: Process) -> None:
-        """Let a process do what has come due; start it where it is to run."""
         if process.strand is not None and process.strand.over:
             self._ended(process)
         if process.strand is None:
@@ -197,7 +189,6 @@ class World:
             self.of(driver, driver.membership.try_claim, None)
 
     def of(self, process: Process, do: Callable[[], R], otherwise: R) -> R:
-        """What `do` of `process` gives; it may die of it."""
         try:
             process.works()
             return do()
@@ -346,7 +337,6 @@ class World:
     # -- faults --------------------
 
     def happen(self, fault: Fault) -> None:
-        """Let a fault happen now."""
         self.history.faults.append((self.time, fault.kind))
         until = self.time + fault.seconds
         if fault.kind == "the clock is set":
@@ -458,7 +448,6 @@ class World:
         return f"the ledger has {sorted(active)}, and the provider {sorted(listed)}" if active != listed else ""
 
     def _stop(self) -> None:
-        """Every run ends in order, and leaves nothing."""
         drivers = [each for each in self.processes.values() if isinstance(each, Driver)]
         until = self.time + 60.0
         for driver in drivers:
@@ -493,7 +482,6 @@ class World:
         return ""
 
     def _on_disk(self, driver: Driver) -> None:
-        """The next driver would find what this one knows."""
         assert driver.plant is not None
         assert driver.journal is not None
         active = set(driver.plant.hosts.active)
@@ -574,7 +562,6 @@ class MemberLine:
 
 
 def ran(schedule: Schedule) -> tuple[History, tuple[Violation, ...]]:
-    """What happened under `schedule`, and what did not hold."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=memory if memory.is_dir() else None))
     before = logging.root.manager.disable
