@@ -50,7 +50,6 @@ class Bench:
             time.sleep(0.2)
 
     def batches(self, since: float, until: float = float("inf")) -> list[float]:
-        """Seconds of each batch that took records and ran within the epoch times given."""
         recent = self.plant.queries.telemetry.recent(self.plant.queries.running[0].segment.name)
         return [batch.seconds for batch in recent if batch.rows and since <= batch.end and batch.start <= until]
 

@@ -36,7 +36,6 @@ REQUEST = r'^(\S+) \S+ \S+ \[[^\]]+\] "[A-Z]+ (\S+) [^"]*" (\d{3}) (\d+) "[^"]*"
 ROBOT = "bot|crawl|spider"
 SECRET = b"of this benchmark"
 DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
-UNLIMITED = 1e4  # seconds that a batch may take where its source does not limit it
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -52,7 +51,6 @@ def visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1)
 def access_log() -> tuple[Mapping[str, object], ...]:
-    """Lines as a web server writes them, always the same; a few visitors make most of the requests."""
     chance = random.Random(SEED)
     agents = ("Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0) Safari/605.1",
               "Mozilla/5.0 (compatible; ExampleBot/2.1)", "curl/8.5.0")  # fmt: skip
@@ -85,7 +83,6 @@ def expected(taken: int) -> dict[str, tuple[int, int]]:
 
 
 def is_exact(out: Path, taken: int) -> bool:
-    """Whether the change log at `out` says of each visitor what a plain computation over the records taken says."""
     rows = latest(out, key="visitor")
     columns = (rows[name].tolist() for name in ("visitor", "requests", "bytes"))
     counted = {visitor: (requests, size) for visitor, requests, size in zip(*columns, strict=True)}
@@ -100,13 +97,8 @@ def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
     return flow
 
 
-def start_plain(
-    spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float, batch_seconds: float | None = None
-) -> "Plain":
-    """The job in PySpark; its load begins with `Plain.begin`.
-
-    batch_seconds: what its source limits batches to, by default the trigger's interval, as a dataflow's does.
-    """
+def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
+    """Start the job in PySpark; its load begins with `Plain.begin`."""
     out, control = root / "out", root / "control"
     control.mkdir(parents=True)
     (control / HOLD).touch()
@@ -121,11 +113,9 @@ def start_plain(
         os.replace(target / ".changes.parquet", target / "changes.parquet")
 
     (operator,) = as_dataflow(load, out).graph.sources
-    commits, batch_seconds = root / "checkpoint", trigger if batch_seconds is None else batch_seconds
+    commits = root / "checkpoint"
     steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
-    lines = open_source(
-        spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=batch_seconds
-    )
+    lines = open_source(spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=trigger)
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
     writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")

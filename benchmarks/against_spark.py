@@ -1,6 +1,6 @@
 """One job with state under a rising and falling load: plain PySpark, Spark's dynamic allocation, Autopilot, and a dataflow.
 
-    python benchmarks/against_spark.py [--quick] [--rounds N] [--json FILE] [--only WAY] [--search]
+    python benchmarks/against_spark.py [--quick] [--rounds N] [--json FILE] [--only WAY]
 
 Three rounds of five ways take 40 minutes on two cores, `--quick` (one round of a shorter load) 8. The job counts requests
 and bytes of each visitor of a web site (`_visitors.py`); the load rises to what four hosts of 0.35 cores can do and falls
@@ -11,8 +11,7 @@ All hosts together have less than two cores, so that the driver keeps its share.
 Every first host is warmed up before the load begins.
 
 In time: of all records, those whose result was committed within the target. Host time: from a host's request to its return,
-between the load's beginning and its last result; with dynamic allocation while an executor occupies it. `--search` tries
-settings of dynamic allocation, each once, in 27 minutes (with `--quick` 16), and says what each gave.
+between the load's beginning and its last result; with dynamic allocation while an executor occupies it.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from typing import Any
 
 from _common import Report, main, progress, wait_until, with_median
 from _stranger import session_on_hosts
-from _visitors import STATE_PARTITIONS, UNLIMITED, Served, as_dataflow, is_exact, read_progress, served, start_plain
+from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -46,7 +45,6 @@ from elastream.loads import Pattern, constant, ramp
 from elastream.policies import Threshold
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
-from elastream.recording.recorder import Recorder
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.sources import HOLD
 from elastream.spark.hosts.warmup import warm_up
@@ -77,7 +75,7 @@ DYNAMIC = {
 }
 """Dynamic allocation with the settings that had most records in time of those tried. Every executor has a task in every
 batch: an idle timeout above the trigger's interval gives few hosts back. One below it gives hosts back between two batches,
-and the next batch waits for executors that start. `against_spark.py --search` tries these and others anew."""
+and the next batch waits for executors that start. """
 
 
 @dataclass(frozen=True)
@@ -123,21 +121,19 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
         return replace(found, busiest=busy)
 
 
-def dynamic(
-    most: int, load: ArrivalPattern, way: str, settings: Mapping[str, str] = DYNAMIC, batch_seconds: float | None = None
-) -> Result:
+def dynamic(most: int, load: ArrivalPattern, way: str) -> Result:
     """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
 
     The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
     """
-    more = {**SETTINGS, **settings, "spark.dynamicAllocation.maxExecutors": str(most)}
+    more = {**SETTINGS, **DYNAMIC, "spark.dynamicAllocation.maxExecutors": str(most)}
     with (
         session_on_hosts(most, most, host=HOST, states=STATE_PARTITIONS, more=more, at_first=1) as (spark, cluster, root),
         closing(Occupation(cluster, Executors(DriverSide(spark)).by_address)) as occupied,
     ):
         wait_until(lambda: len(listed(cluster)) == most, 120)
         warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace(load), batch_seconds)
+        job = start_plain(spark, root / "job", load, pace(load))
         started(job.query)
         time.sleep(SETTLING)
         job.begin()
@@ -171,8 +167,7 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
         return found
 
 
-def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None) -> Result:
-    """The job as a dataflow, with the default policy. keep: where its recording goes."""
+def dataflow(most: int, load: ArrivalPattern, way: str) -> Result:
     with TemporaryDirectory(prefix="against-spark-") as folder:
         root = Path(folder)
         plant = start_plant(
@@ -189,8 +184,7 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
             (segment,) = plant.queries.running
             (control,) = segment.sources.values()
             (control / HOLD).touch()  # its load waits as those of the others do, until the first host has settled
-            observers = [] if keep is None else [Recorder(keep)]
-            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, to_the_limit=True)
+            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, to_the_limit=True)
             steering = threading.Thread(target=loop.run, daemon=True)
             steering.start()
             started(segment.query)
@@ -258,7 +252,6 @@ class Occupation:
 
 
 def listed(cluster: LocalCluster) -> Sequence[Mapping[str, Any]]:
-    """The master's workers that live, as its page says; none while it does not answer."""
     address, port = cluster.page.removeprefix("http://").rstrip("/").split(":")
     page = http.client.HTTPConnection(address, int(port), timeout=5.0)
     with closing(page), suppress(OSError, http.client.HTTPException, ValueError):
@@ -269,7 +262,6 @@ def listed(cluster: LocalCluster) -> Sequence[Mapping[str, Any]]:
 
 
 def warm(spark: SparkSession, root: Path) -> None:
-    """Warm up every executor that is there, as Elastream does with its own."""
     driver = DriverSide(spark)
     for executor in Executors(driver).look().values():
         warm_up(spark, driver, executor, root)
@@ -349,38 +341,14 @@ ROUNDS = 3
 SOURCE = "the project's bar beside open-source Spark"
 SEED = 1
 
-NO_LIMIT = {"limit of a batch": "none"}
-"""No setting of Spark: the source gives a batch all that is due, as Kafka's does without `maxOffsetsPerTrigger`."""
-
-SEARCHED: tuple[Mapping[str, str], ...] = (
-    {},
-    {"spark.dynamicAllocation.executorIdleTimeout": "60s", "spark.dynamicAllocation.shuffleTracking.timeout": "60s"},
-    {"spark.dynamicAllocation.executorIdleTimeout": "10s"},
-    {"spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.dynamicAllocation.shuffleTracking.timeout": "1s"},
-    {"spark.dynamicAllocation.executorIdleTimeout": "3s", "spark.dynamicAllocation.shuffleTracking.timeout": "3s"},
-    {
-        "spark.dynamicAllocation.schedulerBacklogTimeout": "3s",
-        "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "3s",
-    },
-    NO_LIMIT,
-    {"spark.locality.wait": "0s"},
-    {"spark.locality.wait": "3s"},
-    {"spark.dynamicAllocation.minExecutors": "2", "spark.dynamicAllocation.initialExecutors": "2"},
-    {"spark.dynamicAllocation.executorAllocationRatio": "0.5"},
-)
-"""Changes to DYNAMIC that `--search` tries. What people set for streams is shorter timeouts: an executor of a stream has
-tasks in every batch, and none is ever idle for Spark's default of 60 s."""
-
 
 def load_of(seconds: float, peak: float) -> Pattern:
-    """A tenth of `peak`, a rise, the peak, a fall, and a tenth again: a daily cycle in brief."""
     low = peak * LOW / PEAK
     rise = constant(low, lasts=0.15 * seconds).then(ramp(low, peak, over=0.35 * seconds)).hold(0.12 * seconds)
     return rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.28 * seconds)
 
 
 def mean_hosts(load: Pattern, peak: float) -> int:
-    """Hosts that the mean of the load fills no more than its peak fills MOST."""
     mean = load.count(load.seconds) / load.seconds
     return math.ceil(MOST * mean / peak)
 
@@ -402,9 +370,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.environment["hosts"] = f"at most {MOST} of {HOST.cores:g} cores"
     low = arguments.peak * LOW / PEAK
     report.environment["rates"] = f"{low:,.0f} to {arguments.peak:,.0f} records/s and back in {load.seconds:g} s"
-    if arguments.search:
-        report.figures = {"dynamic allocation, settings tried": search(load)}
-        return report
     ways = ways_of(load, arguments.peak)
     if arguments.only:
         ways = {name: way for name, way in ways.items() if name in arguments.only}
@@ -426,17 +391,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def search(load: Pattern) -> Sequence[Mapping[str, Any]]:
-    found = []
-    for change in SEARCHED:
-        short = {key.removeprefix("spark."): value for key, value in change.items()} or "as it is"
-        settings = {key: value for key, value in {**DYNAMIC, **change}.items() if key not in NO_LIMIT}
-        limit = UNLIMITED if NO_LIMIT.items() <= change.items() else None
-        result = dynamic(MOST, load, f"dynamic allocation, {short}", settings, limit)
-        found.append({"changed": short, "in time": result.served.in_time, "host-seconds": result.host_seconds})
-    return found
-
-
 def figures(results: Sequence[Result]) -> Mapping[str, Any]:
     table: Mapping[str, Sequence[float]] = {
         "in time": [each.served.in_time for each in results],
@@ -450,7 +404,6 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
 
 
 def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:
-    """The bars, round by round: what slows a round down slows each of its sides."""
     peak, spark = found["fixed at the peak"], found["dynamic allocation"]
     for name in ("dataflow", "Autopilot"):
         ours = found[name]
@@ -469,7 +422,6 @@ def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="WAY", help="measure this way alone; may be repeated")
     parser.add_argument("--peak", type=float, default=PEAK, help="records/s at the peak, for a faster or slower machine")
-    parser.add_argument("--search", action="store_true", help="try settings of dynamic allocation instead")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,6 @@ SOURCE = "the project's bar for Autopilot"
 
 
 def zipf(seed: int, partitions: int = 64, keys: int = 20_000, exponent: float = 1.2) -> np.ndarray[Any, Any]:
-    """What partitions take whose keys are drawn by Zipf's law and hashed, as shares of one core."""
     weights = np.arange(1, keys + 1) ** -exponent
     return np.bincount(np.random.default_rng(seed).integers(0, partitions, keys), weights / weights.sum(), partitions)
 
@@ -57,7 +56,6 @@ def zipf(seed: int, partitions: int = 64, keys: int = 20_000, exponent: float = 
 def observed_stages(
     stages: tuple[str, ...], place: np.ndarray[Any, Any], busy: np.ndarray[Any, Any], hosts: int
 ) -> Observation:
-    """Partitions of `stages`, as many of each, at `place`, that take `busy` cores, on equal hosts."""
     layout = layout_of((("q", stages),))
     names = tuple(layout.graph.by_name)
     kind = HostType("executor", cores=1.0)
@@ -71,7 +69,6 @@ def observed_stages(
 
 
 def measure_skew(report: Report, quick: bool) -> None:
-    """The busiest executor after six rounds over the best packing, worst of all cases; loads are measured 2 % off."""
     worst, moves, random = 0.0, [], np.random.default_rng(1)
     for hosts in (2, 4, 8):
         for seed in range(3 if quick else 20):
@@ -153,9 +150,7 @@ def measure_live_skew(report: Report, quick: bool) -> None:
 
 GROWN = 4
 BATCH = 2.0
-"""Seconds that a batch is to take on one executor. For spark.locality.wait Spark has 3 s, counted from the start of
-a stage in which executors stand idle: what is left of a stage that lasts longer goes to whichever is free, its state with
-it. What Spark alone leaves at one executor are stages that are shorter, as most of micro-batches are."""
+"""Seconds of a batch on one executor: shorter than spark.locality.wait, so that Spark alone moves no task, as usual."""
 WARM = 8  # batches in which an executor compiles what it runs: the first take twice as long as later ones
 COLD = 4  # batches in which executors that have just come compile what they run of stages without state
 MEASURED = 7  # batches of a figure
@@ -355,7 +350,6 @@ def planning_seconds(queries: int, partitions: int, hosts: int = 8) -> float:
 
 
 def measure_cost(report: Report, quick: bool) -> None:
-    """CPU of driver process and JVM, with Autopilot and without, in turn."""
     queries, partitions = (2, 50) if quick else (10, 200)
     seconds, rounds = (20.0, 1) if quick else (30.0, 2)
     with local_session("cost", {"spark.sql.streaming.minBatchesToRetain": "2"}) as (spark, root):

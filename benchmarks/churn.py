@@ -72,7 +72,6 @@ class Churn:
 
 
 def schedule(events: int, seed: int = SEED) -> Sequence[str]:
-    """`events` random events by their kinds, with at least one of each kind of SHARES; the rest are moves."""
     chance = random.Random(seed)
     counts = {kind: max(1, round(events * share)) for kind, share in SHARES.items()}
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
@@ -142,8 +141,6 @@ class _Events:
         self.opened: list[OpenedReplica] = []
         self.lease()
         self.replace()
-
-    # -- events --------------------------------------------------------------------------------------------------------
 
     def move(self) -> None:
         usable = self.usable(2)
@@ -229,8 +226,6 @@ class _Events:
         if not outcome.succeeded:
             raise EnvironmentProblem(f"{action.describe()}: {outcome.reason}")
 
-    # -- what they wait for --------------------------------------------------------------------------------------------
-
     def until(self, condition: Callable[[], bool], what: str) -> None:
         def holds() -> bool:
             assert not self.plant.finished  # which raises where the query has failed
@@ -246,11 +241,9 @@ class _Events:
         return list(self.plant.hosts.usable)
 
     def whole(self) -> list[str]:
-        """Hosts that take tasks, all that are leased; waits for those that are on their way."""
         return self.usable(sum(lease.active for lease in self.plant.hosts.leases.values()))
 
     def replace(self) -> None:
-        """Go on where hosts have gone: with others in their place, or without."""
         if self.refill:
             self.lease()
             self.usable(self.hosts)
@@ -282,7 +275,6 @@ class _Events:
 
 
 def executor_process(address: str) -> psutil.Process:
-    """The JVM of the executor at `address`. Raises EnvironmentProblem where there is none."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if address in line and any("CoarseGrainedExecutorBackend" in part for part in line):

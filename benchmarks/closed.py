@@ -1,9 +1,8 @@
-"""What it costs that a local cluster is closed: authentication, and encryption.
+"""Cost of authentication and encryption of a local cluster: time to the first batch, and seconds of a batch.
 
-    python benchmarks/closed.py [--quick] [--rounds N] [--json FILE]      some three minutes a round on two cores
+    python benchmarks/closed.py [--quick] [--json FILE]    three minutes a round on two cores
 
-A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted. Of each: seconds until
-its first batch is committed, and seconds of a batch of a word count whose words cross between two hosts.
+A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted.
 """
 
 import argparse

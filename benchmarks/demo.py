@@ -1,9 +1,8 @@
-"""Whether the demo keeps its own service level, and what it costs: `make demo`, several times.
+"""Service level and cost of the demo: `make demo`, several times.
 
-    python benchmarks/demo.py [--quick] [--rounds N] [--json FILE]
+    python benchmarks/demo.py [--quick] [--json FILE]    21 minutes on two cores that nothing else uses; --quick four
 
-Each run takes four minutes on two cores that nothing else uses, five of them 21; `--quick` runs one. Of its recording: the
-part of the time and of the records within the target latency, cost, and the cost of hosts for the peak throughout.
+The static peak is the cost of hosts for the peak throughout.
 """
 
 import argparse
@@ -23,7 +22,6 @@ LEVEL = 0.95
 
 
 def one_run() -> Summary:
-    """The figures of a run of the demo; raises CalledProcessError where it fails, wrong counts included."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(DEMO), "--no-live"]
         subprocess.run([*command, "--runs", folder], check=True, stdout=subprocess.DEVNULL)

@@ -1,15 +1,12 @@
-"""What the simulator says of a run on Spark, by constants of another run: p50, p99, mean backlog and host time.
+"""Simulated beside measured: p50, p99, mean backlog and host time of runs on Spark, by constants of other runs.
 
     python benchmarks/drift.py --record [FOLDER]      # records twelve runs twice, 35 minutes on two cores, then reads them
     python benchmarks/drift.py [--read FOLDER]        # reads what was recorded: a minute
     python benchmarks/drift.py --quick --record       # two runs twice: six minutes
 
-A run is predicted by constants of every other run of its dataflow, which differs in load, hosts or policy, under the
-decisions that were recorded. A run whose batches were all of about one size cannot tell what a batch costs from what its
-records do: it is predicted, and predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of what
-was measured, or within the spread between the run and its twin, which had the same settings at another time: no model can
-be nearer to both than half of that. Twins are not recorded one after the other, since what else a machine does is alike
-for minutes.
+A run is predicted by constants of every other run of its dataflow, under the decisions that were recorded; one whose
+batches were all of about one size predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of
+what was measured, or within the spread between the run and its twin, which had the same settings at another time.
 """
 
 import argparse
@@ -50,7 +47,6 @@ ROUNDS = 2_000  # of a key derivation: about a millisecond of a core a record
 
 
 def words(load: ArrivalPattern) -> Dataflow:
-    """Words of a text, counted in a native aggregate: many cheap records, one stage with state."""
     flow = Dataflow("words")
     lines = flow.source(text_files(TEXTS), load=load)
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(parquet())
@@ -58,7 +54,6 @@ def words(load: ArrivalPattern) -> Dataflow:
 
 
 def visitors(load: ArrivalPattern) -> Dataflow:
-    """Requests of an access log by visitor: pandas in a stateless stage, an aggregate with state."""
     flow = Dataflow("visitors")
     log = flow.source(records(access_log(), "value string"), load=load, name="log")
     seen = log.map_pandas(visits, returns="visitor string, bytes bigint", name="visits")

@@ -1,14 +1,10 @@
-"""What being dynamic costs: CPU a record of a dataflow with alternates, a choice and guards, over the same one without.
+"""CPU a record of a dataflow with alternates, a choice and guards, over the same one without.
 
-    python benchmarks/dynamic.py [--quick] [--json FILE] [--html FILE]        about 12 minutes on two free cores
+    python benchmarks/dynamic.py [--quick] [--json FILE]    about 12 minutes on two free cores
 
-Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of
-Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch, which each
-task reads from the log beside the checkpoint, and a round of its guards is evaluated for each. With a key table, the
+Both sides read the same files, run functions that do the same work as one fused stage, and write files, one batch of Spark
+each, in turn. The dynamic side has another composition in every batch, and a round of its guards. With a key table, the
 alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes, Python's and the JVM.
-
-Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions
-that cost next to nothing).
 """
 
 import argparse
@@ -76,9 +72,6 @@ class Variants:
         return {"select_by": self.select_by} if self.select_by else {}
 
 
-# -- the shapes --------------------------------------------------------------------------------------------------------
-
-
 def cleaned(row: dict[str, Any]) -> dict[str, Any]:
     return {"customer": row["customer"], "hour": row["hour"] % 24, "load": min(row["load"], 500.0)}
 
@@ -127,7 +120,6 @@ NUMBERS = "key long, n long"
 
 
 def numbers(stream: Stream, variants: Variants) -> Stream:
-    """Arithmetic on a column: Arrow functions, so that getting into Python and back is nearly all there is."""
     first = stream.map_arrow(doubled, returns=NUMBERS, name="double")
     made = first.map_arrow(variants.of(raised), returns=NUMBERS, name="vary", **variants.needs())
     return _branches(made, variants, lambda s, name: s.map_arrow(doubled, returns=NUMBERS, name=name))
@@ -154,9 +146,6 @@ SHAPES = (
     Shape("numbers", {"key": f"pmod(id * 7919, {KEYS})", "n": "id"}, "parquet", "key", 2_000_000, numbers),
 )  # fmt: skip
 """The key tables are of the customers, of the words that are numbers, and of the numbers' keys."""
-
-
-# -- both sides --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -212,7 +201,6 @@ class Side:
         return self.frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))
 
     def _compose(self) -> None:
-        """Let the batch run under a composition of its own, after a round of the guards."""
         picked = {"vary": f"v{self.chance.randrange(ALTERNATES)}"}
         way = {"way": self.chance.choice(("left", "right"))}
         tables = {"vary": 1} if self.variants.select_by else {}
@@ -282,7 +270,6 @@ def same_results(sides: Sequence[Side]) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Every shape: dynamic over fixed, and with a key table over fixed."""
     with local_session("dynamic") as (spark, folder):
         report = Report(environment={"master": spark.sparkContext.master, "keys": KEYS, "alternates": ALTERNATES})
         pairs = QUICK if arguments.quick else PAIRS

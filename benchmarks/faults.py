@@ -69,7 +69,6 @@ def tried(case: Case) -> Outcome:
 
 
 def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
-    """The first seed of the campaign that breaks a rule with `mutant` at work; None where none does, of `tries`."""
     shows = (seed for seed in range(first, first + SEEDS) if mutant.shows(drawn(seed, faults)))
     for seed in islice(shows, tries):
         with mutant.at_work():

@@ -1,9 +1,9 @@
-"""What fusing is worth: nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
+"""Nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
 
-    python benchmarks/fusion.py [--quick] [--json FILE] [--html FILE]        about 6 minutes on two free cores
+    python benchmarks/fusion.py [--quick] [--json FILE]    about 6 minutes on two free cores
 
-Both sides run the same functions over the same source and throw the results away; a union plan is what PySpark makes of
-`a.union(b)`, and reads its source once a branch. Measured is the duration of a micro-batch, after warm-up.
+A union plan is what PySpark makes of `a.union(b)`; it reads its source once a branch. Measured is the duration of a
+micro-batch, after warm-up.
 """
 
 import argparse
@@ -65,7 +65,6 @@ def as_dataflow() -> Dataflow:
 
 
 def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
-    """The dataflow as Elastream compiles it: one stage, with its meter."""
     graph = as_dataflow().graph
     walk = build_walk(
         chain_of(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER

@@ -1,11 +1,9 @@
 """Planning time of E2DF's whole hierarchy: up to 1,000 regions of 100 hosts, 200 applications of 10 operators each.
 
-One process plays all managers. Every round of it operators propose, applications grant, regions report, and the
-infrastructure manager orders and assigns; between rounds the world does what was decided, and load changes, so that no
-round finds nothing to do. Seconds are of processor time, which one process has on a machine of its own; the wall clock is
-shown beside it.
+    python benchmarks/hierarchy.py [--quick] [--json FILE]    about 2 minutes on two free cores
 
-python benchmarks/hierarchy.py [--quick] [--json FILE]        about 2 minutes on two free cores
+One process plays all managers. Between rounds the plan is carried out and load changes, so that each round has work.
+Seconds are of processor time; the wall clock is shown beside it.
 """
 
 import argparse
@@ -45,7 +43,6 @@ class World:
     time: float = 0.0
 
     def snapshot(self) -> Snapshot:
-        """What managers see now: every replica's use is drawn anew, a host is used as its replicas are."""
         n = len(self.names)
         used = self.random.beta(2.0, 2.5, len(self.replicas.operator))
         replicas = Instances(self.replicas.operator, self.replicas.index, self.replicas.host, used)
@@ -82,7 +79,6 @@ class World:
 def make(
     regions: int, applications: int, rules: HierarchyRules, seed: int = 1
 ) -> tuple[World, Hierarchy, dict[str, HostType]]:
-    """A world of so many regions and applications; every application holds its part of the hosts, region by region."""
     random = np.random.default_rng(seed)
     n = regions * HOSTS
     names = tuple(f"app{a}" for a in range(applications))
@@ -108,7 +104,6 @@ def make(
 
 
 def measure_size(regions: int, applications: int, rounds: int) -> dict[str, float]:
-    """Median seconds of a planning round, and what such a round decides."""
     rules = HierarchyRules(
         applications=ApplicationRules(tokens=50), infrastructure=ArbiterRules(by_spare=True, max_hosts=1e9)
     )

@@ -1,10 +1,6 @@
 """Linear Road under `ce` on Spark, a load that quadruples and a host that loses half of its cores: several times.
 
-    python benchmarks/linear_road_on_spark.py [--quick] [--rounds N] [--json FILE]
-
-Each run takes about five minutes on two cores that nothing else uses, its check included; `--quick` runs one. Of each: the
-relative throughput of the step, what was done about the step and about the host, and when; restarts, and rows that are not
-those of plain loops over all lines.
+python benchmarks/linear_road_on_spark.py [--quick] [--json FILE]    five minutes a run on two free cores
 """
 
 import argparse

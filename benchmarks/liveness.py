@@ -1,11 +1,9 @@
 """Every policy that sizes anything, on random dataflows, loads, prices and start times, simulated: does it act?
 
-python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--kept FILE] [--workers N] [--json FILE]
+    python benchmarks/liveness.py [--quick] [--json FILE]    40 minutes of CPU; --quick under two
 
-5,000 cases take about 40 minutes of CPU, --quick (200) under two. With --kept each result is written to FILE as it
-comes, and reused by the same code: a run can be interrupted, or done in parts.
-The first that fail are printed with their seeds; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED,
-POLICY, FUSED))` replays one.
+With --kept each result is written to FILE as it comes, and reused by the same code. The first that fail are printed;
+`elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 
 import argparse

@@ -1,12 +1,9 @@
-"""What hosts of one core gain by optimising late: records/s from their start on, and a host that joins at work.
+"""Gain of hosts of one core from optimising late: records/s from their start on, and a host that joins at work.
 
-    python benchmarks/one_core.py [--quick] [--rounds N] [--json FILE]
+    python benchmarks/one_core.py [--quick] [--json FILE]    45 minutes
 
-A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own,
-in another order each round: executors as Java starts them, with the first compiler tier alone, and optimising late, which
-is what a run does. Of each: records/s in the first minute and in the third, then seconds until a third host works, and the
-longest batch from its lease until ten batches after it joined, over the median of those before. A way takes five minutes,
-three rounds 45; `--quick` has one round of shorter windows.
+A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own, in
+random order: executors as Java starts them, with the first compiler tier alone, and optimising late, which is the default.
 """
 
 import argparse

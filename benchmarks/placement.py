@@ -1,11 +1,9 @@
 """Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts.
 
-OTD is timed in cases 1 and 3, over an exchange with twenty partners a task; the matching with the time limit that a
-first pass over all pairs fits in. Seconds are of processor time, which one process has on a machine of its own; the wall
-clock is shown beside it. Besides, on small cases, what the greedy matching comes to is compared with the exact placement
-where the solver proves that one.
+    python benchmarks/placement.py [--quick] [--json FILE]    about 5 minutes on two free cores
 
-python benchmarks/placement.py [--quick] [--json FILE]        about 5 minutes on two free cores
+OTD is timed in cases 1 and 3, over an exchange with twenty partners a task. Seconds are of processor time. On small cases
+the greedy matching is compared with the exact placement where the solver proves that one.
 """
 
 import argparse
@@ -34,7 +32,6 @@ def exchanging(random: np.random.Generator, tasks: int) -> Exchange:
 
 
 def timed(rounds: int, plan: Callable[[int], object]) -> tuple[float, float]:
-    """Median seconds of processor and of clock of `plan(round)`; a round before them loads what is compiled."""
     cpu, wall = [], []
     for number in range(rounds + 1):
         began, began_wall = time.process_time(), time.perf_counter()
@@ -46,7 +43,6 @@ def timed(rounds: int, plan: Callable[[int], object]) -> tuple[float, float]:
 
 
 def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, float]:
-    """A round in which every host is at low load, or one in a hundred is full."""
     random = np.random.default_rng(1)
     exchange = exchanging(random, tasks)
     place: Integers = random.integers(0, hosts, tasks)
@@ -67,7 +63,6 @@ def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, fl
 
 
 def measure_matching(rounds: int, tasks: int, hosts: int) -> dict[str, float]:
-    """All tasks placed anew on hosts of two sizes that hold something already."""
     random = np.random.default_rng(2)
     sizes = random.choice([1.0, 2.0], (hosts, 1)) * np.ones((hosts, 2))
     base = random.uniform(0.0, 0.2, (hosts, 2)) * sizes
@@ -93,7 +88,6 @@ def measure_matching(rounds: int, tasks: int, hosts: int) -> dict[str, float]:
 
 
 def against_exact(cases: int) -> dict[str, float]:
-    """Worst ratio of the greedy matching's deviation to the exact one, over small cases where that is proven."""
     random = np.random.default_rng(3)
     ratios = []
     for _ in range(cases):

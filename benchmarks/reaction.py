@@ -1,11 +1,10 @@
-"""How long a step of the load takes to be answered, from the step until latency is back within its service level.
+"""Time from a step of the load until latency is back within its service level.
 
-    python benchmarks/reaction.py [--quick] [--json FILE]
+    python benchmarks/reaction.py [--quick] [--json FILE]    at most 20 minutes; --quick 4
 
-Five runs with warmed executors and five with cold ones, in turn, in at most 20 minutes; `--quick` runs one of each in 4.
-Split into what happens in between: detect (the first observation that shows it), decide (the first lease asked for),
-lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered. Of several hosts
-the last counts. A run ends once latency has been within its level again for HELD seconds and no host is on its way.
+Runs with warmed and with cold executors, in turn. Split into detect (the first observation that shows it), decide (the
+first lease asked for), lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved,
+recovered. Of several hosts the last counts.
 """
 
 import argparse
@@ -49,12 +48,10 @@ def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
 
 
 def last_landed(moves: Sequence[Migration]) -> float:
-    """When the last of the moves that are done was done; NaN where there is none."""
     return max((move.history[-1][0] for move in moves), default=math.nan)
 
 
 def one_run(warm: bool) -> dict[str, float]:
-    """Seconds from the step until each part was done; NaN for what never came."""
     load = steps((LOW, BEFORE), (HIGH, AFTER))
     with word_count(load, hosts=1, max_hosts=4, warm_up=warm) as bench:
         plant, seen = bench.plant, Collector()

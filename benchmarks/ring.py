@@ -1,9 +1,8 @@
 """Ring lookup: the host of each of 10^6 keys, over a plain modulo; rings of 4 to 1,024 hosts.
 
-The keys of the modulo are whole numbers and those of the ring are points in [0, 1), as each takes them. They are timed in
-turn, with processor time. Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed.
+    python benchmarks/ring.py [--quick] [--json FILE]    half a minute
 
-python benchmarks/ring.py [--quick] [--json FILE]        half a minute
+Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed, in processor time.
 """
 
 import argparse
@@ -40,7 +39,6 @@ def lookup(hosts: int, rounds: int) -> Sides:
 
 
 def cut(rounds: int) -> float:
-    """Median seconds of the even cut of an arc of ten neighbours with a thousand state partitions."""
     random = np.random.default_rng(1)
     arc = Arc(
         tuple(f"h{number}" for number in range(NEIGHBOURS)), 0, PARTITIONS, random.gamma(1.0, 0.01, PARTITIONS),

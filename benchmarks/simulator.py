@@ -1,10 +1,8 @@
-"""How fast the simulator is: a day of 20 hosts at three rates, VISP's busiest load, 48 runs of it, a day of 10,000 hosts.
+"""Speed of the simulator: a day of 20 hosts at three rates, VISP's busiest load, 48 runs of it, a day of 10,000 hosts.
 
-python benchmarks/simulator.py [--quick] [--json FILE]
+    python benchmarks/simulator.py [--quick] [--json FILE]    about four minutes alone on two cores
 
-Eight simulated days of 20 hosts under one policy that plans every 15 s (fused and apart, at 2,000, 200,000 and 2 million
-records/s, and on hosts that vary), 120 minutes and 48 runs of VISP's experiment, and a day of 50,000 instances: about
-four minutes alone on two cores, --quick under one (a sixth of each day, extrapolated, and two of the rates).
+--quick has a sixth of each day, extrapolated, and two of the rates.
 """
 
 import argparse
@@ -74,7 +72,6 @@ def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = N
 
 
 def days(report: Report, quick: bool) -> None:
-    """The days of 20 hosts: CPU of each kind, and how it follows the rate."""
     seconds, rates = (DAY / 6, (RATES[0], RATES[-1])) if quick else (DAY, RATES)
     for fused, bound in ((True, 10.0), (False, 5.0)):
         kind = "fused" if fused else "apart"
@@ -89,7 +86,6 @@ def days(report: Report, quick: bool) -> None:
 
 
 def large_plant() -> SimulatedPlant:
-    """50,000 instances on 10,000 hosts under a load that follows the day."""
     operators: list[Operator] = []
     edges: list[Edge] = []
     for chain in range(CHAINS):
@@ -119,7 +115,6 @@ def large_plant() -> SimulatedPlant:
 
 
 def observed_for(plant: SimulatedPlant, periods: int) -> float:
-    """Seconds for `periods` control periods of a minute, each ending in an observation."""
     began = time.perf_counter()
     for period in range(periods):
         plant.advance(60.0 * (period + 1))

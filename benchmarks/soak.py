@@ -344,8 +344,7 @@ HOSTS, STATES = 2, 4
 KEPT = "1m"
 LOOKS = 5  # looks at memory in a tenth: of one alone it is chance how much a batch has in hand
 FILLED = 500
-"""Batches before the first tenth, in which every line has been read once: until then the state grows, and with it what is
-on disk (at 50 lines a batch 12.3 MB in the first tenth, 17.8 in the fourth, 18.5 in the last)."""
+"""Batches before the first tenth, in which every line has been read once: until then the state and its files grow."""
 COMPILED = 20  # batches before the first tenth of a short form, which proves nothing of what is level
 
 
@@ -483,15 +482,12 @@ def _javas() -> Iterator[psutil.Process]:
 
 
 def _held() -> tuple[float, float]:
-    """Megabytes of the driver, live in its JVM and resident in its Python, and those live in the JVMs of executors."""
     live = [("CoarseGrained" in _line(process), _live(process)) for process in _javas()]
     own = max((megabytes for host, megabytes in live if not host), default=0.0)
     return psutil.Process().memory_info().rss / 1e6 + own, sum(megabytes for host, megabytes in live if host)
 
 
 def _live(process: psutil.Process) -> float:
-    """Megabytes of a JVM's heap that are in use after a full collection; 0 where it does not say."""
-
     def asked(command: str) -> str:
         return subprocess.run(["jcmd", str(process.pid), command], capture_output=True, text=True, check=False).stdout
 
@@ -504,16 +500,13 @@ BATCHES, QUICK = 10_000, 1_500  # by the clock
 ON_SPARK, QUICK_ON_SPARK = 10_000, 200
 """On Spark; the quick form shows that it works, and proves nothing of what is level."""
 MEMORY = Path("/dev/shm")
-"""Where the files by the clock are, if it is there: ext4 looks at the inodes freed in the last seconds before it makes a
-folder (measured: 40 us where nothing was removed, 140 us while folders are, 30 us after 40 s of rest). The clock here
-removes in two minutes what a month removes, from the second tenth on, and that would be what a batch costs."""
+"""Place of the files by the clock: on ext4 a new folder costs more while many are removed, which a jumping clock does."""
 BAR = 1.1
 SOURCE = "the project's bar"
 NAMES = {"cost": "CPU a batch", "megabytes": "bytes on disk", "files": "files", "memory": "memory"}
 
 
 def compared(report: Report, tenths: Sequence[Tenth | TenthOnSpark], names: dict[str, str], proves: bool) -> None:
-    """Take in the figures of a part, and compare its last tenth with its first; a quick form is too short to prove it."""
     for name, what in names.items():
         report.figures[what] = [getattr(tenth, name) for tenth in tenths]
         ratio = getattr(tenths[-1], name) / getattr(tenths[0], name)

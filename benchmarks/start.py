@@ -1,13 +1,11 @@
-"""How long a host of this machine takes from its lease to its first task, and what it costs those at work.
+"""Time of a local host from its lease to its first task, and its cost for those at work.
 
-    python benchmarks/start.py [--quick] [--json FILE]        about 16 minutes, --quick about 5
+    python benchmarks/start.py [--quick] [--json FILE]    about 16 minutes, --quick about 5
 
-Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
-every round each way starts one host, in random order. A start is over when its executor has done a task that crosses
-into Python. What the cluster loads once, for all its hosts, is loaded by then and in no start's figures. `before` is how
-hosts started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of
-hosts at work, and one host at a time. Then a word count runs on one host while three start at once: how long its longest
-batch is, until the first of them takes tasks, and from then on, when some of its tasks are the first of new executors.
+Each way of starting hosts has a process with a cluster and a session of its own; in every round each way starts one
+host, in random order. A start is over when its executor has done a task that crosses into Python. `before` is how hosts
+started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of hosts
+at work, and one host at a time. Then a word count runs on one host while three start at once.
 """
 
 import argparse

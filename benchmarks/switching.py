@@ -73,8 +73,6 @@ class Injected(Exception):
 
 
 def stamping(tag: str, failing: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """An alternate that says its name; it fails while the file `failing` exists."""
-
     def stamp(row: dict[str, Any]) -> dict[str, Any]:
         if os.path.exists(failing):
             raise Injected("an operator was told to fail")
@@ -84,13 +82,10 @@ def stamping(tag: str, failing: str) -> Callable[[dict[str, Any]], dict[str, Any
 
 
 def branch(way: str, side: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """An operator of a branch, which says its name and that of its alternate."""
     return lambda row: {**row, "way": way, "side": side}
 
 
 def totalling(factor: int) -> Callable[..., tuple[pd.DataFrame, tuple[int]]]:
-    """An alternate of the keyed operator: it adds `factor` times each number."""
-
     def total(key: tuple[int], rows: pd.DataFrame, state: tuple[int] | None) -> tuple[pd.DataFrame, tuple[int]]:
         now = (state[0] if state else 0) + factor * int(rows["n"].sum())
         told = {"key": [key[0]], "total": [now], "records": [len(rows)], "factor": [factor]}
@@ -220,8 +215,6 @@ class Trial:
         )
         self.composed[self.queries.composition.version] = self.queries.composition
 
-    # -- what goes on --------------------------------------------------------------------------------------------------
-
     def run(self, switches: int, faults: Mapping[int, str] | None = None) -> "Trial":
         """Request that many random switches, in plans of one to three, some without waiting for what was requested before.
 
@@ -238,7 +231,6 @@ class Trial:
         return self
 
     def plan(self, most: int) -> list[Switch]:
-        """One to `most` switches of different elements, each to anything but what is wanted now."""
         now = self.queries.composition
         elements: list[Callable[[], Switch]] = [
             lambda: SwitchAlternate("stamp", self._other("abc", now.alternates["stamp"])),
@@ -254,7 +246,6 @@ class Trial:
         return self.random.choice([each for each in among if each != but])
 
     def _table(self, operator: str, alternates: Sequence[str]) -> int:
-        """A version for some of the keys that nothing has run under, or none where one is wanted now."""
         if self.queries.composition.tables.get(operator, 0) and self.random.random() < 0.2:
             return 0
         some = self.random.sample(range(KEYS), self.random.randint(1, KEYS - 1))
@@ -270,7 +261,6 @@ class Trial:
         self.switches += len(plan)
 
     def wait(self, batches: int) -> None:
-        """Until the first query has committed so many more batches, and nothing waits to be drained."""
         name = self.layout.segments[0].name
         until, hung = self._newest(name) + batches, time.monotonic() + PATIENCE
         while self.queries.settle() or self._newest(name) < until:
@@ -357,7 +347,6 @@ class Trial:
         self.latencies += [each.latency for each in self.queries.updates if each.latency == each.latency]
 
     def _read_log(self, each: RunningSegment) -> None:
-        """Batches that were committed and whose progress nobody has seen, because their query failed with the next."""
         seen = self.seen[each.segment.name]
         for batch in range(latest_batch(each.checkpoint, "commits") + 1):
             if batch in seen:
@@ -376,10 +365,7 @@ class Trial:
         second.query.stop()
         self._figure()
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
-
     def check(self) -> Mapping[str, float]:
-        """Violations by what was violated, each of which must be 0, and how much there was to violate."""
         found: Counter[str] = Counter()
         self._check_replays(found)
         self._check_batches(found)
@@ -423,7 +409,6 @@ class Trial:
                     found["replays that differ"] += other != ran or rows_of(again) != rows_of(first)
 
     def _check_batches(self, found: Counter[str]) -> None:
-        """Each batch of the first query, also one that wrote nothing, against plain Python over its range of records."""
         query = self.layout.segments[0].name
         for batch, (ran, ((first, last),)) in self.seen[query].items():
             now = self.decoded(ran)
@@ -439,7 +424,6 @@ class Trial:
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
 
     def _expected(self, now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
-        """What the first query must write for records `first` to `last` (exclusive) under a composition."""
         way = now.choices["way"]
         if way == "asleep":
             return

@@ -163,7 +163,6 @@ FULL, QUICK = Size(15, 3, BOX, 60.0), Size(5, 1, BOX / 2, 10.0)
 
 
 def road(rate: int) -> tuple[Problem, Conditions]:
-    """Linear Road at a mean of `rate` reports/s, with hosts and rates that do not vary."""
     return problem_at(reactive.site_of(rate, reactive.NONE, SEED, reactive.ReactiveAssumptions()))
 
 
@@ -189,7 +188,6 @@ def bred(case: tuple[Problem, Conditions], settings: Iterator[GeneticSettings]) 
 
 
 def beside_genetic(report: Report, size: Size) -> None:
-    """CE and the genetic search at equal rates, with what each earns, and what no plan exceeds."""
     for rate in EQUAL[:1] if size is QUICK else EQUAL:
         case = road(rate)
         settings = (GeneticSettings(seconds=np.inf, seed=seed) for seed in count())
@@ -204,7 +202,6 @@ def beside_genetic(report: Report, size: Size) -> None:
 
 
 def earned(case: tuple[Problem, Conditions], rate: int, size: Size) -> dict[str, Any]:
-    """Profits of CE and of the genetic search by seed, and the bound that is proven."""
     problem, conditions = case
     greedy = score(problem, deployed(problem, conditions), conditions)
     evolutions = [evolved(problem, conditions, GeneticSettings(seconds=np.inf, seed=seed)) for seed in range(size.seeds)]
@@ -241,7 +238,6 @@ def time_box(report: Report, size: Size) -> None:
 
 
 def looking_ahead(report: Report, size: Size) -> None:
-    """PLAStiCC over thirty operators and fourteen steps, and one round of CE, from the same plan."""
     site = ahead.site_of(SEED, ahead.LookaheadAssumptions())
     problem, first = problem_at(site)
     plan: Deployment = deployed(problem, first)

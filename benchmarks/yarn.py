@@ -1,13 +1,11 @@
-"""What Autopilot costs beside a query on YARN, and what that query loses while an executor is given back there.
+"""Autopilot on YARN: its cost beside a query, and the loss of that query while an executor is given back.
 
-    python benchmarks/yarn.py [--quick] [--part overhead|release] [--json FILE]
+    python benchmarks/yarn.py [--quick] [--json FILE] [--part overhead|release]    65 minutes
 
-The cluster is a real one on this machine, which the tests use, too: YARN's own ResourceManager and two NodeManagers (Maven
-fetches them once). overhead: the same query on two executors, as fast as it goes, with Autopilot at its default period and
-without, in turn. release: a batch begins every two seconds and keeps two executors busy for more than half of that; five
-times a third one is leased, gets its state partitions, and is given back. The longest batch of the window in which that
-happens is set against the longest of an equal window in which nothing does, before or after, in turn. Together about 65
-minutes on two cores.
+The cluster is that of the tests: YARN's own ResourceManager and two NodeManagers. overhead: the same query on two
+executors, with Autopilot and without, in turn. release: a batch begins every two seconds and keeps two executors busy;
+a third one is leased, gets its state partitions, and is given back. The longest batch of that window is set against the
+longest of an equal window in which nothing happens, in turn.
 """
 
 import argparse
@@ -43,16 +41,13 @@ KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
 STEPS = 2_000  # steps of arithmetic a key: a batch of all keys takes two executors a part of a second
 LOADED, EVERY = 250_000, 2.0
-"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next; the part that they take
-of these is a figure."""
+"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next."""
 WARM, HOT = 15, 200
-"""Batches in which executors compile what they run: enough for what follows to work, and until batches no longer get
-shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed)."""
+"""Batches in which executors compile what they run: enough to work, and until batches no longer get shorter."""
 
 
 @contextmanager
 def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
-    """A user's session with FIRST executors, the cloud that it leases more of, and a folder."""
     with tempfile.TemporaryDirectory(prefix="yarn-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         with yarn(root / "cluster") as cluster:
@@ -69,7 +64,6 @@ def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
 
 
 def measure_overhead(report: Report, quick: bool) -> None:
-    """Records/s of batches that follow each other at once, with Autopilot and without."""
     rounds, batches, warm = (2, 8, WARM) if quick else (60, 60, HOT)
     with on_yarn() as (spark, _, root):
         query = start_work(spark, root, STEPS)
@@ -133,7 +127,6 @@ def one_release(query: StreamingQuery, plant: AttachedPlant, policy: Any, window
 
 
 def measure_release(report: Report, quick: bool) -> None:
-    """The longest batch while an executor is given back, over the longest of an equal window without."""
     rounds, window = (1, 30.0) if quick else (5, 60.0)
     found: list[dict[str, float]] = []
     with on_yarn() as (spark, cloud, root):

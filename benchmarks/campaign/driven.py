@@ -110,8 +110,6 @@ def seams(told: Told) -> None:
 def called(
     told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
 ) -> Callable[..., None]:
-    """A verb of the provider that is noted as invoked, and as it ended."""
-
     def call(self: Any, hosts: Any) -> None:
         told("call", verb=verb, hosts=list(hosts), ended="invoke")
         try:

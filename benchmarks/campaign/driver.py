@@ -1,18 +1,15 @@
 """The process of an application: the real loop, plant, hosts, reconciler and logs on an engine of paper; its watcher."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _common import PartialObserver
 
-from campaign.history import History
-from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
+from campaign.paper import COST, TRIGGER, Durable, Engine
 from campaign.process import FaultyProvider, Killed, Process, Strand, raised
 from campaign.schedule import LONGEST
-from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost
@@ -38,6 +35,9 @@ from elastream.spark.plant import PlantLimits, SparkPlant
 from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
+
+if TYPE_CHECKING:
+    from campaign.world import World
 
 MAX_HOSTS, TARGET = 6, 8.0  # most hosts of an application, and its service level in seconds
 LEAST, TIMES = 2, 2
@@ -113,30 +113,20 @@ class Tripwire(PartialObserver):
 
 
 class Driver(Process):
-    """The driver of the application `name` in `folder`. machines: of it, as they are; opened: its provider."""
+    """The driver of an application of `world`, in a folder of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        now: Callable[[], float],
-        wall: Callable[[], float],
-        history: History,
-        arrived: Callable[[float], float],
-        due: Callable[[float], float],
-        opened: Callable[["Driver", Alarms], Provider],
-        machines: Callable[["Driver"], Mapping[str, Machine]],
-    ) -> None:
-        super().__init__(name, now, history)
-        self.directory, self.wall, self.arrived, self.due = RunDirectory(folder), wall, arrived, due
-        self._opened, self._machines = opened, machines
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name, world.now, world.history)
+        folder = world.folder / name
+        self.world, self.directory = world, RunDirectory(folder)
+        self.wall, self.arrived = world.wall, world.arrived
         self.durable = Durable()
         self.engine: Engine | None = None
         self.plant: SparkPlant[SessionQueries] | None = None
         self.loop: Loop | None = None
         self.journal: Journal | None = None
         self.membership: Any = None
-        self.policy = Failing(POLICY, now)
+        self.policy = Failing(POLICY, world.now)
         self.tripwire = Tripwire()
         self.gateway: tuple[float, str] = (-math.inf, "")
         self.generation = self.landed = 0
@@ -144,11 +134,9 @@ class Driver(Process):
         self.reconciler_at = self.beat_at = 0.0
         self.seen = 0.0
         self.acted = 0.0
-        self.last_loss = -math.inf
         folder.mkdir(parents=True, exist_ok=True)
 
     def program(self, strand: Strand) -> None:
-        """From its start to its end; raises what ends it. A start that fails leaves nothing running."""
         self.generation += 1
         with run_lock(self.directory):
             if self.directory.manifest.exists():
@@ -160,7 +148,7 @@ class Driver(Process):
             clock = Clock(self, strand, 0.0 if resumed is None else resumed.at)
             self.run_zero = self.now() - clock.now()
             alarms = Alarms(clock.now)
-            provider = FaultyProvider(self._opened(self, alarms), self)
+            provider = FaultyProvider(self.world.opened(self, alarms), self)
             try:
                 plant = self._plant(provider, clock, alarms, resumed, strand)
             except Killed:
@@ -188,10 +176,7 @@ class Driver(Process):
     ) -> SparkPlant[SessionQueries]:
         leases = LeaseLog(self.directory.leases)
         first = lease_first_hosts(leases, provider, resumed, clock.now())
-        self.engine = engine = Engine(
-            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
-            self.history, self.generation, self.gateway,
-        )  # fmt: skip
+        self.engine = engine = Engine(self, self.durable)
         driver: Any = engine
         hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
         hosts.begin(first)
@@ -222,13 +207,10 @@ class Driver(Process):
         return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, reconciler=Stepped, end=self._end)
 
     def _end(self, plant: SparkPlant[SessionQueries]) -> None:
-        """In order, as `spark.start` ends a run; nothing where the process is dead."""
         self.works()
         plant.stop_acting()
         plant.hosts.close()
         plant.hosts.provider.close()
-
-    # -- what the world sees of it --------------------
 
     def forget(self) -> None:
         if self.engine is not None:

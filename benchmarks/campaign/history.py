@@ -103,7 +103,6 @@ class Ledgers:
 
 
 def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation, ...]:
-    """All violations of a history, those that were seen while it ran included."""
     found = [*history.broken]
     for rule in (sink_follows, one_content, versions_follow):
         found += rule(history)

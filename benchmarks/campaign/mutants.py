@@ -94,9 +94,6 @@ def without_rule(name: str) -> Part:
     return arbitration, "RULES", tuple(rule for rule in arbitration.RULES if rule.__name__ != name)
 
 
-# -- the loop and its journal --------------------
-
-
 def round_without_guard(self: Loop, observation: Any, plans: bool) -> None:
     self._follow(observation)
     if plans:
@@ -147,9 +144,6 @@ def grow_at_once(
     begin(self, observation, ongoing, math.inf, limits)
 
 
-# -- time --------------------
-
-
 def believe_across(self: Query, now: float, notice: Callable[..., None] = Query._notice_step) -> None:
     notice(self, now)
     self._across = False
@@ -170,9 +164,6 @@ def finish_unseen(self: SessionQueries, now: float) -> bool:
     return not self.live and now - max(self._gone_since.values(), default=0.0) > 15.0
 
 
-# -- leases --------------------
-
-
 def write_and_drop(self: HostLedger) -> None:
     unwritten, self._unwritten = self._unwritten, []
     for lease in unwritten:
@@ -188,9 +179,6 @@ def adopt_orphans(self: Hosts) -> None:
             self.adopt(name, kind, self._clock())
             self._log.requested(name, kind, self._clock())
             self._withdraw(name)
-
-
-# -- placement and shared hosts --------------------
 
 
 def land_at_once(self: Placing, task: Any, batch: int, target: Any, settle: Any = Placing._settle) -> None:

@@ -46,8 +46,7 @@ BETWEEN = 3.0  # mean seconds between two faults: they overlap, as a host takes 
 STOPPED = 2.0  # seconds that a stopped process stands still
 SMALL = 256 * 1024  # bytes of the small disk on which the control plane's logs are
 SETTLE = 60
-"""Batches within which all must have settled after the last fault: two minutes where nothing else runs. Counted in batches,
-as one moves no more than a partition a host, and takes ten times as long on a machine that is shared."""
+"""Batches within which all must have settled after the last fault: each moves at most one partition a host."""
 PATIENCE = 180.0  # seconds without a batch after which the run counts as hung
 LATE = 90.0  # seconds after its supervisor was killed within which a run may end for that
 LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
@@ -69,7 +68,6 @@ class Found:
 
 
 def drawn_on_spark(seed: int, count: int) -> tuple[Fault, ...]:
-    """`count` faults by their shares, each kind at least once where there is room; the same for a seed."""
     chance = random.Random(seed)
     kinds = [*KINDS][:count] + chance.choices([*KINDS], [*KINDS.values()], k=max(0, count - len(KINDS)))
     chance.shuffle(kinds)
@@ -96,8 +94,6 @@ class _Campaign:
         self.below: list[psutil.Process] = []
         self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
         self.status = ""
-
-    # -- the driver --------------------
 
     @property
     def run(self) -> Path | None:
@@ -153,8 +149,6 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    # -- processes --------------------
-
     def _below(self, what: str) -> list[psutil.Process]:
         """Processes below the driver whose command has `what`: started by it, and by nobody else."""
         if self.driver is None or self.driver.poll() is not None:
@@ -183,7 +177,6 @@ class _Campaign:
             process.resume()
 
     def happen(self, fault: Fault) -> None:
-        """Let a fault happen; what cannot, as there is nothing to fail, is counted as not done."""
         self.found.faults[fault.kind] += 1
         number, kind = int(fault.amount), fault.kind
         which = {
@@ -214,10 +207,7 @@ class _Campaign:
         else:
             self.tell(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
 
-    # -- the small disk --------------------
-
     def mount(self) -> None:
-        """A small disk for the control plane's logs; without the right to mount one, a remark says so."""
         self.disk.mkdir()
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(self.disk)], capture_output=True, text=True,
@@ -234,7 +224,6 @@ class _Campaign:
             subprocess.run(["umount", "-l", str(self.disk)], check=False, capture_output=True)
 
     def _onto_the_small_disk(self) -> None:
-        """Between two drivers, move the logs onto the small disk and leave links."""
         assert self.run is not None
         for name in LOGS:
             path = self.run / name
@@ -253,8 +242,6 @@ class _Campaign:
         timer.daemon = True
         timer.start()
         self.found.done["a full disk"] += 1
-
-    # -- the run --------------------
 
     def go(self) -> Found:
         self.began = time.monotonic()
@@ -286,7 +273,6 @@ class _Campaign:
         return self.found
 
     def step(self) -> None:
-        """Look; start the driver again where it is over; keep what the sink shows."""
         self.look()
         if self.driver is not None and self.driver.poll() is not None:
             if time.monotonic() - self.killed > LATE:  # neither it nor what it needs was killed
@@ -320,7 +306,6 @@ class _Campaign:
         return sum(state == "running" for state in self.hosts.values())
 
     def _settled(self) -> bool:
-        """Whether hosts are at rest, partitions where they are wanted, no alarm stands, and batches end."""
         resting = all(state in ("running", "released", "lost") for state in self.hosts.values())
         return bool(resting and self._running() >= 2 and not self.wanted and not self.alarms)
 
@@ -344,8 +329,6 @@ class _Campaign:
                 self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
                 each.kill()
         self.look()
-
-    # -- what must hold --------------------
 
     def _last_words(self) -> str:
         lines = (self.folder / "driver.log").read_text(errors="replace").splitlines()
@@ -414,7 +397,6 @@ class _Campaign:
             self.note("sink", f"{len(lost)} committed batches left no rows, first batch {lost[0]}")
 
     def _check_versions(self, checkpoint: Path, committed: int) -> None:
-        """Each batch ran each partition once that counts, and Spark's state goes to the version after the last batch."""
         for partition in (checkpoint / "state" / "0").glob("[0-9]*"):
             versions = [int(file.name.split(".")[0].split("_")[0]) for file in partition.glob("[0-9]*.*")]
             if versions and max(versions) < committed + 1:

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from campaign.history import Commit, History, content_of, row_of
+from campaign.history import Commit, content_of, row_of
 from campaign.process import raised
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider, ProviderOffer
 from elastream.core.hosts import Billing, HostType
+
+if TYPE_CHECKING:
+    from campaign.driver import Driver
 
 EPOCH = 1_700_000_000.0  # what the wall's clock says at second 0
 TRIGGER, OVERHEAD = 2.0, 0.2  # seconds from one batch to the next, and what one takes beside its records
@@ -223,10 +226,7 @@ class Progress:
 
 
 class Engine:
-    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either.
-
-    machines: by host, of this application. arrived: records that have come by a second. wall: the machine's clock.
-    """
+    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either."""
 
     replays, salted = True, False
     """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
@@ -236,23 +236,10 @@ class Engine:
         """Version of a partition that a task loads: from the checkpoint where its executor has another."""
         return wanted
 
-    def __init__(
-        self,
-        name: str,
-        durable: Durable,
-        machines: Callable[[], Mapping[str, Machine]],
-        arrived: Callable[[float], float],
-        due: Callable[[float], float],
-        now: Callable[[], float],
-        wall: Callable[[], float],
-        history: History,
-        run: int,
-        fails: tuple[float, str],
-    ) -> None:
-        self.name, self.durable, self._machines, self._arrived, self._due = name, durable, machines, arrived, due
-        self.now, self.wall, self._history = now, wall, history
-        self.query_id, self.run_id = f"query-{name}", f"run-{run}"
-        self._prefix = f"{run}."
+    def __init__(self, driver: "Driver", durable: Durable) -> None:
+        self.name, self.durable, self._driver, self._world = driver.name, durable, driver, driver.world
+        self.now, self.wall, self._history = driver.now, driver.world.wall, driver.history
+        self.query_id, self.run_id = f"query-{driver.name}", f"run-{driver.generation}"
         self.executors: dict[str, Executor] = {}
         self.locations: dict[int, str] = {}
         self.progress: list[Progress] = []
@@ -264,12 +251,10 @@ class Engine:
         self._came_up: dict[str, float] = {}
         self.stopped = False
         # faults, each until a second
-        self.fails = fails
+        self.fails = driver.gateway
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
         self.context = SimpleNamespace(isStopped=lambda: self.stopped)
         self.spark = self._java()
-
-    # -- the driver's JVM --------------------
 
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
         self._perhaps_fail(method)
@@ -388,10 +373,7 @@ class Engine:
         if self.now() >= self.reports_lost:
             self.locations[partition] = executor
 
-    # -- what happens --------------------
-
     def tick(self) -> None:
-        """Let pass what has come due: executors register and are lost, a batch begins and ends."""
         now = self.now()
         self._meet_hosts(now)
         self._spend(now)
@@ -404,7 +386,7 @@ class Engine:
             self._begin(now)
 
     def _meet_hosts(self, now: float) -> None:
-        machines = self._machines()
+        machines = self._world.machines(self._driver)
         for executor in list(self.executors.values()):
             machine = machines.get(executor.host)
             if machine is None or not machine.up or machine.address != executor.address:
@@ -415,13 +397,13 @@ class Engine:
                 continue
             if now >= self._came_up.setdefault(machine.address, now) + REGISTERS:
                 self._numbers += 1
-                name = f"{self._prefix}{self._numbers}".replace(".", "00")
+                name = f"{self._driver.generation}00{self._numbers}"
                 self.executors[name] = Executor(name, host, machine.address)
                 self._came_up.pop(machine.address)
 
     def _spend(self, now: float) -> None:
         """Count the CPU time of hosts whose tasks have run since the last tick."""
-        machines = self._machines()
+        machines = self._world.machines(self._driver)
         for executor, (began, ends) in self._works.items():
             if executor in self.executors:
                 machine = machines[self.executors[executor].host]
@@ -450,7 +432,7 @@ class Engine:
         if number < len(self.durable.ranges) and not self.replays:
             self.durable.ranges.pop()
         if number == len(self.durable.ranges):
-            latest = int(self._arrived(now))
+            latest = int(self._world.arrived(now))
             if latest <= start:
                 return
             self.durable.ranges.append((start, min(latest, start + BOUND)))
@@ -459,9 +441,8 @@ class Engine:
         self._run(range(PARTITIONS), number, now + OVERHEAD)
 
     def _run(self, partitions: Collection[int], number: int, at: float) -> None:
-        """Plan tasks from second `at` on; a task runs on one core, behind the others of its executor."""
         start, end = self.durable.ranges[number]
-        machines, busy = self._machines(), dict[str, float]()
+        machines, busy = self._world.machines(self._driver), dict[str, float]()
         for partition in partitions:
             executor = self._place(partition)
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
@@ -500,11 +481,11 @@ class Engine:
                 self.wall(),
                 start,
                 end,
-                int(self._arrived(began)),
+                int(self._world.arrived(began)),
                 tasks,
                 began,
                 now,
-                now - self._due(start),
+                now - self._world.due(start),
             )
         )
         del self.progress[:-100]

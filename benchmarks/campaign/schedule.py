@@ -44,7 +44,6 @@ class Schedule:
 
     @property
     def end(self) -> float:
-        """When the last fault is over and the load changes no more, seconds."""
         return max(BEGIN, self.load[-1][0], *(each.at + each.seconds for each in self.faults))
 
 
@@ -106,7 +105,6 @@ KINDS: Mapping[str, Kind] = {
 
 
 def drawn(seed: int, faults: int, world: str = "") -> Schedule:
-    """The schedule of `seed`: `faults` faults by their weights, in a world by the seed unless one is named."""
     chance = random.Random(seed)
     where = world or (OWN, SHARED)[seed % 2]
     kinds = [name for name, kind in KINDS.items() if kind.who[where]]

@@ -48,8 +48,7 @@ R = TypeVar("R")
 STEP = 0.25  # seconds between two looks at what has come due
 BEAT = 1.0  # seconds between two claims of an application
 BOUND = 900.0
-"""Seconds after the last fault within which all must have settled: an action that has failed five times in a row is given
-up for ten minutes, and a host then takes its time."""
+"""Seconds after the last fault within which all must have settled: an action that fails often is given up for 600 s."""
 REST = 15.0  # seconds for which all must be at rest to count as settled
 REGIONS = ("east", "west")
 TYPES = {region: replace(SMALL, name=f"small-{region}", region=region, zone=region) for region in REGIONS}
@@ -57,6 +56,15 @@ RULES = ArbiterRules(
     patience=30.0, silence=15.0, settle=10.0, max_hosts=2 * MAX_HOSTS, min_hosts=0, absence=60.0,
     regions={region: RegionFacts(capacity=MAX_HOSTS) for region in REGIONS},
 )  # fmt: skip
+UNTIL = {
+    "messages lost": "lost_until", "answers lost": "unanswered_until", "messages doubled": "doubled_until",
+    "use is stale": "stale_until",
+}  # fmt: skip
+UNTIL_OF_ENGINE = {
+    "reports to the coordinator lost": "reports_lost", "a batch hangs": "hangs", "progress is missing": "silent",
+    "task loads are missing": "loadless",
+}  # fmt: skip
+"""Attributes of a process and of an engine that say until when a fault lasts."""
 REGION_RULES = RegionRules(spare=1, low=0.05, settle=30.0)
 
 
@@ -81,12 +89,9 @@ class World:
         self.regions: dict[str, RegionNode] = {}
         self.clouds: dict[str, Cloud] = {}
         self.clusters: dict[str, Cluster] = {}
-        self.used: dict[str, str] = {}
         self.processes: dict[str, Process] = {}
         for name in ("a",) if schedule.world == OWN else ("a", "b"):
-            self.processes[name] = Driver(
-                name, folder / name, self.now, self.wall, self.history, self.arrived, self.due, self._opened, self._machines
-            )
+            self.processes[name] = Driver(name, self)
         if schedule.world == OWN:
             self.clouds["a"] = Cloud("a", (SMALL,), self.now, MAX_HOSTS)
         else:
@@ -99,8 +104,6 @@ class World:
             self.disk.writers[f"{folder / name}/"] = process
         for fault in schedule.faults:
             self.at(fault.at, partial(self.happen, fault))
-
-    # -- time --------------------
 
     def now(self) -> float:
         return self.time
@@ -163,8 +166,6 @@ class World:
         self._ledgers = self._end()
         self._stop()
 
-    # -- processes --------------------
-
     def _let(self, process: Process) -> None:
         if process.strand is not None and process.strand.over:
             self._ended(process)
@@ -203,7 +204,6 @@ class World:
         process.strand.step()
 
     def _ended(self, process: Process) -> None:
-        """A process is over: killed, or it could not start, or has no more to do."""
         assert process.strand is not None
         error, process.strand, process.alive = process.strand.error, None, False
         self.history.restarts += 1
@@ -261,7 +261,7 @@ class World:
         finally:
             log.close()
 
-    def _opened(self, driver: Driver, alarms: Alarms) -> Provider:
+    def opened(self, driver: Driver, alarms: Alarms) -> Provider:
         if self.schedule.world == OWN:
             return self.clouds["a"]
         line: Any = MemberLine(self, driver)
@@ -271,7 +271,7 @@ class World:
         local: Any = cluster
         return PoolHosts(membership, LocalHosts(local, 1, MAX_HOSTS, self.now), self.now)
 
-    def _machines(self, driver: Driver) -> Mapping[str, Machine]:
+    def machines(self, driver: Driver) -> Mapping[str, Machine]:
         if self.schedule.world == OWN:
             self.clouds["a"].pass_time()
             machines = self.clouds["a"].machines
@@ -281,8 +281,6 @@ class World:
             return {}
         cluster.status()
         return cluster.machines
-
-    # -- the network --------------------
 
     def sent(self, sender: Process, deliver: Callable[[ArbiterNode], R]) -> R:
         """The arbiter's answer to a message; raises EnvironmentProblem where the message or the answer is lost."""
@@ -334,8 +332,6 @@ class World:
                     self.history.note("one holder", self.time, f"{machine} is used by {holders[machine]} and {name}")
                 holders[machine] = name
 
-    # -- faults --------------------
-
     def happen(self, fault: Fault) -> None:
         self.history.faults.append((self.time, fault.kind))
         until = self.time + fault.seconds
@@ -343,6 +339,8 @@ class World:
             self.set_by += fault.amount
             return
         process = self.processes[fault.who]
+        if fault.kind in UNTIL:
+            setattr(process, UNTIL[fault.kind], until)
         match fault.kind:
             case "killed":
                 process.alive = False
@@ -353,16 +351,8 @@ class World:
             case "a full disk":
                 process.room = fault.amount
                 self.at(until, lambda: setattr(process, "room", math.inf))
-            case "messages lost":
-                process.lost_until = until
-            case "answers lost":
-                process.unanswered_until = until
-            case "messages doubled":
-                process.doubled_until = until
             case "the provider raises":
                 process.call_errors += [fault.how] * int(fault.amount)
-            case "use is stale":
-                process.stale_until = until
             case "use is absurd":
                 process.absurd, process.absurd_until = fault.how, until
             case "no room" | "hosts start slowly" | "a stray host" if fault.who in self.clouds:
@@ -406,30 +396,21 @@ class World:
                 engine.executors[self.chance.choice(running)].stands_until = until
             case "the gateway fails":
                 engine.fails = driver.gateway
-            case "reports to the coordinator lost":
-                engine.reports_lost = until
-            case "a batch hangs":
-                engine.hangs = until
-            case "progress is missing":
-                engine.silent = until
-            case "task loads are missing":
-                engine.loadless = until
+            case kind if kind in UNTIL_OF_ENGINE:
+                setattr(engine, UNTIL_OF_ENGINE[kind], until)
 
     def _hosts_die(self, driver: Driver, count: int) -> None:
         where: Any = self.clouds["a"] if self.schedule.world == OWN else self.clusters.get(driver.name)
-        up = sorted(name for name, machine in self._machines(driver).items() if machine.up)
+        up = sorted(name for name, machine in self.machines(driver).items() if machine.up)
         for host in self.chance.sample(up, min(count, len(up))):
             where.dies(host)
 
     def _second(self, driver: Driver) -> None:
-        """A second controller begins in the same folder: it must be refused."""
         try:
             with run_lock(driver.directory):
                 self.history.note("control", self.time, f"a second controller of {driver.name} was let in")
         except EnvironmentProblem:
             pass
-
-    # -- the end --------------------
 
     def _unsettled(self) -> str:
         for process in self.processes.values():
@@ -467,7 +448,6 @@ class World:
                 self.history.note("leases", self.time, f"{driver.name} has ended, and its ledger has {sorted(left)} active")
 
     def _disagree(self) -> str:
-        """What the arbiter, its regions and their clouds do not agree on; empty where they do."""
         if self.arbiter is None:
             return "the arbiter does not run"
         for name in REGIONS:
@@ -502,7 +482,6 @@ class World:
                 )
 
     def _end(self) -> Ledgers | None:
-        """What is leased at the end, by ledger and by provider, while all still runs."""
         ended, active, listed = {}, {}, {}
         for name, driver in self.processes.items():
             if not isinstance(driver, Driver) or driver.plant is None:

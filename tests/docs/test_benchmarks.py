@@ -99,7 +99,7 @@ def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):
         return Result(name, Served(0.0, 110.0, 1000, in_time, 2.0, 3.0, 50), held, held / 10, 4, True)
 
     monkeypatch.setattr(against_spark, "ways_of", lambda load, peak: {name: lambda n=name: way(n) for name in gave})
-    asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0, search=False)
+    asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0)
     report = against_spark.measure(asked)
     found = {check.name: (check.value, check.verdict) for check in report.checks}
     assert found["dataflow: points in time below the cluster fixed at the peak"] == (0.5, "undecided")
