@@ -35,8 +35,6 @@ def words_of(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Bench:
-    """A running word count and where it writes."""
-
     plant: SparkPlant[CompiledQueries]
     out: Path
 

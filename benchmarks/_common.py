@@ -7,6 +7,7 @@ round by round, so that what slows one round down slows both sides of it. What i
 import argparse
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -17,7 +18,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from pyspark.sql import SparkSession
@@ -35,13 +36,13 @@ from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.jvm.session import session_settings
 from elastream_papers.harness.checks import median_at_least, median_at_most
 
+R = TypeVar("R")
+EXECUTOR = "CoarseGrainedExecutorBackend"  # in the command line of an executor
 FILES = ("--json", "--html", "--kept")  # options that name a file
 
 
 @dataclass
 class Report:
-    """What a benchmark found, as `--json` writes it."""
-
     figures: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Any] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
@@ -116,6 +117,29 @@ def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, wha
             first.append(a())
         progress(f"{what} round {number + 1} of {rounds}: {first[-1]:.4g} against {second[-1]:.4g}")
     return Sides(tuple(first), tuple(second))
+
+
+def in_random_order(ways: Sequence[str], rounds: int, measured: Callable[[str], R]) -> dict[str, list[R]]:
+    """Measure each way once a round, the ways of a round in random order."""
+    chance = random.Random(1)
+    results: dict[str, list[R]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in chance.sample(ways, len(ways)):
+            results[way].append(measured(way))
+            progress(f"round {number + 1} of {rounds}, {way}: {results[way][-1]}")
+    return results
+
+
+def processes_below(*texts: str, root: int | None = None) -> list[psutil.Process]:
+    """Return the processes below this one, or below `root`, whose command lines contain each of `texts`."""
+    matching = []
+    with suppress(psutil.NoSuchProcess):
+        for each in psutil.Process(root).children(recursive=True):
+            with suppress(psutil.Error):
+                command = each.cmdline()
+                if all(any(text in part for part in command) for text in texts):
+                    matching.append(each)
+    return sorted(matching, key=lambda each: each.pid)
 
 
 def with_median(runs: Sequence[float]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import argparse
 import http.client
 import json
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -28,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from _common import Report, main, progress, wait_until, with_median
+from _common import Report, in_random_order, main, progress, wait_until, with_median
 from _stranger import session_on_hosts
 from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
 from py4j.protocol import Py4JError
@@ -339,7 +338,6 @@ LOW, PEAK = 6_800.0, 68_000.0
 SECONDS, QUICK = 120.0, 60.0  # length of the load
 ROUNDS = 3
 SOURCE = "the project's bar beside open-source Spark"
-SEED = 1
 
 
 def load_of(seconds: float, peak: float) -> Pattern:
@@ -373,13 +371,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     ways = ways_of(load, arguments.peak)
     if arguments.only:
         ways = {name: way for name, way in ways.items() if name in arguments.only}
-    rounds = arguments.rounds
-    found: dict[str, list[Result]] = {name: [] for name in ways}
-    chance = random.Random(SEED)
-    for number in range(rounds):
-        for name in chance.sample(list(ways), len(ways)):
-            progress(f"round {number + 1} of {rounds}: {name}")
-            found[name].append(ways[name]())
+    found = in_random_order(list(ways), arguments.rounds, lambda name: ways[name]())
     for name, results in found.items():
         report.figures |= {f"{name}: {what}": value for what, value in figures(results).items()}
     report.figures["settings of dynamic allocation"] = ", ".join(

@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-import psutil
 from _cluster import Bench, word_count
-from _common import Report, main, progress
+from _common import EXECUTOR, Report, main, processes_below, progress
 
 from elastream.core.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens
 from elastream.core.hosts import HostState, HostType
@@ -132,8 +131,6 @@ def churn(
 
 
 class _Events:
-    """Does one event after the other to a running word count."""
-
     def __init__(self, bench: Bench, hosts: int, refill: bool) -> None:
         self.bench, self.plant, self.hosts, self.refill = bench, bench.plant, hosts, refill
         self.chance = random.Random(SEED)
@@ -212,7 +209,7 @@ class _Events:
         """An executor stands still for PAUSED seconds, and goes on as if nothing had been: it must not work twice."""
         registered = self.plant.hosts.executor(self.chance.choice(self.usable(2)))
         assert registered is not None
-        executor = executor_process(registered.host)
+        executor, *_ = processes_below(EXECUTOR, registered.host)
         executor.send_signal(signal.SIGSTOP)
         try:
             time.sleep(PAUSED)
@@ -272,14 +269,6 @@ class _Events:
             self.plant.hosts.provider.cluster.kill(host)  # type: ignore[attr-defined]
         self.until(lambda: all(not self.plant.hosts.leases[host].active for host in hosts), f"{hosts} to be missed")
         self.replace()
-
-
-def executor_process(address: str) -> psutil.Process:
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if address in line and any("CoarseGrainedExecutorBackend" in part for part in line):
-            return process
-    raise EnvironmentProblem(f"no executor runs at {address}")
 
 
 EVENTS, QUICK = 500, 40

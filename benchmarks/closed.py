@@ -6,7 +6,6 @@ A round brings up a cluster in each of three ways, in random order: open, authen
 """
 
 import argparse
-import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from _cluster import word_count
-from _common import Report, main, progress
+from _common import Report, in_random_order, main
 
 from elastream.clouds.local.authentication import Secrets
 from elastream.loads import constant
@@ -50,14 +49,9 @@ def measured(way: str, batches: int) -> tuple[float, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    report, chance = Report(), random.Random(1)
+    report = Report()
     rounds, batches = (1, QUICK_BATCHES) if arguments.quick else (arguments.rounds, BATCHES)
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-    for number in range(rounds):
-        for way in chance.sample(list(WAYS), len(WAYS)):
-            found[way].append(measured(way, batches))
-            first, batch = found[way][-1]
-            progress(f"round {number + 1} of {rounds}, {way}: first batch after {first:.1f} s, then {batch:.2f} s each")
+    found = in_random_order(list(WAYS), rounds, lambda way: measured(way, batches))
     names = ("seconds to the first batch", "seconds of a batch")
     for at, name in enumerate(names):
         report.figures[name] = {way: [each[at] for each in runs] for way, runs in found.items()}

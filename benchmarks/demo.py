@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import Report, main, progress, with_median
+from _common import Report, in_random_order, main, with_median
 
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, summarise
@@ -31,10 +31,7 @@ def one_run() -> Summary:
 
 def measure(arguments: argparse.Namespace) -> Report:
     rounds = arguments.rounds
-    runs: list[Summary] = []
-    for number in range(rounds):
-        runs.append(one_run())
-        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    runs = in_random_order(["demo"], rounds, lambda _: one_run())["demo"]
     report = Report()
     for name, values in {
         "of the time within the target": [run.within_target for run in runs],

@@ -150,8 +150,6 @@ SHAPES = (
 
 @dataclass
 class Side:
-    """One way of running a shape's dataflow."""
-
     spark: SparkSession
     shape: Shape
     variants: Variants

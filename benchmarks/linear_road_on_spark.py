@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from _common import Report, main, progress
+from _common import Report, in_random_order, main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -38,11 +38,7 @@ def one_run() -> dict[str, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = arguments.rounds
-    runs: list[dict[str, float]] = []
-    for number in range(rounds):
-        runs.append(one_run())
-        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    runs = in_random_order(["linear road"], arguments.rounds, lambda _: one_run())["linear road"]
     report = Report()
     for name in runs[0]:
         values = [run[name] for run in runs]

@@ -7,12 +7,11 @@ random order: executors as Java starts them, with the first compiler tier alone,
 """
 
 import argparse
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from _common import Report, main, progress, with_median
+from _common import Report, in_random_order, main, with_median
 
 from elastream.spark.jvm import session
 from elastream_papers.thesis.resilience.bed import bed
@@ -28,7 +27,6 @@ WAYS: Mapping[str, Sequence[str]] = {
 WINDOW, THIRD = 60.0, 120.0
 """Seconds that records/s are taken over, and after which the third minute begins; of `--quick`, the QUICK part of them."""
 QUICK = 0.25
-SEED = 1
 SOURCE = "the project's bar"
 
 
@@ -61,12 +59,7 @@ def measured(way: str, part: float) -> Found:
 
 def measure(arguments: argparse.Namespace) -> Report:
     rounds, part = (1, QUICK) if arguments.quick else (arguments.rounds, 1.0)
-    chance = random.Random(SEED)
-    found: dict[str, list[Found]] = {way: [] for way in WAYS}
-    for number in range(rounds):
-        for way in chance.sample(list(WAYS), len(WAYS)):
-            found[way].append(measured(way, part))
-            progress(f"round {number + 1} of {rounds}, {way}: {found[way][-1]}")
+    found = in_random_order(list(WAYS), rounds, lambda way: measured(way, part))
     report = Report()
     for name in ("first", "third", "leased", "longest"):
         report.figures[name] = {way: with_median([getattr(each, name) for each in all_of]) for way, all_of in found.items()}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from _cluster import HOST, word_count
-from _common import PartialObserver, Report, main, progress
+from _common import PartialObserver, Report, in_random_order, main
 
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
@@ -109,11 +109,7 @@ class _Over(PartialObserver):
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = arguments.rounds
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in BARS}
-    for number, name in itertools.product(range(rounds), BARS):
-        runs[name].append(one_run(warm=name == "warmed"))
-        progress(f"round {number + 1} of {rounds}, {name}: {runs[name][-1]}")
+    runs = in_random_order(list(BARS), arguments.rounds, lambda name: one_run(warm=name == "warmed"))
     report = Report()
     for name, part in itertools.product(BARS, PARTS):
         values = [run[part] for run in runs[name]]

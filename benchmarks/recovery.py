@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from _common import Report, main, progress
+from _common import Report, in_random_order, main
 
 from elastream.errors import InputError
 from elastream_papers.thesis.resilience.bed import STEADY, Bed, Mended, bed
@@ -49,10 +49,7 @@ def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
 def arm(made: Bed, name: str, faults: int, chance: random.Random) -> list[Mended]:
     made.plant.standby.replicas = int(name == "standby")
     made.settled()
-    found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
-    seconds = ", ".join(f"{each.recovered:.2f}" for each in found)
-    progress(f"{name}: {seconds} s; batches of {found[0].normal:.2f} s before")
-    return found
+    return [fault(made, chance, restart=name == "restart") for _ in range(faults)]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -60,13 +57,9 @@ def measure(arguments: argparse.Namespace) -> Report:
         raise InputError("--rounds and --faults must be 1 or more")
     report, chance = Report(), random.Random(SEED)
     rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, arguments.faults)
-    runs: dict[str, list[list[Mended]]] = {name: [] for name in WAYS}
     job, steady = (QUICK, QUICK_STEADY) if arguments.quick else (LARGE, STEADY)
     with bed(job, HOSTS, replicas=1, steady=steady) as made:
-        for number in range(rounds):
-            for name in chance.sample(WAYS, len(WAYS)):
-                runs[name].append(arm(made, name, faults, chance))
-            progress(f"round {number + 1} of {rounds}")
+        runs = in_random_order(WAYS, rounds, lambda name: arm(made, name, faults, chance))
         wrong = int(made.restarted) + made.wrong()
     report.environment["hosts"] = f"{HOSTS} processes of four slots each, sharing the machine's cores"
     report.figures = {

@@ -10,7 +10,6 @@ tenth on: the last tenth is compared with it.
 """
 
 import argparse
-import contextlib
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _cluster import word_count_flow, wrong_counts
-from _common import PartialObserver, Report, cpu_of_all, files_below, main, progress
+from _common import EXECUTOR, PartialObserver, Report, cpu_of_all, files_below, main, processes_below, progress
 
 from elastream import Dataflow, HostType, Local, run
 from elastream.clouds.provider import Provider
@@ -82,8 +81,6 @@ def dataflow() -> Context:
 
 
 class Jumping:
-    """A clock that is where it is told to be; it ends when it is woken."""
-
     def __init__(self) -> None:
         self.time = 0.0
 
@@ -225,8 +222,6 @@ class Edge:
 
 
 class Changes:
-    """A change log of counts, and what it has to say."""
-
     def __init__(self, path: Path, clock: Jumping) -> None:
         self.path, self._clock, self._number = path, clock, 0
         self.counts: dict[str, int] = {}
@@ -349,17 +344,9 @@ COMPILED = 20  # batches before the first tenth of a short form, which proves no
 
 
 @dataclass(frozen=True)
-class TenthOnSpark:
-    """A tenth of the batches. cost: CPU seconds a batch, of all processes. files, megabytes: on disk, most of a look.
+class TenthOnSpark(Tenth):
+    """A tenth of the batches; `memory` is that of the driver. hosts: megabytes of executors. seconds: between batches."""
 
-    memory: megabytes, a median: live in the driver's JVM and resident in its Python; hosts: live in those of executors.
-    seconds: from one batch to the next.
-    """
-
-    cost: float
-    files: int
-    megabytes: float
-    memory: float
     hosts: float
     seconds: float
 
@@ -463,28 +450,10 @@ def _end_after(over: threading.Event) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _tree() -> list[psutil.Process]:
-    own = psutil.Process()
-    return [own, *own.children(recursive=True)]
-
-
-def _line(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def _javas() -> Iterator[psutil.Process]:
-    for each in _tree():
-        with contextlib.suppress(psutil.Error):
-            if each.name() == "java":
-                yield each
-
-
 def _held() -> tuple[float, float]:
-    live = [("CoarseGrained" in _line(process), _live(process)) for process in _javas()]
-    own = max((megabytes for host, megabytes in live if not host), default=0.0)
-    return psutil.Process().memory_info().rss / 1e6 + own, sum(megabytes for host, megabytes in live if host)
+    executors = processes_below(EXECUTOR)
+    own = max((_live(each) for each in processes_below("java") if each not in executors), default=0.0)
+    return psutil.Process().memory_info().rss / 1e6 + own, sum(map(_live, executors))
 
 
 def _live(process: psutil.Process) -> float:
@@ -506,7 +475,7 @@ SOURCE = "the project's bar"
 NAMES = {"cost": "CPU a batch", "megabytes": "bytes on disk", "files": "files", "memory": "memory"}
 
 
-def compared(report: Report, tenths: Sequence[Tenth | TenthOnSpark], names: dict[str, str], proves: bool) -> None:
+def compared(report: Report, tenths: Sequence[Tenth], names: dict[str, str], proves: bool) -> None:
     for name, what in names.items():
         report.figures[what] = [getattr(tenth, name) for tenth in tenths]
         ratio = getattr(tenths[-1], name) / getattr(tenths[0], name)

@@ -60,8 +60,6 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Starter:
-    """A cluster and a session, in which hosts start in one way."""
-
     def __init__(self, has: frozenset[str], folder: Path) -> None:
         if "first tier" not in has:
             java.SMALL_JVM = tuple(each for each in java.SMALL_JVM if "Tiered" not in each)  # type: ignore[assignment]
@@ -137,8 +135,6 @@ def serve(way: str) -> None:
 
 
 class Way:
-    """A process that serves one way of starting."""
-
     def __init__(self, way: str) -> None:
         command = [sys.executable, __file__, "--serve", way]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

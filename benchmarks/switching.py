@@ -15,7 +15,6 @@ from that in plain Python.
 import argparse
 import os
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import psutil
 import pyarrow as pa
-from _common import Report, local_session, main, progress
+from _common import EXECUTOR, Report, local_session, main, processes_below, progress
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.core.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
@@ -307,7 +305,9 @@ class Trial:
                 self.out.fail = True
                 self._until_failed()
             case "an executor":
-                self.killed += kill_an_executor()
+                for process in processes_below(EXECUTOR)[:1]:
+                    process.kill()
+                    self.killed += 1
             case _:
                 raise ValueError(f"{what!r} is none of {FAILING}")
 
@@ -471,18 +471,6 @@ def read(path: str, first: int, rows: int) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = pq.ParquetFile(path).read().slice(first, rows).to_pylist()
     return found
-
-
-def kill_an_executor() -> int:
-    """Kill one executor of this process's session; how many were killed."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
-                process.send_signal(signal.SIGKILL)
-                return 1
-        except psutil.Error:
-            continue
-    return 0
 
 
 def sampled(values: Sequence[float]) -> Mapping[str, float]:

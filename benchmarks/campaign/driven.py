@@ -37,8 +37,6 @@ HOST = HostType("half", cores=0.4, slots=1, memory=1000.0, price=0.0)
 
 
 class Told:
-    """Writes the history; for any thread."""
-
     def __init__(self, folder: Path) -> None:
         self._file = (folder / HISTORY).open("a", encoding="utf-8")
         self._lock = threading.Lock()
@@ -154,8 +152,6 @@ def does(command: Mapping[str, Any]) -> str:
 
 
 class Failing(Threshold):
-    """The default policy, which raises while it is told to."""
-
     def plan(self, observation: Observation, memory: object = None) -> Any:
         if on("policy"):
             raise KeyError("as meant")

@@ -50,8 +50,6 @@ OBSERVE, PLAN = 1.0, 2.0
 
 
 class Stepped(Reconciler):
-    """A reconciler whose passes the world makes."""
-
     def start(self, release: Callable[[ReleaseHost], Any], load: Callable[[], ObservedLoad], *, acts: bool = True) -> None:
         self._release, self._load, self._acts = release, load, acts
 
@@ -102,8 +100,6 @@ class Failing(Policy):
 
 
 class Tripwire(PartialObserver):
-    """An observer that fails when a schedule says so."""
-
     def __init__(self) -> None:
         self.how = ""
 
@@ -113,8 +109,6 @@ class Tripwire(PartialObserver):
 
 
 class Driver(Process):
-    """The driver of an application of `world`, in a folder of its own."""
-
     def __init__(self, name: str, world: "World") -> None:
         super().__init__(name, world.now, world.history)
         folder = world.folder / name

@@ -5,18 +5,9 @@ answer was lost, or the process died meanwhile: it may have happened or not). Wh
 engine itself: per partition and batch the executor, the version of the state that was loaded, the
 version that was committed, and a hash of its content.
 
-    invariant                 of what
-    sink                      rows of each batch are a function of its range of records; ranges follow each other
-    content                   one committed content for each partition and version
-    versions                  loaded = committed - 1
-    leases                    each host that a provider has ever been asked for is in the ledger; at the end, each is either
-                              ended there, or active there and listed; nothing is listed that is not in the ledger
-    max_hosts                 never more leased
-    one holder                no machine is used by two applications, and none is given back under its user
-    unknown                   what is observed is right or unknown, and nobody scales on what is unknown or hangs
-    control                   no fault of the control plane ends a run, a thread or a process
-    settled                   a while after the last fault batches end, nothing waits, partitions are where they are
-                              planned, and hosts neither come nor go
+Rules besides those of this module: max_hosts (never more leased), one holder (no machine is used by two applications),
+unknown (what is observed is right or unknown, and nobody scales on what is unknown or hangs), control (no fault of the
+control plane ends a run), settled (a while after the last fault batches end, nothing waits, and hosts are at rest).
 """
 
 import hashlib

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 from _cluster import words_of
+from _common import EXECUTOR, processes_below
 
 from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS
 from campaign.history import Violation
@@ -54,8 +55,6 @@ LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 @dataclass
 class Found:
-    """What the campaign came to."""
-
     faults: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     broken: list[Violation] = field(default_factory=list)
@@ -149,21 +148,6 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    def _below(self, what: str) -> list[psutil.Process]:
-        """Processes below the driver whose command has `what`: started by it, and by nobody else."""
-        if self.driver is None or self.driver.poll() is not None:
-            return []
-        try:
-            all_below = psutil.Process(self.driver.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        found = []
-        for each in all_below:
-            with contextlib.suppress(psutil.Error):
-                if any(what in part for part in each.cmdline()):
-                    found.append(each)
-        return sorted(found, key=lambda each: each.pid)
-
     def _stop_for(self, process: psutil.Process, seconds: float) -> None:
         with contextlib.suppress(psutil.Error):
             process.suspend()
@@ -180,12 +164,13 @@ class _Campaign:
         self.found.faults[fault.kind] += 1
         number, kind = int(fault.amount), fault.kind
         which = {
-            "stop an executor": "CoarseGrainedExecutorBackend", "kill an executor": "CoarseGrainedExecutorBackend",
+            "stop an executor": EXECUTOR, "kill an executor": EXECUTOR,
             "stop a worker": "deploy.worker.Worker", "stop the supervisor": "local.supervisor",
             "kill the supervisor": "local.supervisor",
         }.get(kind)  # fmt: skip
         if which is not None:
-            processes = self._below(which)
+            running = self.driver is not None and self.driver.poll() is None
+            processes = processes_below(which, root=self.driver.pid) if self.driver is not None and running else []
             if not processes:
                 return
             process = processes[number % len(processes)]

@@ -69,15 +69,11 @@ REGION_RULES = RegionRules(spare=1, low=0.05, settle=30.0)
 
 
 class SteppedMembership(Membership):
-    """A membership whose claims the world makes."""
-
     def start(self, occupied: Any, evict: Any, use: Any = dict) -> None:
         self._occupied, self._evict, self._use = occupied, evict, use
 
 
 class World:
-    """Runs `schedule` in `folder`."""
-
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule, self.folder = schedule, folder
         self.chance = random.Random(schedule.seed + 1)
@@ -495,8 +491,6 @@ class World:
 
 
 class RegionLine:
-    """A region's connection to the arbiter."""
-
     url = "paper"
 
     def __init__(self, world: World, process: Process) -> None:
