@@ -39,7 +39,6 @@ class Bench:
     out: Path
 
     def observe_until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
-        """Observe until `condition`; raises TimeoutError, saying `what` never happened, after `limit` seconds."""
         until = time.monotonic() + limit
         while not condition():
             if time.monotonic() > until:
@@ -59,7 +58,6 @@ class Bench:
         return statistics.median(self.batches(since))
 
     def wrong_counts(self) -> int:
-        """Stop the query and return the number of words that are counted wrong."""
         running = self.plant.queries.running[0]
         if running.query.isActive:
             running.query.stop()

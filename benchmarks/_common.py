@@ -36,6 +36,7 @@ from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.jvm.session import session_settings
 from elastream_papers.harness.checks import median_at_least, median_at_most
 
+OURS = "the project's bar"
 R = TypeVar("R")
 EXECUTOR = "CoarseGrainedExecutorBackend"  # in the command line of an executor
 FILES = ("--json", "--html", "--kept")  # options that name a file
@@ -48,20 +49,16 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
 
-    def at_least(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` reaches `bar`: of what comes out the same whenever it is measured."""
+    def at_least(self, name: str, value: float, bar: float, source: str = OURS) -> None:
         self.checks.append(Check.at_least(name, value, bar, source))
 
-    def at_most(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` does not exceed `bar`: of what comes out the same whenever it is measured."""
+    def at_most(self, name: str, value: float, bar: float, source: str = OURS) -> None:
         self.checks.append(Check.at_most(name, value, bar, source))
 
-    def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
-        """Check that the median of what `runs` are drawn from reaches `bar`; few runs leave it undecided."""
+    def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str = OURS) -> None:
         self.checks.append(median_at_least(name, runs, bar, source))
 
-    def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
-        """Check that the median of what `runs` are drawn from does not exceed `bar`; few runs leave it undecided."""
+    def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str = OURS) -> None:
         self.checks.append(median_at_most(name, runs, bar, source))
 
 

@@ -39,7 +39,6 @@ DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lines of an access log to the successful requests of people: a pseudonym of the visitor, and bytes sent."""
     found = frame["value"].str.extract(REQUEST)
     found = found[found[2].str.startswith("2") & ~found[4].str.contains(ROBOT, case=False, regex=True)]
     who = [
@@ -69,7 +68,6 @@ def access_log() -> tuple[Mapping[str, object], ...]:
 
 
 def expected(taken: int) -> dict[str, tuple[int, int]]:
-    """(requests, bytes) of each visitor after the first `taken` records, by a plain computation."""
     rounds, rest = divmod(taken, DIFFERENT)
     lines = [str(row["value"]) for row in access_log()]
     found: dict[str, tuple[int, int]] = {}
@@ -98,7 +96,6 @@ def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
 
 
 def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
-    """Start the job in PySpark; its load begins with `Plain.begin`."""
     out, control = root / "out", root / "control"
     control.mkdir(parents=True)
     (control / HOLD).touch()

@@ -275,7 +275,6 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 
 
 def busiest(used: Sequence[tuple[float, float]]) -> float:
-    """Most cores that were used over BUSIEST seconds, by (time, CPU seconds so far); NaN where it was not that long."""
     spans = [
         (at - before, cpu - first)
         for number, (at, cpu) in enumerate(used)
@@ -286,7 +285,6 @@ def busiest(used: Sequence[tuple[float, float]]) -> float:
 
 
 def finish(query: StreamingQuery, load: ArrivalPattern, each: Callable[[], object] = lambda: None) -> None:
-    """Until the query has taken every record of its load, or the load and AFTER of it have passed; `each` every second."""
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:

@@ -208,7 +208,6 @@ def measure_growth(report: Report, quick: bool) -> None:
 
 
 def put_back(query: StreamingQuery, states: StatePartitions, left: Mapping[int, Location]) -> None:
-    """Every partition where Spark alone had left it before Autopilot came; nothing to do the first time."""
     for _ in range(20):
         away = [partition for partition, place in states.where().items() if place != left[partition]]
         if not away:
@@ -259,7 +258,6 @@ def cpu_seconds(cluster: LocalCluster) -> Mapping[str, float]:
 
 
 def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:
-    """Steps a key that make a batch last BATCH on one executor, on the line through two that were tried."""
     tried = {}
     for steps in (10_000, 40_000):
         query = start_work(spark, root, steps)
@@ -293,7 +291,6 @@ def jvm_of(spark: SparkSession) -> int:
 
 
 def gateway_threads(jvm: int) -> dict[int, float]:
-    """CPU seconds of the JVM's threads that answer Python, by thread: py4j starts one a Python thread."""
     found = {}
     for task in Path(f"/proc/{jvm}/task").iterdir():
         try:
@@ -305,7 +302,6 @@ def gateway_threads(jvm: int) -> dict[int, float]:
 
 
 def idle_queries(spark: SparkSession, root: Path, queries: int, partitions: int) -> list[StreamingQuery]:
-    """Counts with `partitions` state partitions each, of files that are soon read: many to look at, nothing to do."""
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     words = root / "words"
     words.mkdir()
@@ -338,7 +334,6 @@ class Rereading(Policy):
 
 
 def planning_seconds(queries: int, partitions: int, hosts: int = 8) -> float:
-    """CPU seconds of one plan for stages whose loads are noise around even: what is planned in vain, round after round."""
     stages = tuple(f"q/s{n}" for n in range(queries))
     random = np.random.default_rng(3)
     observation = observed_stages(stages, np.tile(np.arange(partitions) % hosts, queries),

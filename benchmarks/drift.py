@@ -153,7 +153,6 @@ class Predicted:
 
     @property
     def agrees(self) -> bool:
-        """Whether it is within BOUND, or within the spread of twins; not, where either is unknown."""
         return abs(self.off) <= max(BOUND, self.spread if self.spread == self.spread else 0.0)
 
 
@@ -190,7 +189,6 @@ def read_all(names: Sequence[str], folder: Path) -> dict[str, tuple[Recording, .
 
 
 def spread_of(twins: Sequence[Recording]) -> dict[str, float]:
-    """By figure, the difference of two runs with the same settings, as a part of the first one's."""
     first, second = ({name: value for name, _, value in figures_of(run, run.sources)} for run in twins)
     return {name: abs(second[name] / first[name] - 1) if first[name] else float("nan") for name in JUDGED}
 

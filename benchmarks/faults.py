@@ -49,23 +49,21 @@ class Outcome:
     """What came of a case. kinds: its faults. broken: what did not hold."""
 
     case: Case
-    world: str
-    seconds: float
-    kinds: tuple[str, ...]
     broken: tuple[Violation, ...]
-    batches: int
-    calls: int
-    restarts: int
+    world: str = ""
+    seconds: float = 0.0
+    kinds: tuple[str, ...] = ()
+    batches: int = 0
+    calls: int = 0
+    restarts: int = 0
 
 
 def tried(case: Case) -> Outcome:
     schedule, began = drawn(case.seed, case.faults), time.process_time()
     history, broken = ran(schedule)
     kinds = tuple(kind for _, kind in history.faults)
-    return Outcome(
-        case, schedule.world, time.process_time() - began, kinds, broken, len(history.sink), len(history.calls),
-        history.restarts,
-    )  # fmt: skip
+    seconds = time.process_time() - began
+    return Outcome(case, broken, schedule.world, seconds, kinds, len(history.sink), len(history.calls), history.restarts)
 
 
 def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
@@ -75,9 +73,7 @@ def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outc
             try:
                 found = tried(Case(seed, faults, mutant.name))
             except Exception as error:  # a world that cannot go on is a world that broke
-                return Outcome(
-                    Case(seed, faults, mutant.name), "", 0.0, (), (Violation("control", 0.0, repr(error)),), 0, 0, 0
-                )
+                return Outcome(Case(seed, faults, mutant.name), (Violation("control", 0.0, repr(error)),))
         if found.broken:
             return found
     return None
@@ -110,10 +106,10 @@ def simulated(arguments: argparse.Namespace) -> Report:
         "minutes": seconds / 60,
         "core seconds a seed": sum(each.seconds for each in found) / len(found),
     }
-    report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0, "the project's bar")
+    report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0)
     if seeds >= SEEDS:
-        report.at_least("faults", report.figures["faults"], SEEDS * FAULTS, "the project's bar")
-        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], MINUTES, "the project's bar")
+        report.at_least("faults", report.figures["faults"], SEEDS * FAULTS)
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], MINUTES)
     return report
 
 
@@ -150,10 +146,7 @@ def on_spark(arguments: argparse.Namespace) -> Report:
 
     count = arguments.faults or (SPARK_QUICK if arguments.quick else SPARK_FAULTS)
     found = on_spark_ran(arguments.first, count, progress)
-    for each in found.broken:
-        progress(str(each))
-    for remark in found.remarks:
-        progress(remark)
+    progress("\n".join((*map(str, found.broken), *found.remarks)))
     report = Report()
     report.figures = {
         "faults": sum(found.faults.values()),
@@ -167,13 +160,13 @@ def on_spark(arguments: argparse.Namespace) -> Report:
         "broken": [str(each) for each in found.broken],
         "remarks": found.remarks,
     }
-    report.at_most("rules broken", len(found.broken), 0, "the project's bar")
+    report.at_most("rules broken", len(found.broken), 0)
     killed = found.done["kill the driver"] + found.done["kill the supervisor"]
     ours = max(0, found.starts - 1 - killed)
-    report.at_most("starts of the driver that no kill of it or its supervisor explains", ours, 0, "the project's bar")
+    report.at_most("starts of the driver that no kill of it or its supervisor explains", ours, 0)
     if count >= SPARK_FAULTS:
-        report.at_least("faults", report.figures["faults"], SPARK_FAULTS, "the project's bar")
-        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES, "the project's bar")
+        report.at_least("faults", report.figures["faults"], SPARK_FAULTS)
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES)
     return report
 
 
@@ -181,8 +174,7 @@ def one(arguments: argparse.Namespace) -> Report:
     report = Report()
     schedule = drawn(arguments.seed, arguments.faults or FAULTS)
     _, broken = ran(schedule)
-    for each in broken:
-        progress(str(each))
+    progress("\n".join(map(str, broken)))
     if broken and arguments.shrink:
         rules = {each.rule for each in broken}
 
@@ -190,13 +182,10 @@ def one(arguments: argparse.Namespace) -> Report:
             return bool(rules & {each.rule for each in ran(shorter)[1]})
 
         schedule = shortened(schedule, fails)
-        progress(f"{len(schedule.faults)} faults are enough:")
-        for fault in schedule.faults:
-            progress(f"  {fault}")
-        for each in ran(schedule)[1]:
-            progress(str(each))
+        faults = "\n".join(map(str, schedule.faults))
+        progress(f"{len(schedule.faults)} faults are enough:\n{faults}")
     report.figures = {"schedule": to_json(schedule), "broken": [str(each) for each in broken]}
-    report.at_most("rules broken", len(broken), 0, "the project's bar")
+    report.at_most("rules broken", len(broken), 0)
     return report
 
 

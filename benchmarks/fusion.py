@@ -87,7 +87,6 @@ def as_unions(frame: DataFrame) -> DataFrame:
 def seconds_a_batch(
     spark: SparkSession, build: Callable[[DataFrame], DataFrame], rows: int, batches: int, folder: Path
 ) -> float:
-    """Median duration of `batches` micro-batches of `rows` records, after one that warms up."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     checkpoint = folder / f"checkpoint-{time.monotonic_ns()}"
     query = (
@@ -126,7 +125,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             )
             report.figures[str(rows)] = sides.figures("unions", "fused")
             report.figures[str(rows)]["fused records/s"] = rows / statistics.median(sides.b)
-            report.median_at_least(f"fused over unions, {rows:,} records a batch", sides.ratios, BAR, "the project's bar")
+            report.median_at_least(f"fused over unions, {rows:,} records a batch", sides.ratios, BAR)
     return report
 
 

@@ -22,7 +22,6 @@ from elastream.guards.language import Language
 GUARDS, SIGNALS, ALTERNATES = 100, 50, 4  # guards, signals, and guards of an element
 WINDOW_S = 60
 ROUND_BAR_MS = 5.0
-SOURCE = "the project's bar"
 ROUNDS, QUICK = 201, 21
 
 History = dict[str, list[float]]  # values of each signal, one a second
@@ -93,7 +92,7 @@ def measure(name: str, condition: Callable[..., Condition], rounds: int, report:
     # A mean that was added up in another order may differ in its last digit, next to a bound.
     assert len(allowed ^ plain) <= GUARDS / 50, f"{len(allowed ^ plain)} of {GUARDS} guards differ"
     report.figures[name] = {"guards": GUARDS, "signals": SIGNALS, "ms a round": with_median(milliseconds)}
-    report.median_at_most(f"{name}: a round of 100 guards over 50 signals, ms of CPU", milliseconds, ROUND_BAR_MS, SOURCE)
+    report.median_at_most(f"{name}: a round of 100 guards over 50 signals, ms of CPU", milliseconds, ROUND_BAR_MS)
 
 
 def run(options: argparse.Namespace) -> Report:

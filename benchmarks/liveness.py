@@ -51,11 +51,11 @@ def told(found: list[Found]) -> Report:
         "cases broken by property": dict(Counter(kind for each in broken for kind in {kind_of(s) for s in each.broken})),
         "promised and unknown": {str(each.case): each.unpromised for each in found if each.unpromised},
     }
-    report.at_least("cases", len(found), CASES, "the project's bar")
-    report.at_most("silent rounds under overload", report.figures["silent rounds"], 0, "the project's bar")
+    report.at_least("cases", len(found), CASES)
+    report.at_most("silent rounds under overload", report.figures["silent rounds"], 0)
     unknown = len(report.figures["promised and unknown"])
-    report.at_most("cases with a metric promised and unknown", unknown, 0, "the project's bar")
-    report.at_most("cases in which another property is broken", len(broken), 0, "the project's bar")
+    report.at_most("cases with a metric promised and unknown", unknown, 0)
+    report.at_most("cases in which another property is broken", len(broken), 0)
     return report
 
 

@@ -27,7 +27,6 @@ WAYS: Mapping[str, Sequence[str]] = {
 WINDOW, THIRD = 60.0, 120.0
 """Seconds that records/s are taken over, and after which the third minute begins; of `--quick`, the QUICK part of them."""
 QUICK = 0.25
-SOURCE = "the project's bar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,10 @@ def measure(arguments: argparse.Namespace) -> Report:
         return [getattr(a, name) / getattr(b, name) for a, b in zip(found["late"], found[other], strict=True)]
 
     java, tier = "over Java's own way", "over the first tier"
-    report.median_at_most(f"seconds until a leased host works, {java}", over("leased", "as Java does"), 0.8, SOURCE)
-    report.median_at_least(f"records/s in the first minute, {java}", over("first", "as Java does"), 1.0, SOURCE)
-    report.median_at_least(f"records/s in the third minute, {java}", over("third", "as Java does"), 0.85, SOURCE)
-    report.median_at_least(f"records/s in the third minute, {tier}", over("third", "first tier alone"), 1.2, SOURCE)
+    report.median_at_most(f"seconds until a leased host works, {java}", over("leased", "as Java does"), 0.8)
+    report.median_at_least(f"records/s in the first minute, {java}", over("first", "as Java does"), 1.0)
+    report.median_at_least(f"records/s in the third minute, {java}", over("third", "as Java does"), 0.85)
+    report.median_at_least(f"records/s in the third minute, {tier}", over("third", "first tier alone"), 1.2)
     return report
 
 

@@ -42,7 +42,6 @@ def split_words(line: str) -> list[str]:
 
 
 def split_words_on_spaces(line: str) -> list[str]:
-    """The alternate that is never switched to here: what counts is that it could be."""
     return line.lower().split()
 
 
@@ -138,7 +137,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         metered = sum(row.rows_out for row in meter.drain() if row.operator == "split")
         assert metered == expected.total(), "the meter and the counts differ"
         report.figures = sides.figures("elastream lines/s", "plain lines/s")
-        report.median_at_least("throughput, Elastream over plain PySpark", sides.ratios, BAR, "the project's bar")
+        report.median_at_least("throughput, Elastream over plain PySpark", sides.ratios, BAR)
     return report
 
 

@@ -23,7 +23,6 @@ from elastream_papers.elastic_allocator.exact import least_deviation
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0
-SOURCE = "the project's bar"
 
 
 def exchanging(random: np.random.Generator, tasks: int) -> Exchange:
@@ -120,9 +119,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     }
     for name, row in rows.items():
         progress(f"{name}: {row['seconds']:.3f} s of CPU ({row['wall seconds']:.3f} by the clock)")
-        report.at_most(f"{name}, {tasks:,} tasks on {hosts:,} hosts, s of CPU", row["seconds"], BAR, SOURCE)
+        report.at_most(f"{name}, {tasks:,} tasks on {hosts:,} hosts, s of CPU", row["seconds"], BAR)
     exact = against_exact(10 if arguments.quick else 40)
-    report.at_most("greedy matching over the exact placement, worst of small cases", exact["worst ratio"], 1.05, SOURCE)
+    report.at_most("greedy matching over the exact placement, worst of small cases", exact["worst ratio"], 1.05)
     report.figures = {**rows, "small cases": exact}
     return report
 

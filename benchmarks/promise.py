@@ -197,13 +197,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     options = ExperimentOptions(workers=workers, progress=counting(1, "cases"))
     results, _ = run_all(run_case, wanted, options, lambda case: case.title)
     for case, result in zip(wanted, results, strict=True):
-        progress(
-            f"{case.title}: {result['in time']:.2%} in time, {result['hosts over work']:.2f} times the hosts that the work "
-            f"fills (known beforehand, whole hosts: {result['fewest whole hosts over work, full']:.2f} full, "
-            f"{result['fewest whole hosts over work, at the target utilisation']:.2f} at {TARGET_UTILISATION:.0%}), "
-            f"at most {result['hosts at most']:.0f}, {result['leases']} leases, {result['early']:.0%} early, cost "
-            f"{result['cost']:.2f} (static peak {result['cost of the static peak']:.2f}), {result['refused']} refused"
-        )
+        progress(str(result))
         if case.judged:
             report.at_least(f"{case.title}: in time", result["in time"], 0.99, SOURCE)
         if case.judged and case.kind.billing == BY_SECOND:
@@ -224,4 +218,4 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("promise", "the default policy on recorded and made loads (simulated)", measure, more)
+    main("promise", __doc__, measure, more)

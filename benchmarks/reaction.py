@@ -32,7 +32,6 @@ BEFORE, AFTER, LEAD = 25.0, 90.0, 5.0
 HELD = 5.0  # seconds that latency must stay within its level to count as recovered
 PARTS = ("detect", "decide", "lease", "executor ready", "state moved", "recovered")
 BARS = {"warmed": 20.0, "cold": 35.0}
-SOURCE = "the project's bar"
 
 
 def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
@@ -118,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         # What did not recover while the load lasted took longer than that.
         values = [AFTER if math.isnan(run["recovered"]) else run["recovered"] for run in runs[name]]
         what = f"seconds from a load step until latency is within its service level, {name} executors"
-        report.median_at_most(what, values, bar, SOURCE)
+        report.median_at_most(what, values, bar)
     report.environment["hosts"] = f"{HOST.cores:g} core each; load {LOW}/s to {HIGH}/s"
     return report
 

@@ -28,11 +28,9 @@ FAULTS, ROUNDS, QUICK_FAULTS = 3, 5, 1
 QUICK_STEADY = 4  # batches that are waited for after a change
 WAYS = ("standby", "without", "restart")
 SEED = 1
-SOURCE = "the project's bar"
 
 
 def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
-    """Kill a host at a random time of a batch, wait until all is as before, and bring another one."""
     normal = made.normal()
     made.more(1)
     next_one = made.batches()[-1][0] + made.job.pace
@@ -69,9 +67,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             name: statistics.median(each.recovered for found in all for each in found) for name, all in runs.items()
         },
     }
-    report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5, SOURCE)
-    report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1, SOURCE)
-    report.at_most("counts that differ from a batch query's, and restarts that were not meant", wrong, 0, SOURCE)
+    report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5)
+    report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1)
+    report.at_most("counts that differ from a batch query's, and restarts that were not meant", wrong, 0)
     return report
 
 

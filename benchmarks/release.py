@@ -33,8 +33,8 @@ def measure(arguments: argparse.Namespace) -> Report:
         "records": sum(each["records"] for each in found),
         "cores used after, of those left": [each["used"] for each in found],
     }
-    report.median_at_most("longest batch over median before, median of releases", ratios, BAR, "the project's bar")
-    report.at_least("counts exact", float(all(each["exact"] for each in found)), 1, "the project's bar")
+    report.median_at_most("longest batch over median before, median of releases", ratios, BAR)
+    report.at_least("counts exact", float(all(each["exact"] for each in found)), 1)
     return report
 
 
@@ -58,7 +58,6 @@ def give_back(bench: Bench, host: str, parallelism: int) -> float:
 
 
 def run(report: Report, releases: int) -> dict[str, Any]:
-    """Give back `releases` of HOSTS hosts, one after the other, under a load that those left can carry."""
     seconds = 130 + 30 * releases
     with word_count(constant(LINES_PER_SECOND, lasts=seconds), hosts=HOSTS, max_hosts=HOSTS) as bench:
         plant = bench.plant

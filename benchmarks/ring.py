@@ -19,7 +19,6 @@ from elastream.policies.ring.balance import Arc, even_cut
 KEYS, HOSTS = 1_000_000, (4, 12, 128, 1024)
 PARTITIONS, NEIGHBOURS = 1_000, 10
 BAR = 3.0
-SOURCE = "the project's bar"
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -29,7 +28,6 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def lookup(hosts: int, rounds: int) -> Sides:
-    """Lookup on a ring of random tokens (A) and by modulo (B), in turn; a round before them makes the ring's table."""
     random = np.random.default_rng(hosts)
     ring = Ring({f"h{number}": token for number, token in enumerate(random.random(hosts).tolist())})
     points, whole = random.random(KEYS), random.integers(0, 2**62, KEYS)
@@ -53,7 +51,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     for hosts in HOSTS:
         sides = lookup(hosts, rounds)
         report.figures[f"{hosts} hosts"] = sides.figures("ring, s", "modulo, s")
-        report.median_at_most(f"{KEYS:,} keys on {hosts:,} hosts, ring over modulo", sides.ratios, BAR, SOURCE)
+        report.median_at_most(f"{KEYS:,} keys on {hosts:,} hosts, ring over modulo", sides.ratios, BAR)
         progress(f"{hosts:,} hosts: {sides.ratio:.2f} times a modulo")
     report.figures[f"even cut of {PARTITIONS:,} partitions among {NEIGHBOURS} hosts, s"] = cut(rounds)
     return report

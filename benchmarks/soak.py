@@ -423,7 +423,6 @@ class Watch(PartialObserver):
 
 
 def soak_on_spark(folder: Path, batches: int, told: Callable[[str], None] = lambda text: None) -> SoakedOnSpark:
-    """Run `batches` batches, and those before them that fill the state."""
     watch, out = Watch(folder, batches, told), folder / "out"
     ender = threading.Thread(target=_end_after, args=(watch.over,), daemon=True)
     ender.start()
@@ -471,7 +470,6 @@ ON_SPARK, QUICK_ON_SPARK = 10_000, 200
 MEMORY = Path("/dev/shm")
 """Place of the files by the clock: on ext4 a new folder costs more while many are removed, which a jumping clock does."""
 BAR = 1.1
-SOURCE = "the project's bar"
 NAMES = {"cost": "CPU a batch", "megabytes": "bytes on disk", "files": "files", "memory": "memory"}
 
 
@@ -480,7 +478,7 @@ def compared(report: Report, tenths: Sequence[Tenth], names: dict[str, str], pro
         report.figures[what] = [getattr(tenth, name) for tenth in tenths]
         ratio = getattr(tenths[-1], name) / getattr(tenths[0], name)
         if proves:
-            report.at_most(f"{what}, last tenth over first", ratio, BAR, SOURCE)
+            report.at_most(f"{what}, last tenth over first", ratio, BAR)
         else:
             report.figures[f"{what}, last tenth over first"] = ratio
 
@@ -490,8 +488,8 @@ def by_clock(report: Report, quick: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="soak-", dir=memory) as folder:
         found = soak(Path(folder), QUICK if quick else BATCHES, progress)
     compared(report, found.tenths, NAMES, proves=not quick)
-    report.at_most("rows of the result that are wrong", found.wrong, 0, SOURCE)
-    report.at_most("records of the edge not read, or read twice", abs(found.read - found.written), 0, SOURCE)
+    report.at_most("rows of the result that are wrong", found.wrong, 0)
+    report.at_most("records of the edge not read, or read twice", abs(found.read - found.written), 0)
     report.figures |= {
         "days": DAYS, "batches": QUICK if quick else BATCHES, "leases": found.summary.leases, "moves": found.moves,
         "summary at the end, CPU s": found.ended_seconds,
@@ -508,10 +506,10 @@ def on_spark(report: Report, quick: bool) -> None:
         "Spark: batches": found.batches, "Spark: records": found.records, "Spark: moves": found.moves,
         "Spark: seconds a batch, median of tenths": statistics.median(tenth.seconds for tenth in found.tenths),
     }  # fmt: skip
-    report.at_most("Spark: words counted wrong", found.wrong, 0, SOURCE)
-    report.at_most("Spark: starts of the query after its first", found.starts - 1, 0, SOURCE)
+    report.at_most("Spark: words counted wrong", found.wrong, 0)
+    report.at_most("Spark: starts of the query after its first", found.starts - 1, 0)
     if not quick:
-        report.at_least("Spark: batches", found.batches, ON_SPARK, SOURCE)
+        report.at_least("Spark: batches", found.batches, ON_SPARK)
     report.environment["on Spark"] = f"a batch each {BATCH:g} s at best; details for a minute"
 
 

@@ -11,7 +11,6 @@ at work, and one host at a time. Then a word count runs on one host while three 
 import argparse
 import contextlib
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 from _cluster import HOST, Bench, word_count
-from _common import Report, Sides, main, progress, with_median
+from _common import Report, Sides, in_random_order, main, progress, with_median
 
 from elastream import Local
 from elastream.clouds.local import archive, hosts, java
@@ -39,7 +38,6 @@ from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 
 TIME_BAR, CPU_BAR, BATCH_BAR = 0.5, 0.75, 1.5
-SOURCE = "the project's bar"
 WAYS: Mapping[str, frozenset[str]] = {
     "now": frozenset({"first tier", "archive", "daemon", "forks", "weights"}),
     "before": frozenset({"first tier"}),
@@ -89,7 +87,6 @@ class Starter:
         self.executors = Executors(self.driver)
 
     def start(self, count: int = 1, in_turn: bool = False) -> dict[str, float]:
-        """Start hosts and end them: seconds from the lease to each part, of the last host, and CPU seconds of all."""
         hosts.STARTS_PER_CORE = 0.5 if in_turn else 2  # type: ignore[assignment]
         names = [f"h{self.number + number}" for number in range(count)]
         self.number += count
@@ -124,7 +121,6 @@ class Starter:
 
 
 def serve(way: str) -> None:
-    """Start hosts as standard input says, a request a line, until it ends."""
     with tempfile.TemporaryDirectory(prefix="start-") as folder:
         starter = Starter(WAYS[way], Path(folder))
         try:
@@ -156,7 +152,6 @@ class Way:
 
 
 def ensure_archive() -> float:
-    """Make the archive of Java classes where there is none yet; seconds that it took."""
     began = time.monotonic()
     script = Path(__file__).parent.parent / "scripts" / "archive_classes.py"
     subprocess.run([sys.executable, script], check=True)
@@ -164,25 +159,19 @@ def ensure_archive() -> float:
 
 
 def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]]:
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     with contextlib.ExitStack() as stack:
         served = {way: Way(way) for way in ways}
         for each in served.values():
             stack.callback(each.close)
         for each in served.values():
             each.start()  # a session's first job is slower than all others
-        for number in range(rounds):
-            for way in random.sample(list(ways), len(ways)):
-                found[way].append(served[way].start())
-            shown = ", ".join(f"{way} {found[way][-1]['first task']:.2f} s {found[way][-1]['CPU']:.2f} CPU" for way in ways)
-            progress(f"round {number + 1} of {rounds}: {shown}")
-        together: dict[str, list[dict[str, float]]] = {"three at once": [], "three in turn": []}
-        for number in range(max(1, rounds // 3)):
-            for name in random.sample(list(together), 2):
-                together[name].append(served["now"].start(count=AT_ONCE, in_turn=name == "three in turn"))
-            shown = ", ".join(f"{name} {each[-1]['first task']:.2f} s" for name, each in together.items())
-            progress(f"three hosts, {number + 1}: {shown}")
-    return found | together
+        alone = in_random_order(ways, rounds, lambda way: served[way].start())
+        together = in_random_order(
+            ["three at once", "three in turn"],
+            max(1, rounds // 3),
+            lambda name: served["now"].start(count=AT_ONCE, in_turn=name == "three in turn"),
+        )
+    return alone | together
 
 
 @dataclass(frozen=True)
@@ -241,7 +230,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         "longest batch from then on": [each.joining for each in windows],
         "seconds until three took tasks": [each.took for each in windows],
     }
-    report.median_at_most("longest batch while three hosts start, over without, median", sides.ratios, BATCH_BAR, SOURCE)
+    report.median_at_most("longest batch while three hosts start, over without, median", sides.ratios, BATCH_BAR)
     return report
 
 
@@ -250,7 +239,7 @@ def measure_starts(report: Report, arguments: argparse.Namespace) -> None:
     found = starts(rounds, list(WAYS)[: 2 if arguments.quick else None])
     for what, bar in (("first task", TIME_BAR), ("CPU", CPU_BAR)):
         sides = Sides(*(tuple(each[what] for each in found[way]) for way in ("now", "before")))
-        report.median_at_most(f"from lease to the first task, {what} over before, median", sides.ratios, bar, SOURCE)
+        report.median_at_most(f"from lease to the first task, {what} over before, median", sides.ratios, bar)
         report.figures[f"{what}, now over before"] = sides.figures("now", "before")
     for way, each in found.items():
         parts = {part: [round(run[part], 3) for run in each] for part in each[0]}

@@ -324,7 +324,6 @@ class Trial:
         self.failing.unlink(missing_ok=True)
 
     def again(self) -> None:
-        """Start the queries again, from what they left, as a controller does that has been restarted."""
         self._figure()
         for each in self.queries.running:
             error = each.query.exception()
@@ -358,7 +357,6 @@ class Trial:
             seen[batch] = Seen(ran, tuple(zip(begun, (int(offset["n"]) for offset in after), strict=True)))
 
     def stop(self) -> None:
-        """Stop the queries when the second has taken what the first has written."""
         first, second = self.queries.running
         first.query.stop()
         second.query.processAllAvailable()
@@ -378,7 +376,6 @@ class Trial:
 
     @property
     def lags(self) -> list[int]:
-        """Batches from the newest one planned at a request to the first under it, of queries that take what is wanted."""
         direct = {
             Consistency.BATCH: [segment.name for segment in self.layout.segments],
             Consistency.WAVE: [self.layout.segments[0].name],  # the other goes by its records
@@ -390,7 +387,6 @@ class Trial:
         return len(self.out.attempts)
 
     def decoded(self, ran: BatchComposition) -> Composition:
-        """What a code says; which versions of key tables its digits stand for, the composition of that version says."""
         found = self.codec.decode(ran.code, ran.version)
         return replace(found, tables=self.composed[ran.version].tables)
 
@@ -434,7 +430,6 @@ class Trial:
             yield frozenset(stamped.items())
 
     def _check_totals(self, found: Counter[str]) -> None:
-        """The state of each key in the end against sums over the records on the edge, by what each batch ran under."""
         query = self.layout.segments[1].name
         logs = [EdgeLog(self.directory.edge(edge.source, edge.target)) for edge in self.layout.segments[1].inputs]
         for log in logs:
@@ -505,10 +500,10 @@ def measure(arguments: argparse.Namespace) -> Report:
                     continue
                 if what == "batches with records of another version" and mode is Consistency.BATCH:
                     continue  # what this mode allows, and the others do not
-                report.at_most(f"{mode}: {what}", found[what], 0.0, "the project's bar")
-            report.at_least(f"{mode}: switches", trial.switches, switches, "the project's bar")
-            report.at_least(f"{mode}: executors killed", trial.killed, 1, "the project's bar")
-            report.at_least(f"{mode}: queries that failed and were started again", trial.restarts, 2, "the project's bar")
+                report.at_most(f"{mode}: {what}", found[what], 0.0)
+            report.at_least(f"{mode}: switches", trial.switches, switches)
+            report.at_least(f"{mode}: executors killed", trial.killed, 1)
+            report.at_least(f"{mode}: queries that failed and were started again", trial.restarts, 2)
         report.paper = {"update latency": "drained: very high; re-wired: very fast, and inconsistent (p. 50, no figures)"}
     return report
 

@@ -101,7 +101,6 @@ def plainly(
 
 
 def compared(report: "Report", *, quick: bool) -> None:
-    """Check that both give the same, and that one takes at most a twentieth of the other's processor time."""
     rng = np.random.default_rng(1)
     count = STAGES * WIDTH
     first = [WIDTH * stage for stage in range(STAGES - 1)]
@@ -132,11 +131,10 @@ def compared(report: "Report", *, quick: bool) -> None:
         "vectorised_seconds": statistics.median(vectors),
         "ratio": statistics.median(ratios),
     }
-    report.at_most("difference of Eqs. 4.4 to 4.7 from a plain loop", apart, 1e-9, "the project's bar")
-    report.median_at_most("Eqs. 4.4 to 4.7 over 144 instants, of a plain loop", ratios, LOOP_BAR, "the project's bar")
+    report.at_most("difference of Eqs. 4.4 to 4.7 from a plain loop", apart, 1e-9)
+    report.median_at_most("Eqs. 4.4 to 4.7 over 144 instants, of a plain loop", ratios, LOOP_BAR)
 
 
-SOURCE = "the project's bar"
 SMALL, LARGE = 800, 8_000  # mean reports/s of the two plans of CE: ten times as many
 GROWTH, HUNDREDTH, CONVERGED, STEPS = 12.0, 0.01, 0.98, 20.0
 """Bars: CE at the one rate over the other; CE over the genetic search; that within its time box over ten boxes; PLAStiCC
@@ -180,7 +178,7 @@ def growth(report: Report, size: Size) -> None:
     deployed(*small)  # what is imported and compiled once is no part of it
     sides = interleaved(timed(lambda: deployed(*large)), timed(lambda: deployed(*small)), size.rounds, "CE's growth")
     report.figures["growth of ce"] = sides.figures(f"{LARGE} reports/s", f"{SMALL} reports/s")
-    report.median_at_most(f"CE at {LARGE} reports/s over CE at {SMALL}", sides.ratios, GROWTH, SOURCE)
+    report.median_at_most(f"CE at {LARGE} reports/s over CE at {SMALL}", sides.ratios, GROWTH)
 
 
 def bred(case: tuple[Problem, Conditions], settings: Iterator[GeneticSettings]) -> Evolved:
@@ -198,7 +196,7 @@ def beside_genetic(report: Report, size: Size) -> None:
             f"CE and GA at {rate} reports/s",
         )
         report.figures[f"ce and ga at {rate}"] = sides.figures("ce", "ga") | earned(case, rate, size)
-        report.median_at_most(f"CE over GA at {rate} reports/s", sides.ratios, HUNDREDTH, SOURCE)
+        report.median_at_most(f"CE over GA at {rate} reports/s", sides.ratios, HUNDREDTH)
 
 
 def earned(case: tuple[Problem, Conditions], rate: int, size: Size) -> dict[str, Any]:
@@ -234,7 +232,7 @@ def time_box(report: Report, size: Size) -> None:
             runs.append({"rate": rate, "seed": seed, "one": one.profit, "ten": ten.profit, "generations": one.generations})
             progress(f"time box at {rate} reports/s: {one.profit:.4f} of {ten.profit:.4f}")
     report.figures["time box"] = {"seconds": size.box, "runs": runs, "ratios": ratios}
-    report.median_at_least("profit of GA in its time box, of ten boxes", ratios, CONVERGED, SOURCE)
+    report.median_at_least("profit of GA in its time box, of ten boxes", ratios, CONVERGED)
 
 
 def looking_ahead(report: Report, size: Size) -> None:
@@ -256,7 +254,7 @@ def looking_ahead(report: Report, size: Size) -> None:
         "PLAStiCC and CE",
     )
     report.figures["looking ahead"] = {"operators": 30, "steps": INSTANTS} | sides.figures("plasticc", "a round of ce")
-    report.median_at_most("PLAStiCC, 30 operators and 14 steps, over a round of CE", sides.ratios, STEPS, SOURCE)
+    report.median_at_most("PLAStiCC, 30 operators and 14 steps, over a round of CE", sides.ratios, STEPS)
 
 
 def run(options: argparse.Namespace) -> Report:

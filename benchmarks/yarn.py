@@ -94,7 +94,6 @@ def measure_overhead(report: Report, quick: bool) -> None:
 
 
 def longest(query: StreamingQuery, seconds: float, until: Callable[[], bool] = lambda: True) -> tuple[float, float | None]:
-    """The longest batch of a window, and when within it `until` held first; None where it never did."""
     first, end = newest(query) + 1, time.monotonic() + seconds
     held = None
     while time.monotonic() < end:
@@ -109,7 +108,6 @@ def carries(plant: AttachedPlant, executor: str) -> bool:
 
 
 def one_release(query: StreamingQuery, plant: AttachedPlant, policy: Any, window: float, first: bool) -> dict[str, float]:
-    """Lease a host, give it back, and measure an equal window without: `first` or afterwards."""
     hosts, policy.wanted = plant.hosts, GROWN
     wait_until(lambda: len(hosts.usable) == GROWN and hosts.settled, 180)
     host = hosts.usable[-1]

@@ -75,7 +75,6 @@ def on(fault: str) -> bool:
 
 
 def seams(told: Told) -> None:
-    """Put the faults, and what writes the history, where the real code calls."""
     running: Any = importlib.import_module("elastream.api.run")
     start, ask, move, ran = running.start_plant, DriverSide.ask, StatePartitions.move, Placing.ran
 

@@ -140,7 +140,6 @@ class Driver(Process):
                 manifest, resumed = Manifest(self.name, self.wall(), identity={"paper": True}), None
             write_manifest(self.directory, manifest if resumed is None else manifest.after({"time": resumed.at}))
             clock = Clock(self, strand, 0.0 if resumed is None else resumed.at)
-            self.run_zero = self.now() - clock.now()
             alarms = Alarms(clock.now)
             provider = FaultyProvider(self.world.opened(self, alarms), self)
             try:
@@ -227,7 +226,6 @@ class Driver(Process):
         return math.inf if pause is None else min(max(pause, 0.25), 1.0)
 
     def _see_landed(self) -> None:
-        """Compare what is said to have moved with where it ran: in the last batch, or in that under way."""
         plant, engine = self.plant, self.engine
         assert plant is not None
         assert engine is not None

@@ -13,7 +13,7 @@ control plane ends a run), settled (a while after the last fault batches end, no
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -103,7 +103,6 @@ def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation
 
 
 def sink_follows(history: History) -> Iterator[Violation]:
-    """Rows of every batch are a function of its range, and ranges follow each other without gap or overlap."""
     written: dict[tuple[str, int], tuple[int, int, str]] = {}
     for at, query, batch, start, end, rows in history.sink:
         if rows != row_of(start, end):
@@ -117,7 +116,6 @@ def sink_follows(history: History) -> Iterator[Violation]:
 
 
 def one_content(history: History) -> Iterator[Violation]:
-    """A version of a partition's state is committed with one content, however often."""
     known: dict[tuple[str, int, int], str] = {}
     for each in history.commits:
         key = (each.query, each.partition, each.committed)
@@ -134,7 +132,6 @@ def versions_follow(history: History) -> Iterator[Violation]:
 
 
 def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
-    """Every host that was ever requested is in the ledger, and at the end the ledger and the provider agree."""
     asked: dict[str, dict[str, float]] = defaultdict(dict)
     for call in history.calls:
         if call.what == "lease" and call.who in ledgers.active and call.at <= ledgers.at:
@@ -148,7 +145,3 @@ def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
             yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is an orphan at the end")
         for host in sorted(active - ledgers.listed[who]):
             yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is active in the ledger, and gone")
-
-
-Check = Callable[[History], Iterable[Violation]]
-CHECKS: Sequence[Check] = (sink_follows, one_content, versions_follow)

@@ -271,7 +271,6 @@ class _Campaign:
             self._watch()
 
     def _until(self, holds: Callable[[], bool], what: str, most: float = math.inf) -> None:
-        """Wait until it holds: for `most` batches, and never PATIENCE seconds without one."""
         newest = self._newest()
         until, last = time.monotonic() + PATIENCE, newest + most
         while not holds():
@@ -320,7 +319,6 @@ class _Campaign:
         return lines[-1][:300] if lines else "without a word"
 
     def _watch(self) -> None:
-        """Keep the range of each batch, and what the sink shows of it: what was once written is there for ever."""
         for each in (self.run / "checkpoint").glob("*/offsets/*") if self.run is not None else ():
             if each.name.isdigit() and (number := int(each.name)) not in self.ranges:
                 with contextlib.suppress(OSError, ValueError, IndexError, KeyError):  # it is being written

@@ -233,7 +233,6 @@ class Engine:
 
     @staticmethod
     def loads(cached: int | None, wanted: int) -> int:
-        """Version of a partition that a task loads: from the checkpoint where its executor has another."""
         return wanted
 
     def __init__(self, driver: "Driver", durable: Durable) -> None:
@@ -402,7 +401,6 @@ class Engine:
                 self._came_up.pop(machine.address)
 
     def _spend(self, now: float) -> None:
-        """Count the CPU time of hosts whose tasks have run since the last tick."""
         machines = self._world.machines(self._driver)
         for executor, (began, ends) in self._works.items():
             if executor in self.executors:

@@ -61,7 +61,6 @@ class Kind:
 
 DRIVERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b")}
 ALL: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "arbiter", "east", "west")}
-MANAGERS: Mapping[str, Sequence[str]] = {OWN: (), SHARED: ("arbiter", "east", "west")}
 PROVIDERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "east", "west")}
 MACHINE: Mapping[str, Sequence[str]] = {OWN: ("all",), SHARED: ("all",)}
 

@@ -279,7 +279,6 @@ class World:
         return cluster.machines
 
     def sent(self, sender: Process, deliver: Callable[[ArbiterNode], R]) -> R:
-        """The arbiter's answer to a message; raises EnvironmentProblem where the message or the answer is lost."""
         sender.works()
         if self.time < sender.lost_until:
             raise EnvironmentProblem("no arbiter answers: the message was lost")
