@@ -46,7 +46,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p elastream -p elastream_papers
-	$(BIN)/mypy scripts/archive_classes.py
+	$(BIN)/mypy scripts/archive_classes.py benchmarks
 	$(BIN)/lint-imports
 
 # The rest: every kind of cluster, long runs, and every example of every property.

@@ -21,6 +21,7 @@ from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import start_plant
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
@@ -29,19 +30,15 @@ HOST = HostType("half", cores=0.5, slots=1, memory=1000.0)
 
 
 def words_of(line: str) -> list[str]:
-    """Words of a line, in small letters."""
     return line.lower().split()
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A running word count and where it writes."""
-
-    plant: SparkPlant
+    plant: SparkPlant[CompiledQueries]
     out: Path
 
     def observe_until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
-        """Observe until `condition`; raises TimeoutError, saying `what` never happened, after `limit` seconds."""
         until = time.monotonic() + limit
         while not condition():
             if time.monotonic() > until:
@@ -50,35 +47,45 @@ class Bench:
             time.sleep(0.2)
 
     def batches(self, since: float, until: float = float("inf")) -> list[float]:
-        """Seconds of each batch that took records and ran within the epoch times given."""
         recent = self.plant.queries.telemetry.recent(self.plant.queries.running[0].segment.name)
         return [batch.seconds for batch in recent if batch.rows and since <= batch.end and batch.start <= until]
 
     def steady(self, batches: int, limit: float = 120.0) -> float:
-        """Wait for `batches` more batches; the median of their seconds."""
         since, before = time.time(), self.plant.queries.telemetry.batches
         self.observe_until(
             lambda: self.plant.queries.telemetry.batches >= before + batches, limit, f"{batches} more batches"
         )
         return statistics.median(self.batches(since))
 
-    def counts_are_exact(self) -> bool:
-        """Whether what was counted in the end equals a plain count over the records taken."""
-        return not self.wrong_counts()
-
     def wrong_counts(self) -> int:
-        """Words whose count in the end is not that of a plain count over the records taken; ends the query if it runs."""
         running = self.plant.queries.running[0]
         if running.query.isActive:
             running.query.stop()
-        committed = latest_batch(running.checkpoint, "commits")
-        taken = int(offsets_of(running.checkpoint, committed)[0]["n"])
-        expected = Counter(word for line in replayed(running.inputs / CORPUS, taken) for word in words_of(line))
-        for folder in self.out.glob("batch=*"):
-            if int(folder.name.removeprefix("batch=")) > committed:
-                shutil.rmtree(folder)  # of a batch that was cut short
-        found = dict(latest(self.out).itertuples(index=False))
-        return sum(found.get(word) != expected.get(word) for word in found.keys() | expected.keys())
+        return wrong_counts(Path(str(running.checkpoint)), Path(str(running.inputs)) / CORPUS, self.out)[0]
+
+
+def word_count_flow(load: ArrivalPattern, out: Path, name: str = "word_count") -> Dataflow:
+    flow = Dataflow(name)
+    lines = flow.source(text_files(PLAYS), load=load)
+    words = lines.flat_map(words_of, returns="word string", name="split")
+    words.key_by("word").count(name="count").sink(parquet(out))
+    return flow
+
+
+def wrong_counts(checkpoint: Path, corpus: Path, out: Path) -> tuple[int, int, int]:
+    """Compare the counts at `out` with a plain count of the records of all committed batches.
+
+    Returns:
+        Words with another count, the newest committed batch, and the records up to it.
+    """
+    committed = latest_batch(checkpoint, "commits")
+    records = int(offsets_of(checkpoint, committed)[0]["n"])
+    expected = Counter(word for line in replayed(corpus, records) for word in words_of(line))
+    for folder in out.glob("batch=*"):
+        if int(folder.name.removeprefix("batch=")) > committed:
+            shutil.rmtree(folder)  # of a batch that was cut short
+    counts: dict[str, int] = dict(latest(out).itertuples(index=False))
+    return sum(counts.get(word) != expected.get(word) for word in counts.keys() | expected.keys()), committed, records
 
 
 @contextlib.contextmanager
@@ -97,12 +104,8 @@ def word_count(
     """
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        flow = Dataflow("word_count")
-        lines = flow.source(text_files(PLAYS), load=load)
-        words = lines.flat_map(words_of, returns="word string", name="split")
-        words.key_by("word").count().sink(parquet(root / "out"))
         plant = start_plant(
-            flow.graph,
+            word_count_flow(load, root / "out").graph,
             RunDirectory.create(root / "runs", "word_count"),
             RunSettings(
                 cloud=Local(host_types=types, max_hosts=max_hosts, min_hosts=hosts),

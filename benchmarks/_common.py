@@ -5,56 +5,77 @@ round by round, so that what slows one round down slows both sides of it. What i
 """
 
 import argparse
-import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
+import psutil
 from pyspark.sql import SparkSession
+from rich.console import Console
 
-from elastream.errors import InputError
+from elastream.cli.experiment import save
+from elastream.core.decision import Decision
+from elastream.core.observation import Observation
+from elastream.errors import ElastreamError
 from elastream.evaluation import findings
 from elastream.evaluation.experiments import Progress
 from elastream.evaluation.findings import Check, Findings, check_table
-from elastream.evaluation.page import Page, Prose, render
+from elastream.evaluation.page import Page, Prose
+from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.jvm.session import session_settings
 from elastream_papers.harness.checks import median_at_least, median_at_most
 
-FILES = ("--json", "--html", "--kept")
-"""Options that name a file."""
+OURS = "the project's bar"
+R = TypeVar("R")
+EXECUTOR = "CoarseGrainedExecutorBackend"  # in the command line of an executor
+FILES = ("--json", "--html", "--kept")  # options that name a file
 
 
 @dataclass
 class Report:
-    """What a benchmark found, as `--json` writes it."""
-
     figures: dict[str, Any] = field(default_factory=dict)
     paper: dict[str, Any] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
 
-    def at_least(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` reaches `bar`: of what comes out the same whenever it is measured."""
+    def at_least(self, name: str, value: float, bar: float, source: str = OURS) -> None:
         self.checks.append(Check.at_least(name, value, bar, source))
 
-    def at_most(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` does not exceed `bar`: of what comes out the same whenever it is measured."""
+    def at_most(self, name: str, value: float, bar: float, source: str = OURS) -> None:
         self.checks.append(Check.at_most(name, value, bar, source))
 
-    def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
-        """Check that the median of what `runs` are drawn from reaches `bar`; few runs leave it undecided."""
+    def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str = OURS) -> None:
         self.checks.append(median_at_least(name, runs, bar, source))
 
-    def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
-        """Check that the median of what `runs` are drawn from does not exceed `bar`; few runs leave it undecided."""
+    def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str = OURS) -> None:
         self.checks.append(median_at_most(name, runs, bar, source))
+
+
+class PartialObserver(Observer):
+    """An observer that ignores the events that a subclass does not override."""
+
+    def started(self, header: Header) -> None:
+        return
+
+    def observed(self, observation: Observation) -> None:
+        return
+
+    def decided(self, decision: Decision) -> None:
+        return
+
+    def ended(self, ending: Ending) -> None:
+        return
 
 
 @dataclass(frozen=True)
@@ -66,16 +87,13 @@ class Sides:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """A over B, round by round."""
         return tuple(a / b for a, b in zip(self.a, self.b, strict=True))
 
     @property
     def ratio(self) -> float:
-        """Median of the rounds' ratios."""
         return statistics.median(self.ratios)
 
     def figures(self, a: str, b: str) -> dict[str, Any]:
-        """Medians and spread, with the two ways by name."""
         return {
             a: with_median(self.a),
             b: with_median(self.b),
@@ -98,18 +116,34 @@ def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, wha
     return Sides(tuple(first), tuple(second))
 
 
-def each_check(report: Report) -> str:
-    """Every check with its value, on one line: for benchmarks that have nothing else to say."""
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
+def in_random_order(ways: Sequence[str], rounds: int, measured: Callable[[str], R]) -> dict[str, list[R]]:
+    """Measure each way once a round, the ways of a round in random order."""
+    chance = random.Random(1)
+    results: dict[str, list[R]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in chance.sample(ways, len(ways)):
+            results[way].append(measured(way))
+            progress(f"round {number + 1} of {rounds}, {way}: {results[way][-1]}")
+    return results
+
+
+def processes_below(*texts: str, root: int | None = None) -> list[psutil.Process]:
+    """Return the processes below this one, or below `root`, whose command lines contain each of `texts`."""
+    matching = []
+    with suppress(psutil.NoSuchProcess):
+        for each in psutil.Process(root).children(recursive=True):
+            with suppress(psutil.Error):
+                command = each.cmdline()
+                if all(any(text in part for part in command) for text in texts):
+                    matching.append(each)
+    return sorted(matching, key=lambda each: each.pid)
 
 
 def with_median(runs: Sequence[float]) -> dict[str, Any]:
-    """The runs as a figure has them."""
     return {"median": statistics.median(runs), "runs": runs}
 
 
 def wait_until(holds: Callable[[], bool], limit: float) -> None:
-    """Until `holds()`; raises TimeoutError after `limit` seconds."""
     until = time.monotonic() + limit
     while not holds():
         if time.monotonic() > until:
@@ -125,7 +159,6 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def progress(text: str) -> None:
-    """Print a progress line to stderr; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -140,91 +173,113 @@ def counting(every: int, what: str) -> Progress:
 
 
 def environment(**more: object) -> dict[str, Any]:
-    """Where the figures come from."""
-    import pyarrow
-    import pyspark
-
-    return findings.environment(pyspark=pyspark.__version__, pyarrow=pyarrow.__version__, **more)
+    return findings.environment(pyspark=version("pyspark"), pyarrow=version("pyarrow"), **more)
 
 
-def local_session(name: str, folder: Path, extra: Mapping[str, str] | None = None, cores: int = 2) -> SparkSession:
-    """A session in this process with the settings of an Elastream run, for both sides of a comparison alike."""
+def cpu_of_all() -> float:
+    """Return the CPU seconds of this process and all below it, ended ones included."""
+    me, spent = psutil.Process(), 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+def files_below(folder: Path) -> tuple[int, float]:
+    """Return the number of files and folders below `folder`, and their megabytes."""
+    count, size = 0, 0
+    for root, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            with suppress(OSError):  # removed meanwhile
+                size += os.lstat(os.path.join(root, name)).st_size
+                count += 1
+    return count, size / 1e6
+
+
+@contextmanager
+def local_session(name: str, extra: Mapping[str, str] | None = None) -> Iterator[tuple[SparkSession, Path]]:
+    """Open a session in this process with the settings of an Elastream run, for both sides of a comparison alike."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
-    settings = {
-        **session_settings(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "scratch"),
-        **(extra or {}),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    return session
+    with TemporaryDirectory(prefix=f"{name}-", ignore_cleanup_errors=True) as root:
+        folder = Path(root)
+        builder = SparkSession.builder.master("local[2]").appName(name)
+        settings = {
+            **session_settings(),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "scratch"),
+            **(extra or {}),
+        }
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        try:
+            yield spark, folder
+        finally:
+            spark.stop()
 
 
 def main(
     name: str,
     description: str,
     measure: Callable[[argparse.Namespace], Report],
-    line: Callable[[Report], str],
     more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
+    *,
+    rounds: int | None = None,
 ) -> None:
-    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails, and with
-    2 and a sentence where `measure` raises InputError.
+    """Parse arguments, measure, print the bars, write files and end the process.
 
-    more: adds arguments of the benchmark's own.
+    Exit status: 1 if a bar is missed, 2 with a sentence if `measure` raises InputError.
+
+    Args:
+        more: Adds arguments of the benchmark's own.
+        rounds: Default of `--rounds`; None: it has no rounds. `--quick` has one.
     """
+    description, *_ = description.splitlines()
     parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write figures, checks and environment")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write them as one page")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it works, proves less")
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, metavar="N", help=f"default {rounds}; with --quick 1")
     more(parser)
     arguments = parser.parse_args()
+    if rounds is not None and arguments.rounds is None:
+        arguments.rounds = 1 if arguments.quick else rounds
     about = environment(command=" ".join(("python", f"benchmarks/{name}.py", *_without_files(sys.argv[1:]))))
     began = time.monotonic()
     try:
         report = measure(arguments)
-    except InputError as error:
+        about |= {"minutes": round((time.monotonic() - began) / 60, 1), **report.environment}
+        page = Page(name, (Prose(description), check_table(report.checks, "measured")))
+        figures = finite(report.figures)
+        outcome = Findings(figures, report.paper, tuple(report.checks), page, about, findings.counted(report.checks))
+        save(outcome, arguments.html, arguments.json, Console())
+    except ElastreamError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    about["minutes"] = round((time.monotonic() - began) / 60, 1)
-    page = (Prose(description), Prose(line(report)), check_table(report.checks, "measured"))
-    about |= report.environment
-    found = Findings(report.figures, report.paper, tuple(report.checks), Page(name, page), about, line(report))
-    if arguments.json:
-        write(arguments.json, json.dumps(_known(found.to_json()), indent=1, allow_nan=False) + "\n")
-    if arguments.html:
-        write(arguments.html, render(found.page))
-    told = [f"{c.verdict}: {c.name} {c.value:.3g} ({c.bound})" for c in report.checks if c.verdict != "held"]
-    print(f"{name}: {line(report)} - {', '.join(told) or 'every bar is held'}")
-    sys.exit(0 if found.holds else 1)
+    for each in report.checks:
+        print(f"{each.verdict}: {each.name} {each.value} ({each.bound})")
+    print(f"{name}: {outcome.verdict}")
+    sys.exit(0 if outcome.holds else 1)
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def _known(value: Any) -> Any:
-    """`value` with null for what was not measured, or never came."""
+def finite(value: Any) -> Any:
+    """Return `value` with null for what was not measured, or never came."""
     if isinstance(value, Mapping):
-        return {key: _known(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_known(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _without_files(words: Sequence[str]) -> list[str]:
-    """The arguments that decide what is measured."""
-    kept = []
-    for before, word in pairwise(("", *words)):
-        if not word.startswith(FILES) and before not in FILES:
-            kept.append(word)
-    return kept
+    """Return the arguments that decide what is measured."""
+    pairs = pairwise(("", *words))
+    return [word for before, word in pairs if not word.startswith(FILES) and before not in FILES]

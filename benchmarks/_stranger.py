@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream import HostType, Local
+from elastream import Autopilot, HostType, Local
 from elastream.clouds.local.cluster import LocalCluster
+from elastream.spark.attach import AttachedPlant
 from elastream.spark.jvm.session import open_session, settings_for
 
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
@@ -27,7 +28,6 @@ SPARKS_OWN: Mapping[str, str] = {"spark.locality.wait": "3s"}
 
 
 def executors(spark: SparkSession) -> int:
-    """How many there are."""
     return int(spark.sparkContext._jsc.sc().statusStore().executorList(True).size()) - 1
 
 
@@ -86,16 +86,21 @@ def start_work(
     return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
 
 
+def newest(query: StreamingQuery) -> int:
+    """Return the id of the newest batch that has ended; -1 if there is none."""
+    return -1 if query.lastProgress is None else int(query.lastProgress["batchId"])
+
+
+def attached(pilot: Autopilot, limit: float = 120.0) -> AttachedPlant:
+    wait_until(lambda: pilot.plant is not None, limit)
+    assert pilot.plant is not None
+    return pilot.plant
+
+
 def ended(query: StreamingQuery, batches: int, limit: float = 180.0) -> None:
-    """Wait until `batches` batches more have ended."""
-
-    def newest() -> int:
-        return -1 if query.lastProgress is None else int(query.lastProgress["batchId"])
-
-    wanted = newest() + batches
-    wait_until(lambda: newest() >= wanted or not query.isActive, limit)
+    until = newest(query) + batches
+    wait_until(lambda: newest(query) >= until or not query.isActive, limit)
 
 
 def seconds_of(query: StreamingQuery, first: int) -> list[float]:
-    """Seconds of each batch from `first` on."""
     return [p["durationMs"]["triggerExecution"] / 1e3 for p in query.recentProgress if p["batchId"] >= first]

@@ -29,21 +29,16 @@ from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import HOLD, open_source
 
-STATE_PARTITIONS = 4
-"""One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""
-SOURCE_TASKS = 4
-"""Of the plain job: one a host of the peak, as a topic for it would have partitions."""
+STATE_PARTITIONS = 4  # one a host of the peak: more would cost each batch of every side, fewer would leave hosts without
+SOURCE_TASKS = 4  # of the plain job: one a host of the peak, as a topic for it would have partitions
 RETURNS = "visitor string, bytes bigint"
 REQUEST = r'^(\S+) \S+ \S+ \[[^\]]+\] "[A-Z]+ (\S+) [^"]*" (\d{3}) (\d+) "[^"]*" "([^"]*)"$'
 ROBOT = "bot|crawl|spider"
 SECRET = b"of this benchmark"
 DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
-UNLIMITED = 1e4
-"""Seconds that a batch may take where its source does not limit it."""
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lines of an access log to the successful requests of people: a pseudonym of the visitor, and bytes sent."""
     found = frame["value"].str.extract(REQUEST)
     found = found[found[2].str.startswith("2") & ~found[4].str.contains(ROBOT, case=False, regex=True)]
     who = [
@@ -55,7 +50,6 @@ def visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1)
 def access_log() -> tuple[Mapping[str, object], ...]:
-    """Lines as a web server writes them, always the same; a few visitors make most of the requests."""
     chance = random.Random(SEED)
     agents = ("Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0) Safari/605.1",
               "Mozilla/5.0 (compatible; ExampleBot/2.1)", "curl/8.5.0")  # fmt: skip
@@ -74,28 +68,26 @@ def access_log() -> tuple[Mapping[str, object], ...]:
 
 
 def expected(taken: int) -> dict[str, tuple[int, int]]:
-    """(requests, bytes) of each visitor after the first `taken` records, by a plain computation."""
     rounds, rest = divmod(taken, DIFFERENT)
     lines = [str(row["value"]) for row in access_log()]
     found: dict[str, tuple[int, int]] = {}
     for part, times in ((lines, rounds), (lines[:rest], 1)):
         if times and part:
             grouped = visits(pd.DataFrame({"value": part})).groupby("visitor")["bytes"].agg(["size", "sum"])
-            for visitor, requests, size in grouped.itertuples():
+            for visitor, requests, size in zip(grouped.index, grouped["size"], grouped["sum"], strict=True):
                 before = found.get(visitor, (0, 0))
                 found[visitor] = (before[0] + int(requests) * times, before[1] + int(size) * times)
     return found
 
 
 def is_exact(out: Path, taken: int) -> bool:
-    """Whether the change log at `out` says of each visitor what a plain computation over the records taken says."""
     rows = latest(out, key="visitor")
-    counted = {row.visitor: (int(row.requests), int(row.bytes)) for row in rows.itertuples(index=False)}
+    columns = (rows[name].tolist() for name in ("visitor", "requests", "bytes"))
+    counted = {visitor: (requests, size) for visitor, requests, size in zip(*columns, strict=True)}
     return counted == expected(taken)
 
 
 def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
-    """The job as a dataflow."""
     flow = Dataflow("visitors")
     log = flow.source(records(access_log(), "value string"), load=load, name="log")
     seen = log.map_pandas(visits, returns=RETURNS, name="visits", cores=0.35)
@@ -103,13 +95,7 @@ def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
     return flow
 
 
-def start_plain(
-    spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float, batch_seconds: float | None = None
-) -> "Plain":
-    """The job in PySpark; its load begins with `Plain.begin`.
-
-    batch_seconds: what its source limits batches to, by default the trigger's interval, as a dataflow's does.
-    """
+def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
     out, control = root / "out", root / "control"
     control.mkdir(parents=True)
     (control / HOLD).touch()
@@ -124,11 +110,9 @@ def start_plain(
         os.replace(target / ".changes.parquet", target / "changes.parquet")
 
     (operator,) = as_dataflow(load, out).graph.sources
-    commits, batch_seconds = root / "checkpoint", trigger if batch_seconds is None else batch_seconds
+    commits = root / "checkpoint"
     steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
-    lines = open_source(
-        spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=batch_seconds
-    )
+    lines = open_source(spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=trigger)
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
     writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")
@@ -145,7 +129,6 @@ class Plain:
     out: Path
 
     def begin(self) -> None:
-        """Let the load begin."""
         self.hold.unlink()
 
 
@@ -161,7 +144,6 @@ class Micro:
 
     @property
     def end(self) -> float:
-        """When it was committed, epoch seconds."""
         return self.start + self.seconds
 
 
@@ -183,7 +165,6 @@ class Served:
 
 
 def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
-    """The batches of a query, by its progress."""
     found = []
     for each in progress:
         first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
@@ -205,7 +186,6 @@ def _offset(value: Any) -> Mapping[str, Any]:
 
 
 def served(batches: Sequence[Micro], load: ArrivalPattern, target: float) -> Served:
-    """What batches with records that were due by `load` did."""
     full = [batch for batch in batches if batch.last > batch.first and batch.began > 0]
     if not full:
         return Served(0.0, 0.0, 0, 0.0, math.nan, math.nan, 0)

@@ -1,21 +1,19 @@
-"""What it costs that a local cluster is closed: authentication, and encryption.
+"""Cost of authentication and encryption of a local cluster: time to the first batch, and seconds of a batch.
 
-    python benchmarks/closed.py [--quick] [--rounds N] [--json FILE]      some three minutes a round on two cores
+    python benchmarks/closed.py [--quick] [--json FILE]    three minutes a round on two cores
 
-A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted. Of each: seconds until
-its first batch is committed, and seconds of a batch of a word count whose words cross between two hosts.
+A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted.
 """
 
 import argparse
-import random
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
 
 from _cluster import word_count
-from _common import Report, main, progress
-from campaign.patching import patched
+from _common import Report, in_random_order, main
 
 from elastream.clouds.local.authentication import Secrets
 from elastream.loads import constant
@@ -27,12 +25,11 @@ SOURCE = "ours: what is closed by default must not be worth opening"
 IN_CLEAR = {"spark.network.crypto.enabled": "false"}
 
 
-def opened() -> AbstractContextManager[None]:
-    """A cluster that asks for no secret, as Spark's own is by default."""
-    return patched(Secrets, "new", classmethod(lambda cls: cls(None)))
+def opened() -> AbstractContextManager[Any]:
+    return patch.object(Secrets, "new", classmethod(lambda cls: cls(None)))
 
 
-WAYS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, str]]] = {
+WAYS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], dict[str, str]]] = {
     "open": (opened, {}),
     "authenticated": (nullcontext, IN_CLEAR),
     "encrypted": (nullcontext, {}),
@@ -40,7 +37,6 @@ WAYS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, str]
 
 
 def measured(way: str, batches: int) -> tuple[float, float]:
-    """Seconds to the first batch of a cluster, and of a batch."""
     closed, settings = WAYS[way]
     began = time.monotonic()
     with closed(), word_count(
@@ -53,14 +49,9 @@ def measured(way: str, batches: int) -> tuple[float, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    report, chance = Report(), random.Random(1)
+    report = Report()
     rounds, batches = (1, QUICK_BATCHES) if arguments.quick else (arguments.rounds, BATCHES)
-    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-    for number in range(rounds):
-        for way in chance.sample(list(WAYS), len(WAYS)):
-            found[way].append(measured(way, batches))
-            first, batch = found[way][-1]
-            progress(f"round {number + 1} of {rounds}, {way}: first batch after {first:.1f} s, then {batch:.2f} s each")
+    found = in_random_order(list(WAYS), rounds, lambda way: measured(way, batches))
     names = ("seconds to the first batch", "seconds of a batch")
     for at, name in enumerate(names):
         report.figures[name] = {way: [each[at] for each in runs] for way, runs in found.items()}
@@ -70,16 +61,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    parts = []
-    for name, ways in report.figures.items():
-        parts.append(f"{name}: " + ", ".join(f"{way} {statistics.median(runs):.2f}" for way, runs in ways.items()))
-    return "; ".join(parts)
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
-
-
 if __name__ == "__main__":
-    main("closed", __doc__.splitlines()[0], measure, line, more)
+    main("closed", __doc__, measure, rounds=ROUNDS)

@@ -1,9 +1,8 @@
-"""Whether the demo keeps its own service level, and what it costs: `make demo`, several times.
+"""Service level and cost of the demo: `make demo`, several times.
 
-    python benchmarks/demo.py [--quick] [--rounds N] [--json FILE]
+    python benchmarks/demo.py [--quick] [--json FILE]    21 minutes on two cores that nothing else uses; --quick four
 
-Each run takes four minutes on two cores that nothing else uses, five of them 21; `--quick` runs one. Of its recording: the
-part of the time and of the records within the target latency, cost, and the cost of hosts for the peak throughout.
+The static peak is the cost of hosts for the peak throughout.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import Report, each_check, main, progress, with_median
+from _common import Report, in_random_order, main, with_median
 
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, summarise
@@ -23,7 +22,6 @@ LEVEL = 0.95
 
 
 def one_run() -> Summary:
-    """The figures of a run of the demo; raises CalledProcessError where it fails, wrong counts included."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(DEMO), "--no-live"]
         subprocess.run([*command, "--runs", folder], check=True, stdout=subprocess.DEVNULL)
@@ -32,11 +30,8 @@ def one_run() -> Summary:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = 1 if arguments.quick else arguments.rounds
-    runs: list[Summary] = []
-    for number in range(rounds):
-        runs.append(one_run())
-        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    rounds = arguments.rounds
+    runs = in_random_order(["demo"], rounds, lambda _: one_run())["demo"]
     report = Report()
     for name, values in {
         "of the time within the target": [run.within_target for run in runs],
@@ -56,9 +51,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of the demo (default: 5)")
-
-
 if __name__ == "__main__":
-    main("demo", __doc__.splitlines()[0], measure, each_check, more)
+    main("demo", __doc__, measure, rounds=5)

@@ -1,30 +1,23 @@
-"""What being dynamic costs: CPU a record of a dataflow with alternates, a choice and guards, over the same one without.
+"""CPU a record of a dataflow with alternates, a choice and guards, over the same one without.
 
-    python benchmarks/dynamic.py [--quick] [--json FILE] [--html FILE]        about 12 minutes on two free cores
+    python benchmarks/dynamic.py [--quick] [--json FILE]    about 12 minutes on two free cores
 
-Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of
-Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch, which each
-task reads from the log beside the checkpoint, and a round of its guards is evaluated for each. With a key table, the
+Both sides read the same files, run functions that do the same work as one fused stage, and write files, one batch of Spark
+each, in turn. The dynamic side has another composition in every batch, and a round of its guards. With a key table, the
 alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes, Python's and the JVM.
-
-Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions
-that cost next to nothing).
 """
 
 import argparse
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
-from _common import Report, interleaved, local_session, main
+from _common import Report, cpu_of_all, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -51,8 +44,7 @@ KEYS, ALTERNATES = 10_000, 4
 PAIRS, QUICK, FEWER = 24, 6, 10
 """Pairs of batches; with `--quick` fewer of them, and so many times fewer records in each."""
 TASKS = 2
-WARM = 4
-"""Batches of each side before those that count: the JVM compiles in them."""
+WARM = 4  # batches of each side before those that count: the JVM compiles in them
 
 
 @dataclass(frozen=True)
@@ -74,30 +66,22 @@ class Variants:
         self.dynamic, self.select_by = dynamic, select_by
 
     def of(self, function: Callable[..., Any]) -> Any:
-        """One function, or an alternate for each number."""
         return {f"v{n}": partial(function) for n in range(ALTERNATES)} if self.dynamic else partial(function)
 
     def needs(self) -> dict[str, Any]:
-        """That a key table chooses, where it does."""
         return {"select_by": self.select_by} if self.select_by else {}
 
 
-# -- the shapes --------------------------------------------------------------------------------------------------------
-
-
 def cleaned(row: dict[str, Any]) -> dict[str, Any]:
-    """A reading without its outliers."""
     return {"customer": row["customer"], "hour": row["hour"] % 24, "load": min(row["load"], 500.0)}
 
 
 def forecast(row: dict[str, Any]) -> dict[str, Any]:
-    """The load of the next hour, by the shape of the day."""
     share = 1.0 + 0.1 * (row["hour"] - 12.0) / 12.0
     return {"customer": row["customer"], "hour": row["hour"], "load": 0.7 * row["load"] + 0.3 * row["load"] * share}
 
 
 def is_peak(row: dict[str, Any]) -> bool:
-    """Whether a customer is to be asked to curtail."""
     return bool(row["load"] > 60.0)
 
 
@@ -105,36 +89,30 @@ READING = "customer long, hour long, load double"
 
 
 def readings(stream: Stream, variants: Variants) -> Stream:
-    """Clean, forecast, select: dicts of three columns."""
     clean = stream.map(cleaned, returns=READING, name="clean")
     made = clean.map(variants.of(forecast), returns=READING, name="vary", **variants.needs())
     return _branches(made, variants, lambda s, name: s.filter(is_peak, name=name))
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a line."""
     return line.split()
 
 
 def stemmed(word: str) -> str:
-    """A word without the endings of its plural and tense."""
     return word.lower().removesuffix("s").removesuffix("ing")
 
 
 def words(stream: Stream, variants: Variants) -> Stream:
-    """Split, stem, filter: single strings."""
     split = stream.flat_map(words_of, returns="word string", name="split")
     made = split.map(variants.of(stemmed), returns="word string", name="vary", **variants.needs())
     return _branches(made, variants, lambda s, name: s.filter(str.isalnum, name=name))
 
 
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The second column doubled."""
     return batch.set_column(1, "n", pc.multiply(batch.column("n"), 2))
 
 
 def raised(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The second column, one more."""
     return batch.set_column(1, "n", pc.add(batch.column("n"), 1))
 
 
@@ -142,7 +120,6 @@ NUMBERS = "key long, n long"
 
 
 def numbers(stream: Stream, variants: Variants) -> Stream:
-    """Arithmetic on a column: Arrow functions, so that getting into Python and back is nearly all there is."""
     first = stream.map_arrow(doubled, returns=NUMBERS, name="double")
     made = first.map_arrow(variants.of(raised), returns=NUMBERS, name="vary", **variants.needs())
     return _branches(made, variants, lambda s, name: s.map_arrow(doubled, returns=NUMBERS, name=name))
@@ -171,13 +148,8 @@ SHAPES = (
 """The key tables are of the customers, of the words that are numbers, and of the numbers' keys."""
 
 
-# -- both sides --------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Side:
-    """One way of running a shape's dataflow."""
-
     spark: SparkSession
     shape: Shape
     variants: Variants
@@ -191,12 +163,17 @@ class Side:
         self.codec = CompositionCodec(self.graph)
         self.log = CompositionLog(self.folder / "composition")
         self.meter = Meter(self.spark.sparkContext)
-        self.guards = guards() if self.variants.dynamic else None
+        self.guards = Guards() if self.variants.dynamic else None
         self.frame = written(self.spark, self.shape, self.folder.parent)
-        arriving = to_arrow_schema(self.frame.schema)
+        arriving = to_arrow_schema(StructType(self.frame.schema.fields))
         found = chain_of(self.graph, self.graph.order, ())
         self.walk = build_walk(
-            found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl))
+            found,
+            "source",
+            "source",
+            self.codec,
+            [arriving],
+            lambda ddl: to_arrow_schema(cast(StructType, StructType.fromDDL(ddl))),
         )
         self.shipped = pickled(self.walk, "dynamic")
         if self.variants.select_by:
@@ -212,7 +189,6 @@ class Side:
         publish_table(self.folder / "tables", "vary", 1, file)
 
     def run(self) -> DataFrame:
-        """The next batch, under the next composition."""
         self.batch += 1
         if self.variants.dynamic:
             self._compose()
@@ -223,7 +199,6 @@ class Side:
         return self.frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))
 
     def _compose(self) -> None:
-        """Let the batch run under a composition of its own, after a round of the guards."""
         picked = {"vary": f"v{self.chance.randrange(ALTERNATES)}"}
         way = {"way": self.chance.choice(("left", "right"))}
         tables = {"vary": 1} if self.variants.select_by else {}
@@ -233,7 +208,6 @@ class Side:
         self.guards.next(self.batch)
 
     def seconds(self) -> float:
-        """CPU seconds of a batch, of all processes."""
         began = cpu_of_all()
         self.run().write.mode("overwrite").parquet(str(self.folder / "out"))
         spent = cpu_of_all() - began
@@ -242,7 +216,6 @@ class Side:
 
 
 def written(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
-    """The records of a shape, in files of its form."""
     place, columns = str(folder / "records"), [F.expr(sql).alias(name) for name, sql in shape.columns.items()]
     made = spark.range(0, shape.rows, 1, TASKS).select(*columns)
     if not (folder / "records").exists():
@@ -250,13 +223,11 @@ def written(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     return spark.read.schema(made.schema).format(shape.form).load(place)
 
 
-def schema_of(ddl: str) -> pa.Schema:
-    """Columns in Arrow's types."""
-    return to_arrow_schema(StructType.fromDDL(ddl))
+def arrow_schema(ddl: str) -> pa.Schema:
+    return to_arrow_schema(cast(StructType, StructType.fromDDL(ddl)))
 
 
 def dataflow(shape: Shape, variants: Variants) -> Graph:
-    """The dataflow of a shape."""
     flow = Dataflow(f"dynamic-{shape.name}")
     shape.build(flow.source(None), variants).sink(None)
     return flow.graph
@@ -280,32 +251,11 @@ class Guards:
         self._chance = random.Random(2)
 
     def next(self, now: float) -> None:
-        """A round."""
         values = {"error": self._chance.random(), "arrivals": 200 * self._chance.random(), "peak": self._chance.random()}
         self._evaluator.update(now, {name: SignalReading(value, now) for name, value in values.items()})
 
 
-def guards() -> Guards:
-    """New guards."""
-    return Guards()
-
-
-def cpu_of_all() -> float:
-    """CPU seconds of this process and all below it, ended ones included."""
-    me = psutil.Process()
-    spent = 0.0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        spent += times.user + times.system + times.children_user + times.children_system
-    return spent
-
-
 def same_results(sides: Sequence[Side]) -> None:
-    """All sides of a shape give the same records."""
-
     def digest(frame: DataFrame) -> tuple[int, int]:
         found = frame.agg(F.count(F.lit(1)), F.bit_xor(F.xxhash64(*frame.columns))).first()
         assert found is not None
@@ -318,12 +268,9 @@ def same_results(sides: Sequence[Side]) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Every shape: dynamic over fixed, and with a key table over fixed."""
-    folder = Path(tempfile.mkdtemp(prefix="dynamic-"))
-    spark = local_session("dynamic", folder)
-    report = Report(environment={"master": spark.sparkContext.master, "keys": KEYS, "alternates": ALTERNATES})
-    pairs = QUICK if arguments.quick else PAIRS
-    try:
+    with local_session("dynamic") as (spark, folder):
+        report = Report(environment={"master": spark.sparkContext.master, "keys": KEYS, "alternates": ALTERNATES})
+        pairs = QUICK if arguments.quick else PAIRS
         for whole in SHAPES:
             shape = replace(whole, rows=whole.rows // FEWER) if arguments.quick else whole
             fixed = Side(spark, shape, Variants(False), folder / shape.name / "fixed")
@@ -344,20 +291,8 @@ def measure(arguments: argparse.Namespace) -> Report:
                 }
                 report.figures[name] = figures
                 report.median_at_most(f"CPU a record, dynamic over fixed: {name}", found.ratios, bar, SOURCE)
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     return report
 
 
-def line(report: Report) -> str:
-    """The benchmark in one line."""
-    return "; ".join(
-        f"{name} {figures['ratio']['median']:.3f} ({figures['ratio']['quartiles'][0]:.3f} to "
-        f"{figures['ratio']['quartiles'][1]:.3f})"
-        for name, figures in report.figures.items()
-    )
-
-
 if __name__ == "__main__":
-    main("dynamic", __doc__.splitlines()[0], measure, line)
+    main("dynamic", __doc__, measure)

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from _common import Report, counting, main, progress
 from campaign.history import Violation
@@ -28,16 +27,12 @@ from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
 from elastream_papers.harness.cases import run_all
 
-SEEDS, QUICK, FAULTS = 500, 40, 20
-"""Schedules of the simulated form, of its quick form, and faults of each."""
-MINUTES, ON_CORES = 8.0, 2
-"""The simulated form's bar, and the cores that it is for."""
-SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0
-"""The same on Spark."""
+SEEDS, QUICK, FAULTS = 500, 40, 20  # schedules of the simulated form, of its quick form, and faults of each
+MINUTES, ON_CORES = 8.0, 2  # the simulated form's bar, and the cores that it is for
+SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0  # the same on Spark
 TRIED, QUICK_TRIED = 100, 4
 """Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
-CAUGHT = 1.0
-"""Fraction of the mutants that must be caught."""
+CAUGHT = 1.0  # fraction of the mutants that must be caught
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +49,37 @@ class Outcome:
     """What came of a case. kinds: its faults. broken: what did not hold."""
 
     case: Case
-    world: str
-    seconds: float
-    kinds: tuple[str, ...]
     broken: tuple[Violation, ...]
-    batches: int
-    calls: int
-    restarts: int
+    world: str = ""
+    seconds: float = 0.0
+    kinds: tuple[str, ...] = ()
+    batches: int = 0
+    calls: int = 0
+    restarts: int = 0
 
 
 def tried(case: Case) -> Outcome:
-    """Run one case."""
     schedule, began = drawn(case.seed, case.faults), time.process_time()
     history, broken = ran(schedule)
     kinds = tuple(kind for _, kind in history.faults)
-    return Outcome(
-        case, schedule.world, time.process_time() - began, kinds, broken, len(history.sink), len(history.calls),
-        history.restarts,
-    )  # fmt: skip
+    seconds = time.process_time() - began
+    return Outcome(case, broken, schedule.world, seconds, kinds, len(history.sink), len(history.calls), history.restarts)
 
 
 def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
-    """The first seed of the campaign that breaks a rule with `mutant` at work; None where none does, of `tries`."""
     shows = (seed for seed in range(first, first + SEEDS) if mutant.shows(drawn(seed, faults)))
     for seed in islice(shows, tries):
         with mutant.at_work():
             try:
                 found = tried(Case(seed, faults, mutant.name))
             except Exception as error:  # a world that cannot go on is a world that broke
-                return Outcome(
-                    Case(seed, faults, mutant.name), "", 0.0, (), (Violation("control", 0.0, repr(error)),), 0, 0, 0
-                )
+                return Outcome(Case(seed, faults, mutant.name), (Violation("control", 0.0, repr(error)),))
         if found.broken:
             return found
     return None
 
 
 def said(outcome: Outcome | None) -> str:
-    """What came of a mutant."""
     return "missed" if outcome is None else f"caught by seed {outcome.case.seed}: {outcome.broken[0]}"
 
 
@@ -118,15 +106,14 @@ def simulated(arguments: argparse.Namespace) -> Report:
         "minutes": seconds / 60,
         "core seconds a seed": sum(each.seconds for each in found) / len(found),
     }
-    report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0, "the project's bar")
+    report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0)
     if seeds >= SEEDS:
-        report.at_least("faults", report.figures["faults"], SEEDS * FAULTS, "the project's bar")
-        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], MINUTES, "the project's bar")
+        report.at_least("faults", report.figures["faults"], SEEDS * FAULTS)
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], MINUTES)
     return report
 
 
 def mutants(arguments: argparse.Namespace, report: Report) -> Report:
-    """Each mutant on as many seeds as it takes."""
     tries = QUICK_TRIED if arguments.quick else TRIED
     wanted = [each.name for each in MUTANTS if not arguments.only or arguments.only in each.name]
 
@@ -155,15 +142,11 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
 
 
 def on_spark(arguments: argparse.Namespace) -> Report:
-    """One warm cluster."""
     from campaign.on_spark import on_spark_ran
 
     count = arguments.faults or (SPARK_QUICK if arguments.quick else SPARK_FAULTS)
     found = on_spark_ran(arguments.first, count, progress)
-    for each in found.broken:
-        progress(str(each))
-    for remark in found.remarks:
-        progress(remark)
+    progress("\n".join((*map(str, found.broken), *found.remarks)))
     report = Report()
     report.figures = {
         "faults": sum(found.faults.values()),
@@ -177,23 +160,21 @@ def on_spark(arguments: argparse.Namespace) -> Report:
         "broken": [str(each) for each in found.broken],
         "remarks": found.remarks,
     }
-    report.at_most("rules broken", len(found.broken), 0, "the project's bar")
+    report.at_most("rules broken", len(found.broken), 0)
     killed = found.done["kill the driver"] + found.done["kill the supervisor"]
     ours = max(0, found.starts - 1 - killed)
-    report.at_most("starts of the driver that no kill of it or its supervisor explains", ours, 0, "the project's bar")
+    report.at_most("starts of the driver that no kill of it or its supervisor explains", ours, 0)
     if count >= SPARK_FAULTS:
-        report.at_least("faults", report.figures["faults"], SPARK_FAULTS, "the project's bar")
-        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES, "the project's bar")
+        report.at_least("faults", report.figures["faults"], SPARK_FAULTS)
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES)
     return report
 
 
 def one(arguments: argparse.Namespace) -> Report:
-    """One schedule again, and shorter if that is wanted."""
     report = Report()
     schedule = drawn(arguments.seed, arguments.faults or FAULTS)
     _, broken = ran(schedule)
-    for each in broken:
-        progress(str(each))
+    progress("\n".join(map(str, broken)))
     if broken and arguments.shrink:
         rules = {each.rule for each in broken}
 
@@ -201,13 +182,10 @@ def one(arguments: argparse.Namespace) -> Report:
             return bool(rules & {each.rule for each in ran(shorter)[1]})
 
         schedule = shortened(schedule, fails)
-        progress(f"{len(schedule.faults)} faults are enough:")
-        for fault in schedule.faults:
-            progress(f"  {fault}")
-        for each in ran(schedule)[1]:
-            progress(str(each))
+        faults = "\n".join(map(str, schedule.faults))
+        progress(f"{len(schedule.faults)} faults are enough:\n{faults}")
     report.figures = {"schedule": to_json(schedule), "broken": [str(each) for each in broken]}
-    report.at_most("rules broken", len(broken), 0, "the project's bar")
+    report.at_most("rules broken", len(broken), 0)
     return report
 
 
@@ -219,27 +197,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     if arguments.spark:
         return on_spark(arguments)
     return mutants(arguments, simulated(arguments))
-
-
-def line(report: Report) -> str:
-    figures: dict[str, Any] = report.figures
-    if "seeds" not in figures and "mutants" in figures:
-        return f"{figures['mutants caught']} of {figures['mutants']} mutants caught"
-    if "schedule" in figures:
-        return "; ".join(figures["broken"]) or "no rule was broken"
-    if "starts of the driver" in figures:
-        return (
-            f"{figures['faults']} faults on Spark in {figures['minutes']:.1f} min, {figures['batches']} batches, "
-            f"{figures['starts of the driver']} starts of the driver: {len(figures['broken'])} rules broken"
-        )
-    if "seeds" in figures:
-        return (
-            f"{figures['faults']} faults under {figures['seeds']} seeds, {figures['batches']} batches, "
-            f"{figures['restarts of processes']} restarts of processes: "
-            f"{len(figures['seeds that broke a rule'])} seeds broke a rule; "
-            f"{figures['mutants caught']} of {figures['mutants']} mutants caught"
-        )
-    return str(figures)
 
 
 def more(parser: argparse.ArgumentParser) -> None:
@@ -256,4 +213,4 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("faults", __doc__.splitlines()[0], measure, line, more)
+    main("faults", __doc__, measure, more)

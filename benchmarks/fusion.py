@@ -1,15 +1,13 @@
-"""What fusing is worth: nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
+"""Nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
 
-    python benchmarks/fusion.py [--quick] [--json FILE] [--html FILE]        about 6 minutes on two free cores
+    python benchmarks/fusion.py [--quick] [--json FILE]    about 6 minutes on two free cores
 
-Both sides run the same functions over the same source and throw the results away; a union plan is what PySpark makes of
-`a.union(b)`, and reads its source once a branch. Measured is the duration of a micro-batch, after warm-up.
+A union plan is what PySpark makes of `a.union(b)`; it reads its source once a branch. Measured is the duration of a
+micro-batch, after warm-up.
 """
 
 import argparse
-import shutil
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -55,7 +53,6 @@ FUNCTIONS: dict[str, ArrowFunction] = {
 
 
 def as_dataflow() -> Dataflow:
-    """The nine operators as a dataflow."""
     flow = Dataflow("fusion")
 
     def then(stream: Stream, name: str) -> Stream:
@@ -68,7 +65,6 @@ def as_dataflow() -> Dataflow:
 
 
 def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
-    """The dataflow as Elastream compiles it: one stage, with its meter."""
     graph = as_dataflow().graph
     walk = build_walk(
         chain_of(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER
@@ -79,8 +75,6 @@ def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
 
 
 def as_unions(frame: DataFrame) -> DataFrame:
-    """The same as a plan of unions."""
-
     def then(before: DataFrame, name: str) -> DataFrame:
         function = FUNCTIONS[name]
         return before.mapInArrow(lambda batches: map(function, batches), "value long")
@@ -93,7 +87,6 @@ def as_unions(frame: DataFrame) -> DataFrame:
 def seconds_a_batch(
     spark: SparkSession, build: Callable[[DataFrame], DataFrame], rows: int, batches: int, folder: Path
 ) -> float:
-    """Median duration of `batches` micro-batches of `rows` records, after one that warms up."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     checkpoint = folder / f"checkpoint-{time.monotonic_ns()}"
     query = (
@@ -110,17 +103,14 @@ def seconds_a_batch(
             time.sleep(0.02)
         measured = [p for p in query.recentProgress if 1 <= p["batchId"] <= batches]
         assert all(p["numInputRows"] % rows == 0 for p in measured)
-        return statistics.median(p["durationMs"]["triggerExecution"] / 1000 for p in measured)
+        return float(statistics.median(p["durationMs"]["triggerExecution"] / 1000 for p in measured))
     finally:
         query.stop()
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both plans at both sizes, interleaved."""
-    folder = Path(tempfile.mkdtemp(prefix="fusion-"))
-    spark = local_session("fusion", folder)
-    report = Report(environment={"master": spark.sparkContext.master})
-    try:
+    with local_session("fusion") as (spark, folder):
+        report = Report(environment={"master": spark.sparkContext.master})
         one_stage = fused(spark)
         numbers = spark.range(0, 10_000, 1, 2).toDF("value")
         same = Counter(one_stage(numbers).toArrow().column("value").to_pylist())
@@ -135,21 +125,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             )
             report.figures[str(rows)] = sides.figures("unions", "fused")
             report.figures[str(rows)]["fused records/s"] = rows / statistics.median(sides.b)
-            report.median_at_least(f"fused over unions, {rows:,} records a batch", sides.ratios, BAR, "the project's bar")
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+            report.median_at_least(f"fused over unions, {rows:,} records a batch", sides.ratios, BAR)
     return report
 
 
-def line(report: Report) -> str:
-    """The benchmark in one line."""
-    return "; ".join(
-        f"{int(rows):,} records a batch {1e3 * figures['unions']['median']:.0f} ms as unions, "
-        f"{1e3 * figures['fused']['median']:.0f} ms fused, {figures['ratio']['median']:.1f}x"
-        for rows, figures in report.figures.items()
-    )
-
-
 if __name__ == "__main__":
-    main("fusion", __doc__.splitlines()[0], measure, line)
+    main("fusion", __doc__, measure)

@@ -19,15 +19,12 @@ from elastream.dataflow.signals import Signal, SignalReading
 from elastream.guards.evaluator import Element, Evaluator, Guard
 from elastream.guards.language import Language
 
-GUARDS, SIGNALS, ALTERNATES = 100, 50, 4
-"""Guards, signals, and guards of an element."""
+GUARDS, SIGNALS, ALTERNATES = 100, 50, 4  # guards, signals, and guards of an element
 WINDOW_S = 60
 ROUND_BAR_MS = 5.0
-SOURCE = "the project's bar"
 ROUNDS, QUICK = 201, 21
 
-History = dict[str, list[float]]
-"""Values of each signal, one a second."""
+History = dict[str, list[float]]  # values of each signal, one a second
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,6 @@ def _in_order(first: list[float], second: list[float], high: float) -> bool:
 
 
 def measure(name: str, condition: Callable[..., Condition], rounds: int, report: Report) -> None:
-    """Run `rounds` rounds of guards of one shape."""
     progress(f"{name}: {GUARDS} guards over {SIGNALS} signals")
     chance = random.Random(14)
     names = [f"s{n}" for n in range(SIGNALS)]
@@ -96,7 +92,7 @@ def measure(name: str, condition: Callable[..., Condition], rounds: int, report:
     # A mean that was added up in another order may differ in its last digit, next to a bound.
     assert len(allowed ^ plain) <= GUARDS / 50, f"{len(allowed ^ plain)} of {GUARDS} guards differ"
     report.figures[name] = {"guards": GUARDS, "signals": SIGNALS, "ms a round": with_median(milliseconds)}
-    report.median_at_most(f"{name}: a round of 100 guards over 50 signals, ms of CPU", milliseconds, ROUND_BAR_MS, SOURCE)
+    report.median_at_most(f"{name}: a round of 100 guards over 50 signals, ms of CPU", milliseconds, ROUND_BAR_MS)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -106,10 +102,5 @@ def run(options: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """Medians by shape."""
-    return "; ".join(f"{name}: {each['ms a round']['median']:.2g} ms" for name, each in report.figures.items())
-
-
 if __name__ == "__main__":
-    main("guards", __doc__ or "", run, line)
+    main("guards", __doc__, run)

@@ -1,10 +1,6 @@
 """Linear Road under `ce` on Spark, a load that quadruples and a host that loses half of its cores: several times.
 
-    python benchmarks/linear_road_on_spark.py [--quick] [--rounds N] [--json FILE]
-
-Each run takes about five minutes on two cores that nothing else uses, its check included; `--quick` runs one. Of each: the
-relative throughput of the step, what was done about the step and about the host, and when; restarts, and rows that are not
-those of plain loops over all lines.
+python benchmarks/linear_road_on_spark.py [--quick] [--json FILE]    five minutes a run on two free cores
 """
 
 import argparse
@@ -15,11 +11,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from _common import Report, main, progress
+from _common import Report, in_random_order, main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-import linear_road
+import linear_road  # type: ignore[import-not-found]
 
 from elastream.api.run import commanded
 
@@ -28,7 +24,6 @@ QUERIES = 5
 
 
 def one_run() -> dict[str, float]:
-    """What came out of a run of the example."""
     with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, commanded(runs=Path(folder) / "runs"):
         given = linear_road.Plan.of()
         _, checked, told = linear_road.carry_out(given, Path(folder) / "results", show=False)
@@ -43,11 +38,7 @@ def one_run() -> dict[str, float]:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = 1 if arguments.quick else arguments.rounds
-    runs: list[dict[str, float]] = []
-    for number in range(rounds):
-        runs.append(one_run())
-        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    runs = in_random_order(["linear road"], arguments.rounds, lambda _: one_run())["linear road"]
     report = Report()
     for name in runs[0]:
         values = [run[name] for run in runs]
@@ -65,20 +56,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    def of(name: str) -> float:
-        return float(report.figures[name]["median"])
-
-    return (
-        f"relative throughput of the step {of('throughput'):.2f}; switched after {of('switched'):.0f} s, leased after "
-        f"{of('leased'):.0f} s; half of a host lost: noticed after {of('noticed'):.0f} s, answered after "
-        f"{of('answered'):.0f} s"
-    )
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs (default: 5)")
-
-
 if __name__ == "__main__":
-    main("linear_road_on_spark", __doc__.splitlines()[0], measure, line, more)
+    main("linear_road_on_spark", __doc__, measure, rounds=5)

@@ -1,21 +1,17 @@
-"""What hosts of one core gain by optimising late: records/s from their start on, and a host that joins at work.
+"""Gain of hosts of one core from optimising late: records/s from their start on, and a host that joins at work.
 
-    python benchmarks/one_core.py [--quick] [--rounds N] [--json FILE]
+    python benchmarks/one_core.py [--quick] [--json FILE]    45 minutes
 
-A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own,
-in another order each round: executors as Java starts them, with the first compiler tier alone, and optimising late, which
-is what a run does. Of each: records/s in the first minute and in the third, then seconds until a third host works, and the
-longest batch from its lease until ten batches after it joined, over the median of those before. A way takes five minutes,
-three rounds 45; `--quick` has one round of shorter windows.
+A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own, in
+random order: executors as Java starts them, with the first compiler tier alone, and optimising late, which is the default.
 """
 
 import argparse
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from _common import Report, each_check, main, progress, with_median
+from _common import Report, in_random_order, main, with_median
 
 from elastream.spark.jvm import session
 from elastream_papers.thesis.resilience.bed import bed
@@ -31,8 +27,6 @@ WAYS: Mapping[str, Sequence[str]] = {
 WINDOW, THIRD = 60.0, 120.0
 """Seconds that records/s are taken over, and after which the third minute begins; of `--quick`, the QUICK part of them."""
 QUICK = 0.25
-SEED = 1
-SOURCE = "the project's bar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +41,7 @@ class Found:
 
 
 def measured(way: str, part: float) -> Found:
-    """One cluster, on which executors are started in that way."""
-    session.ONE_CORE_JVM = tuple(WAYS[way])
+    session.ONE_CORE_JVM = tuple(WAYS[way])  # type: ignore[assignment]
     with bed(JOB, HOSTS) as made:
         began = time.monotonic()
         first = made.rate(part * WINDOW)
@@ -65,12 +58,7 @@ def measured(way: str, part: float) -> Found:
 
 def measure(arguments: argparse.Namespace) -> Report:
     rounds, part = (1, QUICK) if arguments.quick else (arguments.rounds, 1.0)
-    chance = random.Random(SEED)
-    found: dict[str, list[Found]] = {way: [] for way in WAYS}
-    for number in range(rounds):
-        for way in chance.sample(list(WAYS), len(WAYS)):
-            found[way].append(measured(way, part))
-            progress(f"round {number + 1} of {rounds}, {way}: {found[way][-1]}")
+    found = in_random_order(list(WAYS), rounds, lambda way: measured(way, part))
     report = Report()
     for name in ("first", "third", "leased", "longest"):
         report.figures[name] = {way: with_median([getattr(each, name) for each in all_of]) for way, all_of in found.items()}
@@ -79,16 +67,12 @@ def measure(arguments: argparse.Namespace) -> Report:
         return [getattr(a, name) / getattr(b, name) for a, b in zip(found["late"], found[other], strict=True)]
 
     java, tier = "over Java's own way", "over the first tier"
-    report.median_at_most(f"seconds until a leased host works, {java}", over("leased", "as Java does"), 0.8, SOURCE)
-    report.median_at_least(f"records/s in the first minute, {java}", over("first", "as Java does"), 1.0, SOURCE)
-    report.median_at_least(f"records/s in the third minute, {java}", over("third", "as Java does"), 0.85, SOURCE)
-    report.median_at_least(f"records/s in the third minute, {tier}", over("third", "first tier alone"), 1.2, SOURCE)
+    report.median_at_most(f"seconds until a leased host works, {java}", over("leased", "as Java does"), 0.8)
+    report.median_at_least(f"records/s in the first minute, {java}", over("first", "as Java does"), 1.0)
+    report.median_at_least(f"records/s in the third minute, {java}", over("third", "as Java does"), 0.85)
+    report.median_at_least(f"records/s in the third minute, {tier}", over("third", "first tier alone"), 1.2)
     return report
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all three ways (default: 3)")
-
-
 if __name__ == "__main__":
-    main("one_core", __doc__.splitlines()[0], measure, each_check, more)
+    main("one_core", __doc__, measure, rounds=3)

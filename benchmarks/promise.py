@@ -1,21 +1,14 @@
-"""Whether `threshold` keeps its promise on recorded and made loads, fused and apart: in time, hosts, leases, cost.
+"""Promise of the default policy on recorded and made loads, simulated: in time, hosts, leases, cost.
 
-python benchmarks/promise.py [--quick] [--json FILE] [--data DIR] [--seeds N] [--only TEXT]
-
-About an hour on two free cores.
-
-All simulated, processes side by side. --seeds N: also N random dataflows, loads and price lists, shown and not judged.
---only TEXT: only cases with this in their title.
+    python benchmarks/promise.py [--quick] [--json FILE]    about an hour on two free cores
 
 Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst
 is shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth
 of the leases ended early, and a cost below that of the static peak provision. Loads of one cycle a day: at most 100 leases.
-Beside the hosts of each run stand the fewest whole hosts that would do, were the load known beforehand (`fewest`).
 """
 
 import argparse
 import os
-import random
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -42,8 +35,7 @@ from elastream_papers.harness.cases import run_all
 SOURCE = "the project's bar for the default policy"
 TARGET = 30.0
 HOUR, DAY = 3600.0, 86_400.0
-HIGH = 40_000.0
-"""Records/s at the peak of a load, as in the recorded loads that the bars were drawn from."""
+HIGH = 40_000.0  # records/s at the peak of a load, as in the recorded loads that the bars were drawn from
 BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
 DATA = Path("../shared/data")
 
@@ -60,7 +52,6 @@ class Case:
     seconds: float
     judged: bool = True
     daily: bool = False
-    seed: int = 1
 
     @property
     def title(self) -> str:
@@ -69,7 +60,6 @@ class Case:
 
 
 def two(cores: float = 0.5) -> Graph:
-    """The dataflow of the bars: 150 and 250 us a record, instances of half a core."""
     return line_of([("parse", 150e-6, 1.0), ("enrich", 250e-6, 1.0)], cores)
 
 
@@ -90,7 +80,6 @@ def line_of(operators: list[tuple[str, float, float]], cores: float) -> Graph:
 
 
 def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, bool, bool]]:
-    """(load, seconds, judged, one cycle a day) by name."""
     found: dict[str, tuple[ArrivalPattern, float, bool, bool]] = {
         "ramp": (ramp(HIGH / 20, HIGH, "45min").then_back(), 1.5 * HOUR, True, False),
         "steps": (steps(HIGH / 8, HIGH / 4, HIGH / 2, HIGH / 3, HIGH / 6, every="15min"), 1.25 * HOUR, True, False),
@@ -124,12 +113,10 @@ def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, boo
 
 
 def walk(seed: int) -> ArrivalPattern:
-    """VISP's walk: a step of one of eight down, none or up, here every minute."""
     return random_walk(HIGH / 2, HIGH / 8, low=HIGH / 8, high=HIGH, every="1min", lasts="2h", seed=seed)
 
 
 def cut(load: Any, begin: float, seconds: float) -> Any:
-    """The part of a recorded load that begins at `begin` and lasts `seconds`."""
     ends = load.ends
     chosen = [piece for piece, end in zip(load.pieces, ends, strict=True) if begin < end <= begin + seconds]
     return type(load)(tuple(chosen))
@@ -146,38 +133,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     return found
 
 
-def unseen(seed: int) -> Case:
-    """A random dataflow, load and price list: nothing is tuned to any of them."""
-    draw = random.Random(seed)
-    count = draw.randint(1, 6)
-    cores = draw.choice([0.25, 0.5, 1.0])
-    high = 10 ** draw.uniform(1.0, 6.3)
-    busy = draw.uniform(2.0, 40.0)
-    weights = [draw.uniform(0.1, 1.0) for _ in range(count)]
-    reach, operators = 1.0, []
-    for number, weight in enumerate(weights):
-        selectivity = draw.choice([1.0, 1.0, 0.5, 0.2, 2.0])
-        operators.append((f"o{number}", busy * weight / sum(weights) / high / reach, selectivity))
-        reach *= selectivity
-    seconds = draw.uniform(1.0, 4.0) * HOUR
-    shapes: list[ArrivalPattern] = [
-        random_walk(high / 2, high / 10, low=high / 10, high=high, every=draw.uniform(30, 300), lasts=seconds, seed=seed),
-        sine(high / draw.uniform(2, 20), high, draw.uniform(0.5, 4) * HOUR).lasting(seconds),
-        steps(*(draw.uniform(high / 10, high) for _ in range(6)), every=seconds / 6),
-        ramp(high / 10, high, seconds / 2).then_back(),
-    ]
-    unit = draw.choice([Billing(1.0, 60.0), Billing(60.0), Billing(600.0), Billing(3600.0)])
-    per_hour = draw.uniform(0.02, 0.5)
-    kind = HostType(
-        "drawn", draw.choice([1.0, 2.0, 4.0]), 4000.0, price=per_hour * unit.unit / HOUR, billing=unit,
-        start=10 ** draw.uniform(1.0, 2.48), slots=10_000,
-    )  # fmt: skip
-    name = f"unseen {seed}: {count} operators, up to {high:.3g}/s, start {kind.start:.0f} s, unit {unit.unit:.0f} s"
-    return Case(name, line_of(operators, cores), draw.choice(shapes), bool(seed % 2), kind, seconds, False, False, seed)
-
-
 def run_case(case: Case) -> dict[str, Any]:
-    """Figures of one run."""
     monitor, period = (1.0, 2.0) if case.fused else (15.0, 15.0)
     trial = compare(
         case.graph,
@@ -189,7 +145,7 @@ def run_case(case: Case) -> dict[str, Any]:
             target_latency=TARGET,
             fused=case.fused,
             period=period,
-            seed=case.seed,
+            seed=1,
         ),
         constants=Settings(monitor=monitor, travel=Travel.COHORTS),
     ).trials[0]
@@ -237,20 +193,11 @@ def fewest(case: Case, utilisation: float) -> float:
 def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     wanted = [each for each in cases(arguments) if arguments.only in each.title]
-    wanted += [unseen(seed) for seed in range(1, arguments.seeds + 1)]
     workers = min(os.cpu_count() or 1, len(wanted))
     options = ExperimentOptions(workers=workers, progress=counting(1, "cases"))
     results, _ = run_all(run_case, wanted, options, lambda case: case.title)
     for case, result in zip(wanted, results, strict=True):
-        progress(
-            f"{case.title}: {result['in time']:.2%} in time, {result['hosts over work']:.2f} times the hosts that the work "
-            f"fills (known beforehand, whole hosts: {result['fewest whole hosts over work, full']:.2f} full, "
-            f"{result['fewest whole hosts over work, at the target utilisation']:.2f} at {TARGET_UTILISATION:.0%}), "
-            f"at most {result['hosts at most']:.0f}, {result['leases']} leases, {result['early']:.0%} early, cost "
-            f"{result['cost']:.2f} (static peak {result['cost of the static peak']:.2f}), {result['refused']} refused"
-        )
-        if case.name.startswith("unseen"):
-            continue
+        progress(str(result))
         if case.judged:
             report.at_least(f"{case.title}: in time", result["in time"], 0.99, SOURCE)
         if case.judged and case.kind.billing == BY_SECOND:
@@ -265,17 +212,10 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    kept = [each["in time"] for each in report.figures["cases"]]
-    return f"{len(kept)} runs, {min(kept):.2%} to {max(kept):.2%} in time"
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="folder with recorded rates")
-    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="also N random dataflows, loads and prices")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this in their title")
 
 
 if __name__ == "__main__":
-    main("promise", "the default policy on recorded and made loads (simulated)", measure, line, more)
+    main("promise", __doc__, measure, more)

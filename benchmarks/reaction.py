@@ -1,11 +1,10 @@
-"""How long a step of the load takes to be answered, from the step until latency is back within its service level.
+"""Time from a step of the load until latency is back within its service level.
 
-    python benchmarks/reaction.py [--quick] [--json FILE]
+    python benchmarks/reaction.py [--quick] [--json FILE]    at most 20 minutes; --quick 4
 
-Five runs with warmed executors and five with cold ones, in turn, in at most 20 minutes; `--quick` runs one of each in 4.
-Split into what happens in between: detect (the first observation that shows it), decide (the first lease asked for),
-lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered. Of several hosts
-the last counts. A run ends once latency has been within its level again for HELD seconds and no host is on its way.
+Runs with warmed and with cold executors, in turn. Split into detect (the first observation that shows it), decide (the
+first lease asked for), lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved,
+recovered. Of several hosts the last counts.
 """
 
 import argparse
@@ -16,27 +15,23 @@ import time
 from collections.abc import Sequence
 
 from _cluster import HOST, word_count
-from _common import Report, main, progress
+from _common import PartialObserver, Report, in_random_order, main
 
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
-from elastream.core.decision import Decision
 from elastream.core.metrics import Metric
 from elastream.core.migration import Migration
 from elastream.core.observation import Observation
 from elastream.loads import steps
 from elastream.policies.threshold import Threshold
-from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector
 
 LOW, HIGH = 1000, 8000
 BEFORE, AFTER, LEAD = 25.0, 90.0, 5.0
 """Seconds of the low and, at most, of the high load, and how long before the step the policy takes over."""
-HELD = 5.0
-"""Seconds that latency must stay within its level to count as recovered."""
+HELD = 5.0  # seconds that latency must stay within its level to count as recovered
 PARTS = ("detect", "decide", "lease", "executor ready", "state moved", "recovered")
 BARS = {"warmed": 20.0, "cold": 35.0}
-SOURCE = "the project's bar"
 
 
 def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
@@ -52,20 +47,19 @@ def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
 
 
 def last_landed(moves: Sequence[Migration]) -> float:
-    """When the last of the moves that are done was done; NaN where there is none."""
     return max((move.history[-1][0] for move in moves), default=math.nan)
 
 
 def one_run(warm: bool) -> dict[str, float]:
-    """Seconds from the step until each part was done; NaN for what never came."""
     load = steps((LOW, BEFORE), (HIGH, AFTER))
     with word_count(load, hosts=1, max_hosts=4, warm_up=warm) as bench:
         plant, seen = bench.plant, Collector()
         bench.steady(3)
         # A start has latencies of its own, which the policy would answer: it takes over shortly before the step.
-        until = plant.queries.telemetry.load_started("source") + BEFORE - LEAD
-        bench.observe_until(lambda: time.time() >= until, BEFORE + 60, "the load ran")
-        step = plant.queries.telemetry.load_started("source") - plant.clock.epoch + BEFORE
+        began = plant.queries.telemetry.load_started("source")
+        assert began is not None
+        bench.observe_until(lambda: time.time() >= began + BEFORE - LEAD, BEFORE + 60, "the load ran")
+        step = began - plant.clock.epoch + BEFORE
         over = _Over(step)
         loop = Loop(plant, Threshold(), monitor=0.5, period=1.0, observers=[seen, over], limit=step + AFTER)
         over.loop = loop
@@ -96,18 +90,14 @@ def one_run(warm: bool) -> dict[str, float]:
         return {name: round(float(parts[name] - step), 2) for name in PARTS}
 
 
-class _Over:
+class _Over(PartialObserver):
     """An observer that ends the run HELD seconds after latency is back within its level, where the step took it out."""
 
     def __init__(self, step: float) -> None:
         self.loop: Loop | None = None
         self._step, self._left, self._since = step, False, math.inf
 
-    def started(self, header: Header) -> None:
-        """Nothing."""
-
     def observed(self, observation: Observation) -> None:
-        """Watch latency from the step on."""
         target, latency = observation.context.target_latency, observation.latency(Metric.LATENCY_P99).value
         if observation.time <= self._step or latency is None or target is None:
             return
@@ -116,19 +106,9 @@ class _Over:
         if self._left and observation.time - self._since > HELD + 1.0 and not observation.coming and self.loop is not None:
             self.loop.stop("the step is answered")
 
-    def decided(self, decision: Decision) -> None:
-        """Nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Nothing."""
-
 
 def measure(arguments: argparse.Namespace) -> Report:
-    rounds = 1 if arguments.quick else arguments.rounds
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in BARS}
-    for number, name in itertools.product(range(rounds), BARS):
-        runs[name].append(one_run(warm=name == "warmed"))
-        progress(f"round {number + 1} of {rounds}, {name}: {runs[name][-1]}")
+    runs = in_random_order(list(BARS), arguments.rounds, lambda name: one_run(warm=name == "warmed"))
     report = Report()
     for name, part in itertools.product(BARS, PARTS):
         values = [run[part] for run in runs[name]]
@@ -137,26 +117,14 @@ def measure(arguments: argparse.Namespace) -> Report:
         # What did not recover while the load lasted took longer than that.
         values = [AFTER if math.isnan(run["recovered"]) else run["recovered"] for run in runs[name]]
         what = f"seconds from a load step until latency is within its service level, {name} executors"
-        report.median_at_most(what, values, bar, SOURCE)
+        report.median_at_most(what, values, bar)
     report.environment["hosts"] = f"{HOST.cores:g} core each; load {LOW}/s to {HIGH}/s"
     return report
 
 
 def middle(values: Sequence[float]) -> float:
-    """Median of what is known."""
     return statistics.median([value for value in values if not math.isnan(value)] or [math.nan])
 
 
-def line(report: Report) -> str:
-    def side(name: str) -> str:
-        return ", ".join(f"{part} {report.figures[f'{name}: {part}, s after the step']['median']:.1f}" for part in PARTS)
-
-    return f"seconds after a load step: warmed ({side('warmed')}); cold ({side('cold')})"
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of each kind (default: 5)")
-
-
 if __name__ == "__main__":
-    main("reaction", __doc__.splitlines()[0], measure, line, more)
+    main("reaction", __doc__, measure, rounds=5)

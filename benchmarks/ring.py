@@ -1,9 +1,8 @@
 """Ring lookup: the host of each of 10^6 keys, over a plain modulo; rings of 4 to 1,024 hosts.
 
-The keys of the modulo are whole numbers and those of the ring are points in [0, 1), as each takes them. They are timed in
-turn, with processor time. Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed.
+    python benchmarks/ring.py [--quick] [--json FILE]    half a minute
 
-python benchmarks/ring.py [--quick] [--json FILE]        half a minute
+Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed, in processor time.
 """
 
 import argparse
@@ -20,18 +19,15 @@ from elastream.policies.ring.balance import Arc, even_cut
 KEYS, HOSTS = 1_000_000, (4, 12, 128, 1024)
 PARTITIONS, NEIGHBOURS = 1_000, 10
 BAR = 3.0
-SOURCE = "the project's bar"
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Processor time of `work`."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def lookup(hosts: int, rounds: int) -> Sides:
-    """Lookup on a ring of random tokens (A) and by modulo (B), in turn; a round before them makes the ring's table."""
     random = np.random.default_rng(hosts)
     ring = Ring({f"h{number}": token for number, token in enumerate(random.random(hosts).tolist())})
     points, whole = random.random(KEYS), random.integers(0, 2**62, KEYS)
@@ -41,7 +37,6 @@ def lookup(hosts: int, rounds: int) -> Sides:
 
 
 def cut(rounds: int) -> float:
-    """Median seconds of the even cut of an arc of ten neighbours with a thousand state partitions."""
     random = np.random.default_rng(1)
     arc = Arc(
         tuple(f"h{number}" for number in range(NEIGHBOURS)), 0, PARTITIONS, random.gamma(1.0, 0.01, PARTITIONS),
@@ -51,22 +46,16 @@ def cut(rounds: int) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """All rings, and the bar of each."""
     report = Report()
     rounds = 7 if arguments.quick else 21
     for hosts in HOSTS:
         sides = lookup(hosts, rounds)
         report.figures[f"{hosts} hosts"] = sides.figures("ring, s", "modulo, s")
-        report.median_at_most(f"{KEYS:,} keys on {hosts:,} hosts, ring over modulo", sides.ratios, BAR, SOURCE)
+        report.median_at_most(f"{KEYS:,} keys on {hosts:,} hosts, ring over modulo", sides.ratios, BAR)
         progress(f"{hosts:,} hosts: {sides.ratio:.2f} times a modulo")
     report.figures[f"even cut of {PARTITIONS:,} partitions among {NEIGHBOURS} hosts, s"] = cut(rounds)
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    return "; ".join(f"{check.name} {check.value:.2f}" for check in report.checks)
-
-
 if __name__ == "__main__":
-    main("ring", __doc__.splitlines()[0], measure, line)
+    main("ring", __doc__, measure)

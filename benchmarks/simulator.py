@@ -1,10 +1,8 @@
-"""How fast the simulator is: a day of 20 hosts at three rates, VISP's busiest load, 48 runs of it, a day of 10,000 hosts.
+"""Speed of the simulator: a day of 20 hosts at three rates, VISP's busiest load, 48 runs of it, a day of 10,000 hosts.
 
-python benchmarks/simulator.py [--quick] [--json FILE]
+    python benchmarks/simulator.py [--quick] [--json FILE]    about four minutes alone on two cores
 
-Eight simulated days of 20 hosts under one policy that plans every 15 s (fused and apart, at 2,000, 200,000 and 2 million
-records/s, and on hosts that vary), 120 minutes and 48 runs of VISP's experiment, and a day of 50,000 instances: about
-four minutes alone on two cores, --quick under one (a sixth of each day, extrapolated, and two of the rates).
+--quick has a sixth of each day, extrapolated, and two of the rates.
 """
 
 import argparse
@@ -29,17 +27,13 @@ from elastream_papers.visp.manufacturing import MONITORING
 
 SOURCE = "the project's bar; compilation apart"
 BAR = "the project's bar; compilation apart"
-CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
-"""A hundred operators with 500 instances each, in twenty chains."""
+CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000  # A hundred operators with 500 instances each, in twenty chains
 RECORDS_PER_SECOND = 2000.0
 """Mean load of a chain; it swings by 40 % over the day, so that queues fill and empty."""
 
-RULES = ("text", "threshold")
-"""Of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48."""
-RATES = (2_000, 200_000, 2_000_000)
-"""Mean records/s of the days of 20 hosts."""
-DAY, EVERY = 86_400.0, 15.0
-"""Seconds of a day, and between two plans."""
+RULES = ("text", "threshold")  # of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48
+RATES = (2_000, 200_000, 2_000_000)  # mean records/s of the days of 20 hosts
+DAY, EVERY = 86_400.0, 15.0  # seconds of a day, and between two plans
 USED = 13.0
 """Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
 
@@ -78,7 +72,6 @@ def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = N
 
 
 def days(report: Report, quick: bool) -> None:
-    """The days of 20 hosts: CPU of each kind, and how it follows the rate."""
     seconds, rates = (DAY / 6, (RATES[0], RATES[-1])) if quick else (DAY, RATES)
     for fused, bound in ((True, 10.0), (False, 5.0)):
         kind = "fused" if fused else "apart"
@@ -93,7 +86,6 @@ def days(report: Report, quick: bool) -> None:
 
 
 def large_plant() -> SimulatedPlant:
-    """50,000 instances on 10,000 hosts under a load that follows the day."""
     operators: list[Operator] = []
     edges: list[Edge] = []
     for chain in range(CHAINS):
@@ -123,7 +115,6 @@ def large_plant() -> SimulatedPlant:
 
 
 def observed_for(plant: SimulatedPlant, periods: int) -> float:
-    """Seconds for `periods` control periods of a minute, each ending in an observation."""
     began = time.perf_counter()
     for period in range(periods):
         plant.advance(60.0 * (period + 1))
@@ -177,16 +168,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    """The result in a line."""
-    figures = report.figures
-    cpu = min(figures["paper_cpu_seconds"])
-    return (
-        f"two hours of the paper in {min(figures['paper_seconds']):.2f} s ({cpu:.2f} s of CPU); "
-        f"{figures['runs']} runs in {figures['runs_seconds']:.0f} s; a day of 10,000 hosts in "
-        f"{figures['day_seconds']:.0f} s ({figures['day_cpu_seconds']:.0f} s of CPU)"
-    )
-
-
 if __name__ == "__main__":
-    main("simulator", __doc__.splitlines()[0], measure, line)
+    main("simulator", __doc__, measure)

@@ -1,21 +1,16 @@
-"""How long a host of this machine takes from its lease to its first task, and what it costs those at work.
+"""Time of a local host from its lease to its first task, and its cost for those at work.
 
-    python benchmarks/start.py [--quick] [--json FILE]        about 16 minutes, --quick about 5
-    python benchmarks/start.py --part batches [--windows N] [--first-weight W ...]        what follows last, a minute each
+    python benchmarks/start.py [--quick] [--json FILE]    about 16 minutes, --quick about 5
 
-Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
-every round each way starts one host, in random order. A start is over when its executor has done a task that crosses
-into Python. What the cluster loads once, for all its hosts, is loaded by then and in no start's figures. `before` is how
-hosts started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of
-hosts at work, and one host at a time. Then a word count runs on one host while three start at once: how long its longest
-batch is, until the first of them takes tasks, and from then on, when some of its tasks are the first of new executors. With
-several CPU weights for the first host that starts, windows take turns in them.
+Each way of starting hosts has a process with a cluster and a session of its own; in every round each way starts one
+host, in random order. A start is over when its executor has done a task that crosses into Python. `before` is how hosts
+started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of hosts
+at work, and one host at a time. Then a word count runs on one host while three start at once.
 """
 
 import argparse
 import contextlib
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -26,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from _cluster import HOST, word_count
-from _common import Report, Sides, main, progress, with_median
+from _cluster import HOST, Bench, word_count
+from _common import Report, Sides, in_random_order, main, progress, with_median
 
 from elastream import Local
 from elastream.clouds.local import archive, hosts, java
@@ -43,7 +38,6 @@ from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 
 TIME_BAR, CPU_BAR, BATCH_BAR = 0.5, 0.75, 1.5
-SOURCE = "the project's bar"
 WAYS: Mapping[str, frozenset[str]] = {
     "now": frozenset({"first tier", "archive", "daemon", "forks", "weights"}),
     "before": frozenset({"first tier"}),
@@ -53,8 +47,7 @@ WAYS: Mapping[str, frozenset[str]] = {
     "all compiler tiers": frozenset({"archive", "daemon", "forks", "weights"}),
 }
 """What each way of starting a host has."""
-LOAD = 1000
-"""Lines/s that one host of half a core can carry."""
+LOAD = 1000  # lines/s that one host of half a core can carry
 AT_ONCE = 3
 POLL = 0.02
 LIMIT = 180.0
@@ -65,12 +58,10 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Starter:
-    """A cluster and a session, in which hosts start in one way."""
-
     def __init__(self, has: frozenset[str], folder: Path) -> None:
         if "first tier" not in has:
-            java.SMALL_JVM = tuple(option for option in java.SMALL_JVM if "Tiered" not in option)
-            session.SMALL_JVM = tuple(option for option in session.SMALL_JVM if "Tiered" not in option)
+            java.SMALL_JVM = tuple(each for each in java.SMALL_JVM if "Tiered" not in each)  # type: ignore[assignment]
+            session.SMALL_JVM = tuple(each for each in session.SMALL_JVM if "Tiered" not in each)  # type: ignore[assignment]
         if "archive" not in has:
             archive.archive_for = lambda java: None
         if "weights" not in has:
@@ -96,7 +87,6 @@ class Starter:
         self.executors = Executors(self.driver)
 
     def start(self, count: int = 1, in_turn: bool = False) -> dict[str, float]:
-        """Start hosts and end them: seconds from the lease to each part, of the last host, and CPU seconds of all."""
         hosts.STARTS_PER_CORE = 0.5 if in_turn else 2  # type: ignore[assignment]
         names = [f"h{self.number + number}" for number in range(count)]
         self.number += count
@@ -131,7 +121,6 @@ class Starter:
 
 
 def serve(way: str) -> None:
-    """Start hosts as standard input says, a request a line, until it ends."""
     with tempfile.TemporaryDirectory(prefix="start-") as folder:
         starter = Starter(WAYS[way], Path(folder))
         try:
@@ -142,8 +131,6 @@ def serve(way: str) -> None:
 
 
 class Way:
-    """A process that serves one way of starting."""
-
     def __init__(self, way: str) -> None:
         command = [sys.executable, __file__, "--serve", way]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -165,7 +152,6 @@ class Way:
 
 
 def ensure_archive() -> float:
-    """Make the archive of Java classes where there is none yet; seconds that it took."""
     began = time.monotonic()
     script = Path(__file__).parent.parent / "scripts" / "archive_classes.py"
     subprocess.run([sys.executable, script], check=True)
@@ -173,129 +159,95 @@ def ensure_archive() -> float:
 
 
 def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]]:
-    """Of each way, what each of its starts took."""
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     with contextlib.ExitStack() as stack:
         served = {way: Way(way) for way in ways}
         for each in served.values():
             stack.callback(each.close)
         for each in served.values():
             each.start()  # a session's first job is slower than all others
-        for number in range(rounds):
-            for way in random.sample(list(ways), len(ways)):
-                found[way].append(served[way].start())
-            shown = ", ".join(f"{way} {found[way][-1]['first task']:.2f} s {found[way][-1]['CPU']:.2f} CPU" for way in ways)
-            progress(f"round {number + 1} of {rounds}: {shown}")
-        together: dict[str, list[dict[str, float]]] = {"three at once": [], "three in turn": []}
-        for number in range(max(1, rounds // 3)):
-            for name in random.sample(list(together), 2):
-                together[name].append(served["now"].start(count=AT_ONCE, in_turn=name == "three in turn"))
-            shown = ", ".join(f"{name} {each[-1]['first task']:.2f} s" for name, each in together.items())
-            progress(f"three hosts, {number + 1}: {shown}")
-    return found | together
+        alone = in_random_order(ways, rounds, lambda way: served[way].start())
+        together = in_random_order(
+            ["three at once", "three in turn"],
+            max(1, rounds // 3),
+            lambda name: served["now"].start(count=AT_ONCE, in_turn=name == "three in turn"),
+        )
+    return alone | together
 
 
 @dataclass(frozen=True)
 class Window:
     """The longest batches while three hosts start at once: in all, until the first took tasks, from then on; and in an
-    equal window without. took: seconds until the three took tasks. weight: of the first that starts."""
+    equal window without. took: seconds until the three took tasks."""
 
     during: float
     starting: float
     joining: float
     without: float
     took: float
-    weight: float
 
 
-def longest_batches(windows: int, weights: Sequence[float]) -> list[Window]:
-    """As many windows with each of `weights`, in turn."""
-    found: list[Window] = []
-    windows *= len(weights)
+def longest_batches(windows: int) -> list[Window]:
+    measured: list[Window] = []
     with word_count(constant(LOAD, lasts=240.0 * windows), hosts=1, max_hosts=1 + AT_ONCE) as bench:
-        plant = bench.plant
         bench.steady(25)
         for number in range(windows):
-            hosts.FIRST_START_WEIGHT = weight = weights[number % len(weights)]
-            names = [f"n{number}{each}" for each in range(AT_ONCE)]
-            began = time.time()
-            for name in names:
-                plant.apply(LeaseHost(name, HOST.name, HOST.region))
-            bench.observe_until(lambda names=names: bool(set(names) & set(plant.hosts.usable)), LIMIT, "a host up")
-            first = time.time()
-            bench.observe_until(lambda names=names: set(names) <= set(plant.hosts.usable), LIMIT, "three hosts up")
-            ended = time.time()
-            longest = [max(bench.batches(*span), default=0.0) for span in ((began, ended), (began, first), (first, ended))]
-            for name in names:
-                plant.apply(ReleaseHost(name))
-            bench.observe_until(
-                lambda names=names: all(plant.hosts.leases[name].state is HostState.RELEASED for name in names),
-                LIMIT,
-                "three hosts gone",
-            )
-            bench.steady(5)
-            again = time.time()
-            bench.observe_until(lambda again=again, lasts=ended - began: time.time() > again + lasts, LIMIT, "a window")
-            found.append(Window(*longest, max(bench.batches(again, time.time())), ended - began, weight))
-            progress(f"three at once, {number + 1} of {windows}: {found[-1]}")
-    return found
+            measured.append(one_window(bench, [f"n{number}{each}" for each in range(AT_ONCE)]))
+            progress(f"three at once, {number + 1} of {windows}: {measured[-1]}")
+    return measured
+
+
+def one_window(bench: Bench, names: Sequence[str]) -> Window:
+    plant, began = bench.plant, time.time()
+    for name in names:
+        plant.apply(LeaseHost(name, HOST.name, HOST.region))
+    bench.observe_until(lambda: bool(set(names) & set(plant.hosts.usable)), LIMIT, "a host up")
+    first = time.time()
+    bench.observe_until(lambda: set(names) <= set(plant.hosts.usable), LIMIT, "three hosts up")
+    ended = time.time()
+    during, starting, joining = (
+        max(bench.batches(*span), default=0.0) for span in ((began, ended), (began, first), (first, ended))
+    )
+    for name in names:
+        plant.apply(ReleaseHost(name))
+    leases = plant.hosts.leases
+    bench.observe_until(lambda: all(leases[name].state is HostState.RELEASED for name in names), LIMIT, "three hosts gone")
+    bench.steady(5)
+    again = time.time()
+    bench.observe_until(lambda: time.time() > again + ended - began, LIMIT, "a window")
+    return Window(during, starting, joining, max(bench.batches(again, time.time())), ended - began)
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     report.environment["seconds to make the archive"] = ensure_archive()
     report.environment["hosts"] = f"{HOST.cores:g} core each; {LOAD} lines/s on one of them while three start"
-    if arguments.part != "batches":
-        measure_starts(report, arguments)
-    weights = arguments.first_weight or [hosts.FIRST_START_WEIGHT]
-    windows = longest_batches(arguments.windows or (1 if arguments.quick else 5), weights)
-    for weight in weights:
-        alike = [each for each in windows if each.weight == weight]
-        sides = Sides(tuple(each.during for each in alike), tuple(each.without for each in alike))
-        of_it = f", weight {weight:g}" if len(weights) > 1 else ""
-        report.figures[f"longest batch{of_it}"] = sides.figures("while three start", "without")
-        report.figures[f"longest batch until the first takes tasks{of_it}"] = [each.starting for each in alike]
-        report.figures[f"longest batch from then on{of_it}"] = [each.joining for each in alike]
-        report.figures[f"seconds until three took tasks{of_it}"] = [each.took for each in alike]
-        name = f"longest batch while three hosts start, over without, median{of_it}"
-        report.median_at_most(name, sides.ratios, BATCH_BAR, SOURCE)
+    measure_starts(report, arguments)
+    windows = longest_batches(1 if arguments.quick else 5)
+    sides = Sides(tuple(each.during for each in windows), tuple(each.without for each in windows))
+    report.figures |= {
+        "longest batch": sides.figures("while three start", "without"),
+        "longest batch until the first takes tasks": [each.starting for each in windows],
+        "longest batch from then on": [each.joining for each in windows],
+        "seconds until three took tasks": [each.took for each in windows],
+    }
+    report.median_at_most("longest batch while three hosts start, over without, median", sides.ratios, BATCH_BAR)
     return report
 
 
 def measure_starts(report: Report, arguments: argparse.Namespace) -> None:
-    """Starts alone, in every way."""
     rounds = 3 if arguments.quick else 6
     found = starts(rounds, list(WAYS)[: 2 if arguments.quick else None])
     for what, bar in (("first task", TIME_BAR), ("CPU", CPU_BAR)):
         sides = Sides(*(tuple(each[what] for each in found[way]) for way in ("now", "before")))
-        report.median_at_most(f"from lease to the first task, {what} over before, median", sides.ratios, bar, SOURCE)
+        report.median_at_most(f"from lease to the first task, {what} over before, median", sides.ratios, bar)
         report.figures[f"{what}, now over before"] = sides.figures("now", "before")
     for way, each in found.items():
         parts = {part: [round(run[part], 3) for run in each] for part in each[0]}
         report.figures[way] = {part: with_median(runs) for part, runs in parts.items()}
 
 
-def line(report: Report) -> str:
-    if "now" not in report.figures:
-        return "; ".join(f"{each.name}: {each.value:.3g}" for each in report.checks)
-    now, before = report.figures["now"], report.figures["before"]
-    return (
-        f"from lease to the first task {now['first task']['median']:.1f} s and {now['CPU']['median']:.1f} CPU s, before"
-        f" {before['first task']['median']:.1f} s and {before['CPU']['median']:.1f}; longest batch while three start,"
-        f" over without: {report.figures['longest batch']['ratio']['median']:.2f}"
-    )
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", choices=("batches",), help="only the batches while three hosts start")
-    parser.add_argument("--windows", type=int, metavar="N", help="windows in which three hosts start; by weight")
-    parser.add_argument(
-        "--first-weight", type=float, action="append", metavar="W", help="CPU weight of the first; repeatable"
-    )
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2])
     else:
-        main("start", __doc__.splitlines()[0], measure, line, more)
+        main("start", __doc__, measure)

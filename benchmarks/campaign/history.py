@@ -5,24 +5,15 @@ answer was lost, or the process died meanwhile: it may have happened or not). Wh
 engine itself: per partition and batch the executor, the version of the state that was loaded, the
 version that was committed, and a hash of its content.
 
-    invariant                 of what
-    sink                      rows of each batch are a function of its range of records; ranges follow each other
-    content                   one committed content for each partition and version
-    versions                  loaded = committed - 1
-    leases                    each host that a provider has ever been asked for is in the ledger; at the end, each is either
-                              ended there, or active there and listed; nothing is listed that is not in the ledger
-    max_hosts                 never more leased
-    one holder                no machine is used by two applications, and none is given back under its user
-    unknown                   what is observed is right or unknown, and nobody scales on what is unknown or hangs
-    control                   no fault of the control plane ends a run, a thread or a process
-    settled                   a while after the last fault batches end, nothing waits, partitions are where they are
-                              planned, and hosts neither come nor go
+Rules besides those of this module: max_hosts (never more leased), one holder (no machine is used by two applications),
+unknown (what is observed is right or unknown, and nobody scales on what is unknown or hangs), control (no fault of the
+control plane ends a run), settled (a while after the last fault batches end, nothing waits, and hosts are at rest).
 """
 
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -32,7 +23,6 @@ def content_of(partition: int, before: str, start: int, end: int) -> str:
 
 
 def row_of(start: int, end: int) -> str:
-    """What a batch over these records writes to the sink."""
     return hashlib.blake2b(f"{start} {end}".encode(), digest_size=6).hexdigest()
 
 
@@ -87,7 +77,6 @@ class History:
     restarts: int = 0
 
     def note(self, rule: str, at: float, said: str) -> None:
-        """Note a violation, each sentence once."""
         if all((each.rule, each.said) != (rule, said) for each in self.broken):
             self.broken.append(Violation(rule, at, said))
 
@@ -105,7 +94,6 @@ class Ledgers:
 
 
 def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation, ...]:
-    """All violations of a history, those that were seen while it ran included."""
     found = [*history.broken]
     for rule in (sink_follows, one_content, versions_follow):
         found += rule(history)
@@ -115,7 +103,6 @@ def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation
 
 
 def sink_follows(history: History) -> Iterator[Violation]:
-    """Rows of every batch are a function of its range, and ranges follow each other without gap or overlap."""
     written: dict[tuple[str, int], tuple[int, int, str]] = {}
     for at, query, batch, start, end, rows in history.sink:
         if rows != row_of(start, end):
@@ -129,7 +116,6 @@ def sink_follows(history: History) -> Iterator[Violation]:
 
 
 def one_content(history: History) -> Iterator[Violation]:
-    """A version of a partition's state is committed with one content, however often."""
     known: dict[tuple[str, int, int], str] = {}
     for each in history.commits:
         key = (each.query, each.partition, each.committed)
@@ -139,7 +125,6 @@ def one_content(history: History) -> Iterator[Violation]:
 
 
 def versions_follow(history: History) -> Iterator[Violation]:
-    """What a batch loads is what the one before it committed."""
     for each in history.commits:
         if each.loaded != each.committed - 1 or each.committed != each.batch + 1:
             said = f"batch {each.batch} of {each.query} loaded version {each.loaded} of partition {each.partition}"
@@ -147,7 +132,6 @@ def versions_follow(history: History) -> Iterator[Violation]:
 
 
 def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
-    """Every host that was ever requested is in the ledger, and at the end the ledger and the provider agree."""
     asked: dict[str, dict[str, float]] = defaultdict(dict)
     for call in history.calls:
         if call.what == "lease" and call.who in ledgers.active and call.at <= ledgers.at:
@@ -161,7 +145,3 @@ def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
             yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is an orphan at the end")
         for host in sorted(active - ledgers.listed[who]):
             yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is active in the ledger, and gone")
-
-
-Check = Callable[[History], Iterable[Violation]]
-CHECKS: Sequence[Check] = (sink_follows, one_content, versions_follow)

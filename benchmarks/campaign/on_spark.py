@@ -25,8 +25,10 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+from _cluster import words_of
+from _common import EXECUTOR, processes_below
 
-from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS, words_of
+from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS
 from campaign.history import Violation
 from campaign.schedule import Fault
 from elastream.recording.lease_log import LeaseLog
@@ -41,26 +43,18 @@ KINDS: Mapping[str, float] = {
     "kill the driver": 4, "kill the supervisor": 2,
 }  # fmt: skip
 """Shares of the faults. Those that cost a restart are few: each takes half a minute."""
-BETWEEN = 3.0
-"""Mean seconds between two faults: they overlap, as a host takes three times that to come."""
-STOPPED = 2.0
-"""Seconds that a stopped process stands still."""
-SMALL = 256 * 1024
-"""Bytes of the small disk on which the control plane's logs are."""
+BETWEEN = 3.0  # mean seconds between two faults: they overlap, as a host takes three times that to come
+STOPPED = 2.0  # seconds that a stopped process stands still
+SMALL = 256 * 1024  # bytes of the small disk on which the control plane's logs are
 SETTLE = 60
-"""Batches within which all must have settled after the last fault: two minutes where nothing else runs. Counted in batches,
-as one moves no more than a partition a host, and takes ten times as long on a machine that is shared."""
-PATIENCE = 180.0
-"""Seconds without a batch after which the run counts as hung."""
-LATE = 90.0
-"""Seconds after its supervisor was killed within which a run may end for that."""
+"""Batches within which all must have settled after the last fault: each moves at most one partition a host."""
+PATIENCE = 180.0  # seconds without a batch after which the run counts as hung
+LATE = 90.0  # seconds after its supervisor was killed within which a run may end for that
 LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 
 @dataclass
 class Found:
-    """What the campaign came to."""
-
     faults: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
     broken: list[Violation] = field(default_factory=list)
@@ -73,7 +67,6 @@ class Found:
 
 
 def drawn_on_spark(seed: int, count: int) -> tuple[Fault, ...]:
-    """`count` faults by their shares, each kind at least once where there is room; the same for a seed."""
     chance = random.Random(seed)
     kinds = [*KINDS][:count] + chance.choices([*KINDS], [*KINDS.values()], k=max(0, count - len(KINDS)))
     chance.shuffle(kinds)
@@ -101,16 +94,12 @@ class _Campaign:
         self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
         self.status = ""
 
-    # -- the driver --------------------
-
     @property
     def run(self) -> Path | None:
-        """The run's folder, once there is one."""
         runs = sorted((self.folder / "runs").glob("*"))  # a run that was killed before it began is followed by another
         return next((each for each in reversed(runs) if _begun(each)), runs[-1] if runs else None)
 
     def start(self) -> None:
-        """Start the driver, or start it again; it resumes what has begun."""
         resume = self.run is not None and _begun(self.run)
         if resume and self.small:
             self._onto_the_small_disk()
@@ -125,7 +114,6 @@ class _Campaign:
         self.status, self.hosts = "", {}  # what was seen last is of the one before
 
     def tell(self, **command: Any) -> bool:
-        """Send the driver a command; whether there is one to send to."""
         if self.driver is None or self.driver.poll() is not None or self.driver.stdin is None:
             return False
         try:
@@ -136,7 +124,6 @@ class _Campaign:
         return True
 
     def look(self) -> None:
-        """Take in the history so far."""
         path = self.folder / HISTORY
         if not path.exists():
             return
@@ -161,23 +148,6 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    # -- processes --------------------
-
-    def _below(self, what: str) -> list[psutil.Process]:
-        """Processes below the driver whose command has `what`: started by it, and by nobody else."""
-        if self.driver is None or self.driver.poll() is not None:
-            return []
-        try:
-            all_below = psutil.Process(self.driver.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        found = []
-        for each in all_below:
-            with contextlib.suppress(psutil.Error):
-                if any(what in part for part in each.cmdline()):
-                    found.append(each)
-        return sorted(found, key=lambda each: each.pid)
-
     def _stop_for(self, process: psutil.Process, seconds: float) -> None:
         with contextlib.suppress(psutil.Error):
             process.suspend()
@@ -191,16 +161,16 @@ class _Campaign:
             process.resume()
 
     def happen(self, fault: Fault) -> None:
-        """Let a fault happen; what cannot, as there is nothing to fail, is counted as not done."""
         self.found.faults[fault.kind] += 1
         number, kind = int(fault.amount), fault.kind
         which = {
-            "stop an executor": "CoarseGrainedExecutorBackend", "kill an executor": "CoarseGrainedExecutorBackend",
+            "stop an executor": EXECUTOR, "kill an executor": EXECUTOR,
             "stop a worker": "deploy.worker.Worker", "stop the supervisor": "local.supervisor",
             "kill the supervisor": "local.supervisor",
         }.get(kind)  # fmt: skip
         if which is not None:
-            processes = self._below(which)
+            running = self.driver is not None and self.driver.poll() is None
+            processes = processes_below(which, root=self.driver.pid) if self.driver is not None and running else []
             if not processes:
                 return
             process = processes[number % len(processes)]
@@ -222,10 +192,7 @@ class _Campaign:
         else:
             self.tell(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
 
-    # -- the small disk --------------------
-
     def mount(self) -> None:
-        """A small disk for the control plane's logs; without the right to mount one, a remark says so."""
         self.disk.mkdir()
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(self.disk)], capture_output=True, text=True,
@@ -242,7 +209,6 @@ class _Campaign:
             subprocess.run(["umount", "-l", str(self.disk)], check=False, capture_output=True)
 
     def _onto_the_small_disk(self) -> None:
-        """Between two drivers, move the logs onto the small disk and leave links."""
         assert self.run is not None
         for name in LOGS:
             path = self.run / name
@@ -261,8 +227,6 @@ class _Campaign:
         timer.daemon = True
         timer.start()
         self.found.done["a full disk"] += 1
-
-    # -- the run --------------------
 
     def go(self) -> Found:
         self.began = time.monotonic()
@@ -294,7 +258,6 @@ class _Campaign:
         return self.found
 
     def step(self) -> None:
-        """Look; start the driver again where it is over; keep what the sink shows."""
         self.look()
         if self.driver is not None and self.driver.poll() is not None:
             if time.monotonic() - self.killed > LATE:  # neither it nor what it needs was killed
@@ -308,7 +271,6 @@ class _Campaign:
             self._watch()
 
     def _until(self, holds: Callable[[], bool], what: str, most: float = math.inf) -> None:
-        """Wait until it holds: for `most` batches, and never PATIENCE seconds without one."""
         newest = self._newest()
         until, last = time.monotonic() + PATIENCE, newest + most
         while not holds():
@@ -328,7 +290,6 @@ class _Campaign:
         return sum(state == "running" for state in self.hosts.values())
 
     def _settled(self) -> bool:
-        """Whether hosts are at rest, partitions where they are wanted, no alarm stands, and batches end."""
         resting = all(state in ("running", "released", "lost") for state in self.hosts.values())
         return bool(resting and self._running() >= 2 and not self.wanted and not self.alarms)
 
@@ -338,7 +299,6 @@ class _Campaign:
         return sorted(int(p.name) for p in (self.run / "checkpoint").glob("*/commits/*") if p.name.isdigit())
 
     def stop(self) -> None:
-        """End the run in order."""
         if self.driver is not None and self.driver.poll() is None:
             self.below += psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.send_signal(signal.SIGTERM)
@@ -354,14 +314,11 @@ class _Campaign:
                 each.kill()
         self.look()
 
-    # -- what must hold --------------------
-
     def _last_words(self) -> str:
         lines = (self.folder / "driver.log").read_text(errors="replace").splitlines()
         return lines[-1][:300] if lines else "without a word"
 
     def _watch(self) -> None:
-        """Keep the range of each batch, and what the sink shows of it: what was once written is there for ever."""
         for each in (self.run / "checkpoint").glob("*/offsets/*") if self.run is not None else ():
             if each.name.isdigit() and (number := int(each.name)) not in self.ranges:
                 with contextlib.suppress(OSError, ValueError, IndexError, KeyError):  # it is being written
@@ -382,7 +339,6 @@ class _Campaign:
                 yield int(folder.name.removeprefix("batch=")), file
 
     def check(self) -> None:
-        """Hold all that is on disk to the rules."""
         assert self.run is not None
         (checkpoint,) = (self.run / "checkpoint").iterdir()
         committed = latest_batch(checkpoint, "commits")
@@ -401,7 +357,8 @@ class _Campaign:
         self._watch()
         ends = {number: end for number, end in self.ranges.items() if number <= committed}
         self.found.records = ends[committed]
-        (control,) = (self.run / "control").glob("*/" + CORPUS) if self.run is not None else ()
+        assert self.run is not None
+        (control,) = (self.run / "control").glob("*/" + CORPUS)
         counts: Counter[str] = Counter()
         lines = replayed(control, ends[committed])
         at = 0
@@ -423,7 +380,6 @@ class _Campaign:
             self.note("sink", f"{len(lost)} committed batches left no rows, first batch {lost[0]}")
 
     def _check_versions(self, checkpoint: Path, committed: int) -> None:
-        """Each batch ran each partition once that counts, and Spark's state goes to the version after the last batch."""
         for partition in (checkpoint / "state" / "0").glob("[0-9]*"):
             versions = [int(file.name.split(".")[0].split("_")[0]) for file in partition.glob("[0-9]*.*")]
             if versions and max(versions) < committed + 1:
@@ -440,12 +396,10 @@ class _Campaign:
 
 
 def _begun(run: Path) -> bool:
-    """Whether a run has come as far as to have a checkpoint."""
     return (run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())
 
 
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
-    """Run `count` faults of `seed` on one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     try:

@@ -10,29 +10,25 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from campaign.errors import raised
-from campaign.history import Commit, History, content_of, row_of
+from campaign.history import Commit, content_of, row_of
+from campaign.process import raised
 from elastream.clouds.local.cluster import LocalCluster
-from elastream.clouds.provider import HostStatus, HostUsage, Phase, ProviderOffer, RunState
+from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider, ProviderOffer
 from elastream.core.hosts import Billing, HostType
 
-EPOCH = 1_700_000_000.0
-"""What the wall's clock says at second 0."""
-TRIGGER, OVERHEAD = 2.0, 0.2
-"""Seconds from one batch to the next, and what one takes beside its records."""
-COST = 1 / 400
-"""Core-seconds of a record."""
+if TYPE_CHECKING:
+    from campaign.driver import Driver
+
+EPOCH = 1_700_000_000.0  # what the wall's clock says at second 0
+TRIGGER, OVERHEAD = 2.0, 0.2  # seconds from one batch to the next, and what one takes beside its records
+COST = 1 / 400  # core-seconds of a record
 PARTITIONS = 6
-BOUND = 2400
-"""Most records of a batch."""
-REGISTERS = 2.0
-"""Seconds until an executor registers on a host that is up."""
-COMMITS = 0.25
-"""Seconds from the end of a batch's tasks to its commit."""
-RETRY = 1.0
-"""Seconds that a task which was lost takes to run elsewhere."""
+BOUND = 2400  # most records of a batch
+REGISTERS = 2.0  # seconds until an executor registers on a host that is up
+COMMITS = 0.25  # seconds from the end of a batch's tasks to its commit
+RETRY = 1.0  # seconds that a task which was lost takes to run elsewhere
 OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
 """Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
 
@@ -54,7 +50,7 @@ class Machine:
         return self.phase is Phase.UP
 
 
-class Cloud:
+class Cloud(Provider):
     """A provider whose hosts outlive whoever asks for them. now: seconds. name: prefix of addresses.
 
     room: how many there may be. slow: factor of the time that a host takes to start.
@@ -97,24 +93,18 @@ class Cloud:
     def measure(self) -> Mapping[str, HostUsage]:
         return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
 
-    def report(self, state: RunState) -> None:
-        """Nothing."""
-
     def owed(self) -> float | None:
-        """None: the cost of the leases."""
         return None
 
     def close(self) -> None:
         self.machines.clear()
 
     def dies(self, host: str, reason: str = "its plug was pulled") -> None:
-        """A host is gone, whatever it did."""
         machine = self.machines.get(host)
         if machine is not None and machine.phase is not Phase.GONE:
             machine.phase, machine.since, machine.reason = Phase.GONE, self._now(), reason
 
     def pass_time(self) -> None:
-        """Start what has room, and end what was released."""
         now = self._now()
         there = sum(each.phase in (Phase.STARTING, Phase.UP, Phase.ENDING) for each in self.machines.values())
         for name, each in list(self.machines.items()):
@@ -236,37 +226,19 @@ class Progress:
 
 
 class Engine:
-    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either.
+    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either."""
 
-    machines: by host, of this application. arrived: records that have come by a second. wall: the machine's clock.
-    """
-
-    context = None
     replays, salted = True, False
     """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
 
     @staticmethod
     def loads(cached: int | None, wanted: int) -> int:
-        """Version of a partition that a task loads: from the checkpoint where its executor has another."""
         return wanted
 
-    def __init__(
-        self,
-        name: str,
-        durable: Durable,
-        machines: Callable[[], Mapping[str, Machine]],
-        arrived: Callable[[float], float],
-        due: Callable[[float], float],
-        now: Callable[[], float],
-        wall: Callable[[], float],
-        history: History,
-        run: int,
-        fails: tuple[float, str],
-    ) -> None:
-        self.name, self.durable, self._machines, self._arrived, self._due = name, durable, machines, arrived, due
-        self.now, self.wall, self._history = now, wall, history
-        self.query_id, self.run_id = f"query-{name}", f"run-{run}"
-        self._prefix = f"{run}."
+    def __init__(self, driver: "Driver", durable: Durable) -> None:
+        self.name, self.durable, self._driver, self._world = driver.name, durable, driver, driver.world
+        self.now, self.wall, self._history = driver.now, driver.world.wall, driver.history
+        self.query_id, self.run_id = f"query-{driver.name}", f"run-{driver.generation}"
         self.executors: dict[str, Executor] = {}
         self.locations: dict[int, str] = {}
         self.progress: list[Progress] = []
@@ -278,16 +250,15 @@ class Engine:
         self._came_up: dict[str, float] = {}
         self.stopped = False
         # faults, each until a second
-        self.fails = fails
+        self.fails = driver.gateway
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
+        self.context = SimpleNamespace(isStopped=lambda: self.stopped)
         self.spark = self._java()
 
-    # -- the driver's JVM --------------------
-
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
-        """What the Java of the real driver side answers."""
         self._perhaps_fail(method)
-        return getattr(self, f"_{method}")(*arguments)
+        answer: list[list[str]] = getattr(self, f"_{method}")(*arguments)
+        return answer
 
     def _perhaps_fail(self, call: str) -> None:
         until, how = self.fails
@@ -368,7 +339,6 @@ class Engine:
         return lines
 
     def _java(self) -> Any:
-        """The objects of the session that are used by name."""
         execution = SimpleNamespace(
             lastExecution=lambda: None if self.batch is None and not self.progress else SimpleNamespace(
                 checkpointLocation=lambda: "paper://state",
@@ -392,21 +362,17 @@ class Engine:
             PythonUtils=SimpleNamespace(toSeq=list),
             java=SimpleNamespace(util=SimpleNamespace(UUID=SimpleNamespace(fromString=str))),
         )
-        context = SimpleNamespace(isStopped=lambda: self.stopped)
         return SimpleNamespace(
             _jvm=jvm,
             _jsparkSession=SimpleNamespace(streams=lambda: streams, sharedState=lambda: shared),
-            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
+            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: self.context)),
         )
 
     def _reported(self, partition: int, address: str, executor: str, _: Any) -> None:
         if self.now() >= self.reports_lost:
             self.locations[partition] = executor
 
-    # -- what happens --------------------
-
     def tick(self) -> None:
-        """Let pass what has come due: executors register and are lost, a batch begins and ends."""
         now = self.now()
         self._meet_hosts(now)
         self._spend(now)
@@ -419,7 +385,7 @@ class Engine:
             self._begin(now)
 
     def _meet_hosts(self, now: float) -> None:
-        machines = self._machines()
+        machines = self._world.machines(self._driver)
         for executor in list(self.executors.values()):
             machine = machines.get(executor.host)
             if machine is None or not machine.up or machine.address != executor.address:
@@ -430,13 +396,12 @@ class Engine:
                 continue
             if now >= self._came_up.setdefault(machine.address, now) + REGISTERS:
                 self._numbers += 1
-                name = f"{self._prefix}{self._numbers}".replace(".", "00")
+                name = f"{self._driver.generation}00{self._numbers}"
                 self.executors[name] = Executor(name, host, machine.address)
                 self._came_up.pop(machine.address)
 
     def _spend(self, now: float) -> None:
-        """Count the CPU time of hosts whose tasks have run since the last tick."""
-        machines = self._machines()
+        machines = self._world.machines(self._driver)
         for executor, (began, ends) in self._works.items():
             if executor in self.executors:
                 machine = machines[self.executors[executor].host]
@@ -444,7 +409,6 @@ class Engine:
         self._spent_at = now
 
     def kill_executor(self, executor: str) -> None:
-        """Its process ends; the host lives and starts another."""
         self._lose(executor)
 
     def _lose(self, executor: str) -> None:
@@ -466,7 +430,7 @@ class Engine:
         if number < len(self.durable.ranges) and not self.replays:
             self.durable.ranges.pop()
         if number == len(self.durable.ranges):
-            latest = int(self._arrived(now))
+            latest = int(self._world.arrived(now))
             if latest <= start:
                 return
             self.durable.ranges.append((start, min(latest, start + BOUND)))
@@ -475,9 +439,8 @@ class Engine:
         self._run(range(PARTITIONS), number, now + OVERHEAD)
 
     def _run(self, partitions: Collection[int], number: int, at: float) -> None:
-        """Plan tasks from second `at` on; a task runs on one core, behind the others of its executor."""
         start, end = self.durable.ranges[number]
-        machines, busy = self._machines(), dict[str, float]()
+        machines, busy = self._world.machines(self._driver), dict[str, float]()
         for partition in partitions:
             executor = self._place(partition)
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
@@ -516,11 +479,11 @@ class Engine:
                 self.wall(),
                 start,
                 end,
-                int(self._arrived(began)),
+                int(self._world.arrived(began)),
                 tasks,
                 began,
                 now,
-                now - self._due(start),
+                now - self._world.due(start),
             )
         )
         del self.progress[:-100]

@@ -1,20 +1,85 @@
-"""Processes under one simulated clock: strands of Python that run in turn, die anywhere, and call providers that fail.
+"""Processes under one simulated clock, their disk and their providers.
 
 A strand is a thread that holds the baton until it sleeps; so at any moment one of them runs, and a run of a seed repeats.
+All durable writes go through `recording.lines.WRITE`. A process that dies in a write leaves nothing of it (before), a part
+(inside) or all of it (after). A full disk takes some more bytes, and then no more until there is room again.
 """
 
+import errno
 import math
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from io import FileIO
+from typing import Any, Protocol, TypeVar
 
-from campaign.disk import Killed
-from campaign.errors import raised
+from py4j.protocol import Py4JError
+
 from campaign.history import Call, History
-from elastream.clouds.provider import HostStatus, HostUsage, Provider, ProviderOffer, RunState
+from elastream.clouds.provider import HostStatus, HostUsage, Provider, RunState
 from elastream.core.hosts import HostType
-from elastream.errors import CloudError
+from elastream.errors import CloudError, EnvironmentProblem
+
+ERRORS: Mapping[str, type[Exception]] = {
+    each.__name__: each
+    for each in (EnvironmentProblem, OSError, TimeoutError, RuntimeError, KeyError, ValueError, Py4JError)
+}
+
+
+def raised(how: str) -> Exception:
+    return ERRORS[how.split()[0]]("as meant")
+
+
+class Killed(BaseException):
+    """The process is no more: nothing may catch this as an error."""
+
+
+class Writer(Protocol):
+    """The process that writes. dies: "before", "inside" or "after", if it is to die in its next write. room: bytes that
+    the disk still takes from it.
+    """
+
+    dies: str
+    room: float
+
+    def die(self) -> None:
+        """Never returns: raises Killed, and is dead."""
+
+    def works(self) -> None:
+        """Raises Killed where it is dead already."""
+
+
+class Disk:
+    """Writes of the processes whose folders are in `writers`, by the beginning of their paths."""
+
+    def __init__(self) -> None:
+        self.writers: dict[str, Writer] = {}
+        self.writes = 0
+
+    def write(self, file: FileIO, content: bytes) -> int:
+        name = os.fspath(file.name) if not isinstance(file.name, int) else ""
+        writer = next((each for folder, each in self.writers.items() if str(name).startswith(folder)), None)
+        if writer is None:
+            return file.write(content)
+        writer.works()
+        self.writes += 1
+        if (dies := writer.dies) == "before":
+            writer.die()
+        if dies == "inside":
+            file.write(content[: len(content) // 2])
+            writer.die()
+        if writer.room < len(content):
+            taken, writer.room = int(writer.room), 0.0
+            if taken:
+                return file.write(content[:taken])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        writer.room -= len(content)
+        written = file.write(content)
+        if dies == "after":
+            writer.die()
+        return written
+
 
 R = TypeVar("R")
 
@@ -46,7 +111,6 @@ class Strand(threading.Thread):
             self._back.release()
 
     def step(self) -> None:
-        """By the world: go on until it sleeps or is over."""
         self._go.release()
         self._back.acquire()
 
@@ -59,7 +123,6 @@ class Strand(threading.Thread):
             raise Killed
 
     def end(self) -> None:
-        """By the world: it dies where it sleeps."""
         if not self.over:
             self._ending = True
             self.step()
@@ -96,15 +159,11 @@ class Process:
             raise Killed
 
 
-class FaultyProvider:
+class FaultyProvider(Provider):
     """`provider` as `process` has it: calls are noted, fail as faults say, and end the process if it is to die in one."""
 
     def __init__(self, provider: Provider, process: Process) -> None:
-        self.provider, self._process = provider, process
-
-    @property
-    def terms(self) -> ProviderOffer:
-        return self.provider.terms
+        self.provider, self._process, self.terms = provider, process, provider.terms
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         self._do("lease", tuple(hosts), lambda: self.provider.lease(hosts))

@@ -7,18 +7,13 @@ from dataclasses import asdict, dataclass
 
 OWN, SHARED = "own", "shared"
 """Worlds: one application on a cloud of its own that outlives it; two that share the hosts of two regions."""
-BEGIN = 40.0
-"""Seconds before the first fault: the run has begun to work."""
-BETWEEN = 10.0
-"""Mean seconds between two faults: about the time in which one is noticed, so that many overlap."""
-SHORTEST, LONGEST = 2.0, 30.0
-"""Seconds that a fault with a duration lasts."""
+BEGIN = 40.0  # seconds before the first fault: the run has begun to work
+BETWEEN = 10.0  # mean seconds between two faults: about the time in which one is noticed, so that many overlap
+SHORTEST, LONGEST = 2.0, 30.0  # seconds that a fault with a duration lasts
 LAST = 500.0
 """Records/s at the end, at most: what two applications share must work off all that waits before it can be at rest."""
-HANGS = 120.0
-"""Seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute."""
-STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)
-"""Seconds by which a clock is set, forward or back."""
+HANGS = 120.0  # seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute
+STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)  # seconds by which a clock is set, forward or back
 ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
 """What a call raises: that of the contract, and others."""
 WHEN = ("before", "inside", "after")
@@ -49,7 +44,6 @@ class Schedule:
 
     @property
     def end(self) -> float:
-        """When the last fault is over and the load changes no more, seconds."""
         return max(BEGIN, self.load[-1][0], *(each.at + each.seconds for each in self.faults))
 
 
@@ -67,7 +61,6 @@ class Kind:
 
 DRIVERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b")}
 ALL: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "arbiter", "east", "west")}
-MANAGERS: Mapping[str, Sequence[str]] = {OWN: (), SHARED: ("arbiter", "east", "west")}
 PROVIDERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "east", "west")}
 MACHINE: Mapping[str, Sequence[str]] = {OWN: ("all",), SHARED: ("all",)}
 
@@ -111,7 +104,6 @@ KINDS: Mapping[str, Kind] = {
 
 
 def drawn(seed: int, faults: int, world: str = "") -> Schedule:
-    """The schedule of `seed`: `faults` faults by their weights, in a world by the seed unless one is named."""
     chance = random.Random(seed)
     where = world or (OWN, SHARED)[seed % 2]
     kinds = [name for name, kind in KINDS.items() if kind.who[where]]
@@ -131,12 +123,10 @@ def drawn(seed: int, faults: int, world: str = "") -> Schedule:
 
 
 def to_json(schedule: Schedule) -> str:
-    """The schedule as JSON; `from_json` is its inverse."""
     return json.dumps(asdict(schedule))
 
 
 def from_json(text: str) -> Schedule:
-    """Read what `to_json` wrote."""
     fields = json.loads(text)
     fields["load"] = tuple((at, rate) for at, rate in fields["load"])
     fields["faults"] = tuple(Fault(**each) for each in fields["faults"])

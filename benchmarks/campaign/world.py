@@ -15,15 +15,15 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
-from campaign.disk import Disk, Killed, failing
 from campaign.driver import AGAIN, LEAST, MAX_HOSTS, TIMES, Driver
 from campaign.history import History, Ledgers, Violation, checked
 from campaign.paper import EPOCH, SMALL, Cloud, Cluster, Machine
-from campaign.patching import patched
-from campaign.process import FaultyProvider, Process, Strand
+from campaign.process import Disk, FaultyProvider, Killed, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.pool import Membership, MembershipLost, PoolHosts
@@ -36,6 +36,7 @@ from elastream.policies.e2df.regions import RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
 from elastream.pool.region import RegionNode, follow
 from elastream.pool.state_log import StateLog, steady_clock
+from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.recording.manifest import run_lock
@@ -44,34 +45,35 @@ from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 R = TypeVar("R")
 
-STEP = 0.25
-"""Seconds between two looks at what has come due."""
-BEAT = 1.0
-"""Seconds between two claims of an application."""
+STEP = 0.25  # seconds between two looks at what has come due
+BEAT = 1.0  # seconds between two claims of an application
 BOUND = 900.0
-"""Seconds after the last fault within which all must have settled: an action that has failed five times in a row is given
-up for ten minutes, and a host then takes its time."""
-REST = 15.0
-"""Seconds for which all must be at rest to count as settled."""
+"""Seconds after the last fault within which all must have settled: an action that fails often is given up for 600 s."""
+REST = 15.0  # seconds for which all must be at rest to count as settled
 REGIONS = ("east", "west")
 TYPES = {region: replace(SMALL, name=f"small-{region}", region=region, zone=region) for region in REGIONS}
 RULES = ArbiterRules(
     patience=30.0, silence=15.0, settle=10.0, max_hosts=2 * MAX_HOSTS, min_hosts=0, absence=60.0,
     regions={region: RegionFacts(capacity=MAX_HOSTS) for region in REGIONS},
 )  # fmt: skip
+UNTIL = {
+    "messages lost": "lost_until", "answers lost": "unanswered_until", "messages doubled": "doubled_until",
+    "use is stale": "stale_until",
+}  # fmt: skip
+UNTIL_OF_ENGINE = {
+    "reports to the coordinator lost": "reports_lost", "a batch hangs": "hangs", "progress is missing": "silent",
+    "task loads are missing": "loadless",
+}  # fmt: skip
+"""Attributes of a process and of an engine that say until when a fault lasts."""
 REGION_RULES = RegionRules(spare=1, low=0.05, settle=30.0)
 
 
 class SteppedMembership(Membership):
-    """A membership whose claims the world makes."""
-
     def start(self, occupied: Any, evict: Any, use: Any = dict) -> None:
         self._occupied, self._evict, self._use = occupied, evict, use
 
 
 class World:
-    """Runs `schedule` in `folder`."""
-
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule, self.folder = schedule, folder
         self.chance = random.Random(schedule.seed + 1)
@@ -83,12 +85,9 @@ class World:
         self.regions: dict[str, RegionNode] = {}
         self.clouds: dict[str, Cloud] = {}
         self.clusters: dict[str, Cluster] = {}
-        self.used: dict[str, str] = {}
         self.processes: dict[str, Process] = {}
         for name in ("a",) if schedule.world == OWN else ("a", "b"):
-            self.processes[name] = Driver(
-                name, folder / name, self.now, self.wall, self.history, self.arrived, self.due, self._opened, self._machines
-            )
+            self.processes[name] = Driver(name, self)
         if schedule.world == OWN:
             self.clouds["a"] = Cloud("a", (SMALL,), self.now, MAX_HOSTS)
         else:
@@ -100,27 +99,21 @@ class World:
         for name, process in self.processes.items():
             self.disk.writers[f"{folder / name}/"] = process
         for fault in schedule.faults:
-            self.at(fault.at, lambda fault=fault: self.happen(fault))
-
-    # -- time --------------------
+            self.at(fault.at, partial(self.happen, fault))
 
     def now(self) -> float:
-        """Seconds since the world began, by a clock that nobody sets."""
         return self.time
 
     def wall(self) -> float:
-        """What the machine's clock says."""
         return EPOCH + self.time + self.set_by
 
     def arrived(self, at: float) -> float:
-        """Records of an application that have come by second `at`."""
         total, load = 0.0, self.schedule.load
         for (since, rate), (until, _) in zip(load, [*load[1:], (math.inf, 0.0)], strict=True):
             total += rate * max(0.0, min(at, until) - since)
         return total
 
     def due(self, record: float) -> float:
-        """When a record came, by its number."""
         low, high = 0.0, self.time + 1.0
         while high - low > 0.01:
             middle = (low + high) / 2
@@ -128,15 +121,14 @@ class World:
         return high
 
     def at(self, time: float, do: Callable[[], None]) -> None:
-        """Have `do` done at second `time`."""
         heapq.heappush(self._due, (time, next(self._numbers), do))
 
     def run(self) -> tuple[Violation, ...]:
-        """Run to the end, and check."""
         with (
-            failing(self.disk),
-            patched(arbitration, "MIN_GROWTH_HOSTS", LEAST),
-            patched(arbitration, "MAX_GROWTH_FACTOR", TIMES),
+            patch.object(lines, "WRITE", self.disk.write),
+            patch.object(lines, "SYNC", lambda descriptor: None),  # the real disk takes most of the time
+            patch.object(arbitration, "MIN_GROWTH_HOSTS", LEAST),
+            patch.object(arbitration, "MAX_GROWTH_FACTOR", TIMES),
         ):
             try:
                 self._run_until_settled()
@@ -170,10 +162,7 @@ class World:
         self._ledgers = self._end()
         self._stop()
 
-    # -- processes --------------------
-
     def _let(self, process: Process) -> None:
-        """Let a process do what has come due; start it where it is to run."""
         if process.strand is not None and process.strand.over:
             self._ended(process)
         if process.strand is None:
@@ -197,7 +186,6 @@ class World:
             self.of(driver, driver.membership.try_claim, None)
 
     def of(self, process: Process, do: Callable[[], R], otherwise: R) -> R:
-        """What `do` of `process` gives; it may die of it."""
         try:
             process.works()
             return do()
@@ -212,7 +200,6 @@ class World:
         process.strand.step()
 
     def _ended(self, process: Process) -> None:
-        """A process is over: killed, or it could not start, or has no more to do."""
         assert process.strand is not None
         error, process.strand, process.alive = process.strand.error, None, False
         self.history.restarts += 1
@@ -270,7 +257,7 @@ class World:
         finally:
             log.close()
 
-    def _opened(self, driver: Driver, alarms: Alarms) -> Provider:
+    def opened(self, driver: Driver, alarms: Alarms) -> Provider:
         if self.schedule.world == OWN:
             return self.clouds["a"]
         line: Any = MemberLine(self, driver)
@@ -280,7 +267,7 @@ class World:
         local: Any = cluster
         return PoolHosts(membership, LocalHosts(local, 1, MAX_HOSTS, self.now), self.now)
 
-    def _machines(self, driver: Driver) -> Mapping[str, Machine]:
+    def machines(self, driver: Driver) -> Mapping[str, Machine]:
         if self.schedule.world == OWN:
             self.clouds["a"].pass_time()
             machines = self.clouds["a"].machines
@@ -291,10 +278,7 @@ class World:
         cluster.status()
         return cluster.machines
 
-    # -- the network --------------------
-
     def sent(self, sender: Process, deliver: Callable[[ArbiterNode], R]) -> R:
-        """The arbiter's answer to a message; raises EnvironmentProblem where the message or the answer is lost."""
         sender.works()
         if self.time < sender.lost_until:
             raise EnvironmentProblem("no arbiter answers: the message was lost")
@@ -343,16 +327,15 @@ class World:
                     self.history.note("one holder", self.time, f"{machine} is used by {holders[machine]} and {name}")
                 holders[machine] = name
 
-    # -- faults --------------------
-
     def happen(self, fault: Fault) -> None:
-        """Let a fault happen now."""
         self.history.faults.append((self.time, fault.kind))
         until = self.time + fault.seconds
         if fault.kind == "the clock is set":
             self.set_by += fault.amount
             return
         process = self.processes[fault.who]
+        if fault.kind in UNTIL:
+            setattr(process, UNTIL[fault.kind], until)
         match fault.kind:
             case "killed":
                 process.alive = False
@@ -363,16 +346,8 @@ class World:
             case "a full disk":
                 process.room = fault.amount
                 self.at(until, lambda: setattr(process, "room", math.inf))
-            case "messages lost":
-                process.lost_until = until
-            case "answers lost":
-                process.unanswered_until = until
-            case "messages doubled":
-                process.doubled_until = until
             case "the provider raises":
                 process.call_errors += [fault.how] * int(fault.amount)
-            case "use is stale":
-                process.stale_until = until
             case "use is absurd":
                 process.absurd, process.absurd_until = fault.how, until
             case "no room" | "hosts start slowly" | "a stray host" if fault.who in self.clouds:
@@ -416,30 +391,21 @@ class World:
                 engine.executors[self.chance.choice(running)].stands_until = until
             case "the gateway fails":
                 engine.fails = driver.gateway
-            case "reports to the coordinator lost":
-                engine.reports_lost = until
-            case "a batch hangs":
-                engine.hangs = until
-            case "progress is missing":
-                engine.silent = until
-            case "task loads are missing":
-                engine.loadless = until
+            case kind if kind in UNTIL_OF_ENGINE:
+                setattr(engine, UNTIL_OF_ENGINE[kind], until)
 
     def _hosts_die(self, driver: Driver, count: int) -> None:
         where: Any = self.clouds["a"] if self.schedule.world == OWN else self.clusters.get(driver.name)
-        up = sorted(name for name, machine in self._machines(driver).items() if machine.up)
+        up = sorted(name for name, machine in self.machines(driver).items() if machine.up)
         for host in self.chance.sample(up, min(count, len(up))):
             where.dies(host)
 
     def _second(self, driver: Driver) -> None:
-        """A second controller begins in the same folder: it must be refused."""
         try:
             with run_lock(driver.directory):
                 self.history.note("control", self.time, f"a second controller of {driver.name} was let in")
         except EnvironmentProblem:
             pass
-
-    # -- the end --------------------
 
     def _unsettled(self) -> str:
         for process in self.processes.values():
@@ -458,7 +424,6 @@ class World:
         return f"the ledger has {sorted(active)}, and the provider {sorted(listed)}" if active != listed else ""
 
     def _stop(self) -> None:
-        """Every run ends in order, and leaves nothing."""
         drivers = [each for each in self.processes.values() if isinstance(each, Driver)]
         until = self.time + 60.0
         for driver in drivers:
@@ -478,7 +443,6 @@ class World:
                 self.history.note("leases", self.time, f"{driver.name} has ended, and its ledger has {sorted(left)} active")
 
     def _disagree(self) -> str:
-        """What the arbiter, its regions and their clouds do not agree on; empty where they do."""
         if self.arbiter is None:
             return "the arbiter does not run"
         for name in REGIONS:
@@ -493,7 +457,6 @@ class World:
         return ""
 
     def _on_disk(self, driver: Driver) -> None:
-        """The next driver would find what this one knows."""
         assert driver.plant is not None
         assert driver.journal is not None
         active = set(driver.plant.hosts.active)
@@ -514,7 +477,6 @@ class World:
                 )
 
     def _end(self) -> Ledgers | None:
-        """What is leased at the end, by ledger and by provider, while all still runs."""
         ended, active, listed = {}, {}, {}
         for name, driver in self.processes.items():
             if not isinstance(driver, Driver) or driver.plant is None:
@@ -528,8 +490,6 @@ class World:
 
 
 class RegionLine:
-    """A region's connection to the arbiter."""
-
     url = "paper"
 
     def __init__(self, world: World, process: Process) -> None:
@@ -574,7 +534,6 @@ class MemberLine:
 
 
 def ran(schedule: Schedule) -> tuple[History, tuple[Violation, ...]]:
-    """What happened under `schedule`, and what did not hold."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=memory if memory.is_dir() else None))
     before = logging.root.manager.disable

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from _churn import churn, schedule
+from churn import churn, schedule
 
 FEW = ("move", "tokens", "pause", "zone", "decommission")
 """What the small form has, on hosts of which two may go without others in their place, as these take most of the time to

@@ -4,8 +4,7 @@ import math
 from argparse import Namespace
 
 import pytest
-from _drift_runs import QUICK, SCENARIOS
-from drift import Predicted, measure
+from drift import QUICK, SCENARIOS, Predicted, measure
 
 from elastream.errors import ElastreamError
 

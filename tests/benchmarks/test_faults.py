@@ -46,7 +46,7 @@ def test_an_undone_mend_is_noticed():
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_what_a_mutant_replaces_is_there_and_comes_back(mutant):
-    before = [(owner, name, vars(owner)[name]) for owner, name, _ in mutant.parts()]
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in mutant.parts]
     with mutant.at_work():
         assert all(vars(owner)[name] is not value for owner, name, value in before)
     assert all(vars(owner)[name] is value for owner, name, value in before)

@@ -1,6 +1,6 @@
 """A tiny form of benchmarks/soak.py: thirty days of few batches lose nothing, and leave as little at the end as before."""
 
-from _soak import LEASE_EVERY, soak
+from soak import LEASE_EVERY, soak
 
 BATCHES = 150
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _throughput import plainly
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from value_cost import plainly
 
 from elastream.core.frames import Floats
 from elastream.core.observation import Composition

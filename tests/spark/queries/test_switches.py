@@ -4,7 +4,7 @@ A small form of `benchmarks/switching.py`, which kills executors as well.
 """
 
 import pytest
-from _switching import Trial
+from switching import Trial
 
 from elastream.core.action import SwitchAlternate
 from elastream.core.composition import Consistency
