@@ -76,7 +76,6 @@ EXTRAS = {
     "fastapi": "pool",
     "uvicorn": "pool",
     "httpx": "pool",
-    "plotly": "pages",
     "prometheus_client": "metrics",
     "sklearn": "learned",
     "statsforecast": "forecast",

@@ -103,7 +103,7 @@ def test_help_and_version_load_no_engine_and_no_plots() -> None:
             app(["--version"])
         except SystemExit:
             pass
-        print([name for name in ("pyspark", "plotly", "pandas", "numpy", "pydantic", "ruamel") if name in sys.modules])
+        print([name for name in ("pyspark", "jinja2", "pandas", "numpy", "pydantic", "ruamel") if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
