@@ -59,7 +59,7 @@ def test_the_outcome_is_json_and_a_page_with_plots(comparison):
     assert data["environment"]["plant"] == "simulated"
     page = render(comparison.outcome().page)
     for caption in ("Hosts", "Instances of operators", "Records waiting", "In time"):
-        (plot,) = re.findall(rf"<figure class=.plot two.><figcaption><div><b>{caption} .simulated.*?</figure>", page)
+        (plot,) = re.findall(rf"<figure class=.plot two.><figcaption><div><b>{caption} .simulated.*?</figure>", page, re.S)
         assert {"offered load (right)", "btu", "queue_threshold"} == set(re.findall(r'class="key [^"]*">([^<]*)<', plot))
     assert 'aria-label="The dataflow"' in page
 

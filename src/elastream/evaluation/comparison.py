@@ -289,7 +289,8 @@ class Comparison:
                 Curve(trial.name, trial.result.series[:, 0], trial.result.series[:, column], number, steps=steps)
                 for number, trial in enumerate(self.trials)
             ]
-            return Plot(f"{caption} (simulated)", "seconds", unit, (load, *curves), "records/s", begins=self.begins)
+            title, span = f"{caption} (simulated)", (0.0, self.seconds)
+            return Plot(title, "seconds", unit, (load, *curves), "records/s", begins=self.begins, span=span)
 
         return [
             plot("Hosts", "hosts", 2, steps=True),

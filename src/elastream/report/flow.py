@@ -193,7 +193,12 @@ def _link(link: Link, source: _Box, target: _Box, down: bool) -> str:
         bends = f"{middle:.0f} {begin[1]:.0f} {middle:.0f} {end[1]:.0f}"
     kind = " durable" if link.durable else " choice" if link.choice else ""
     path = f"M{begin[0]:.0f} {begin[1]:.0f}C{bends} {end[0]:.0f} {end[1]:.0f}"
-    x, y = (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2
-    place = f'x="{x + 6:.0f}" y="{y + 4:.0f}"' if down else f'x="{x:.0f}" y="{y - 6:.0f}" text-anchor="middle"'
-    text = f"<text {place}>{escape(_short(link.durable or link.choice))}</text>" if kind else ""
+    # The name stands before the target: further back, other operators may cover it.
+    x, y = (end[0] + 6, end[1] - AHEAD / 4 + 4) if down else (end[0] - AHEAD / 2, end[1] - 6)
+    anchor = "start" if down else "middle"
+    text = (
+        f'<text class="halo" x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape(_short(link.durable or link.choice))}</text>'
+        if kind
+        else ""
+    )
     return f'<path class="edge{kind}" d="{path}" marker-end="url(#{"down" if down else "across"})"/>{text}'
