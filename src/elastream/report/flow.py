@@ -196,9 +196,6 @@ def _link(link: Link, source: _Box, target: _Box, down: bool) -> str:
     # The name stands before the target: further back, other operators may cover it.
     x, y = (end[0] + 6, end[1] - AHEAD / 4 + 4) if down else (end[0] - AHEAD / 2, end[1] - 6)
     anchor = "start" if down else "middle"
-    text = (
-        f'<text class="halo" x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape(_short(link.durable or link.choice))}</text>'
-        if kind
-        else ""
-    )
+    place, name = f'x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"', escape(_short(link.durable or link.choice))
+    text = f'<text class="halo" {place}>{name}</text>' if kind else ""
     return f'<path class="edge{kind}" d="{path}" marker-end="url(#{"down" if down else "across"})"/>{text}'
