@@ -156,7 +156,7 @@ def test_wheel_has_its_files_and_names_without_extras(core):
     version, *files = result.stdout.split()
     assert version == PROJECT["version"]
     monitoring = {f"observability/monitoring/{name}" for name in ("dashboard.json", "alerts.yaml", "prometheus.yaml")}
-    assert {"py.typed", "report/templates/report.html.j2", *monitoring} <= set(files)
+    assert {"py.typed", "report/templates/report.html.j2", "report/templates/page.css", *monitoring} <= set(files)
 
 
 IMPORT_ALL = """
@@ -202,7 +202,6 @@ WORKS = {
     "guards": (COMMAND, "guards", "check", ROOT / "examples" / "guards.yaml"),
     "simulate": (COMMAND, "simulate", EXAMPLE),
     "pool": ("from elastream.pool.service import web_settings",),
-    "pages": ("from plotly.offline import get_plotlyjs; assert get_plotlyjs()",),
     "metrics": ("from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",),
     "learned": ("from elastream.policies.forecasting.selection import NeuralNetwork; import sklearn",),
     "forecast": ("from elastream.policies.forecasting.seasonal import BackTested; assert not BackTested().lacking()",),
@@ -228,9 +227,8 @@ def test_report_and_explain_work_without_extras(core, tmp_path):
     result = core(COMMAND, "report", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     page = (tmp_path / "report.html").read_text()
-    assert "No time line: the time line needs plotly: pip install &#39;elastream[pages]&#39;" in page
     assert "<h2>Decisions</h2>" in page
-    assert "Plotly" not in page
+    assert "<b>Latency, s</b>" in page
     result = core(COMMAND, "explain", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
 

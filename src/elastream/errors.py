@@ -75,7 +75,6 @@ EXTRAS = {
     "fastapi": "pool",
     "uvicorn": "pool",
     "httpx": "pool",
-    "plotly": "pages",
     "prometheus_client": "metrics",
     "sklearn": "learned",
     "statsforecast": "forecast",

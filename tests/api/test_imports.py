@@ -11,7 +11,6 @@ ABSENT = {
     "cel_expr_python",
     "jinja2",
     "pandas",
-    "plotly",
     "pyarrow",
     "pydantic",
     "rich",

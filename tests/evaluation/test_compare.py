@@ -1,6 +1,7 @@
 """Policies compared on a load: what is shown, and what is never passed over in silence."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from elastream.evaluation.compare import compare
 from elastream.evaluation.comparison import Comparison, Peak, Trial
 from elastream.evaluation.page import render
 from elastream.evaluation.prices import read_prices
-from elastream.loads import constant, steps
+from elastream.loads import constant, steps, trace
 from elastream.policies.btu import Btu
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
 from elastream.policies.otd import Otd
@@ -58,7 +59,20 @@ def test_the_outcome_is_json_and_a_page_with_plots(comparison):
     assert data["figures"]["policies"]["btu"]["cost"] == comparison.trials[0].cost
     assert data["environment"]["plant"] == "simulated"
     page = render(comparison.outcome().page)
-    assert page.count("Plotly.newPlot(") == page.count('<div id="plot') == 4
+    for caption in ("Hosts", "Instances of operators", "Records waiting", "In time"):
+        (plot,) = re.findall(rf"<figure class=.plot two.><figcaption><div><b>{caption} .simulated.*?</figure>", page, re.S)
+        assert {"offered load (right)", "btu", "queue_threshold"} == set(re.findall(r'class="key [^"]*">([^<]*)<', plot))
+    assert 'aria-label="The dataflow"' in page
+
+
+def test_a_recorded_load_shows_its_own_clock(tmp_path):
+    file = tmp_path / "load.csv"
+    file.write_text("time,count\n" + "".join(f"2024-03-05T22:{n}0:00,600\n" for n in range(6)))
+    page = render(compared(graph(), {"btu": Btu()}, load=str(file), target=0.5).outcome().page)
+    assert ">5 Mar 22:00<" in page
+    assert "2024-03-05 22:30:20 UTC" in page
+    assert trace(file, "1s").begins is trace(file).faster(2).begins is None
+    assert trace(file).scaled(2).lasting("10min").begins == 1709676000
 
 
 def with_trials(comparison: Comparison, *made: tuple[str, float, float | None]) -> Comparison:

@@ -55,7 +55,7 @@ def test_policies_are_compared_and_the_figures_written(document, tmp_path):
     assert data["figures"]["winner"] in found.output
     assert (data["figures"]["seconds"], data["figures"]["records"]) == (240, 300 + 301 + 302 + 303)
     assert "expect no better" not in found.output, "no run was calibrated with"
-    assert "Plotly.newPlot(" in page.read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8").count('<figure class="plot two">') == 4
 
 
 FUSED = """
@@ -182,7 +182,7 @@ def test_a_recorded_run_is_replayed_and_its_drift_reported(measured, tmp_path):
     assert data["figures"]["constants"]["a small host starts within"]["from"] == "median of 3 leases"
     assert data["environment"]["plant"] == "simulated"
     text = page.read_text(encoding="utf-8")
-    assert text.count("Plotly.newPlot(") == 3
+    assert text.count('<figure class="plot">') == 3
     assert "measured on Spark" in text
     assert "latency p50" in found.output
 

@@ -1,13 +1,13 @@
 """The report is one file that holds the run: its figures, every decision, every lease, every operator."""
 
 import html
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from elastream.core.action import LeaseHost
 from elastream.core.alarm import Alarm
@@ -17,7 +17,9 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recording
+from elastream.report.flow import flow_html, flow_of_run
 from elastream.report.page import MAX_ROWS, cards, render, report_problem, write_report
+from elastream.report.plots import plot_html
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from support.example_run import example_events, example_header, example_recording, lacking_decisions
@@ -66,14 +68,23 @@ def text(page: str) -> Text:
     return Text(page)
 
 
-def test_the_figure_in_the_page_is_the_figure_of_the_recording(recording: Recording, page: str) -> None:
-    embedded = re.search(r'<script type="application/json" id="timeline-data">(.*?)</script>', page, re.DOTALL)
-    assert embedded is not None
-    assert json.loads(embedded.group(1)) == timeline(recording)
+def test_the_page_has_every_plot_and_mark_of_the_timeline(recording: Recording, page: str) -> None:
+    drawn = timeline(recording)
+    for plot in drawn.plots:
+        assert plot_html(plot) in page
+    for mark in (mark for lane in drawn.lanes for mark in lane.marks):
+        assert f'data-t="{escape(mark.text)}"' in page
 
 
-def test_nothing_is_loaded_from_elsewhere(text: Text) -> None:
+def test_the_page_draws_the_dataflow(recording: Recording, page: str) -> None:
+    assert flow_html(flow_of_run(recording.header)) in page
+    for name in recording.operators:
+        assert f">{name}</text>" in page
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str, text: Text) -> None:
     assert text.loaded == []
+    assert not re.search(r"https?:|@import|<script|url\((?!#)", page)
 
 
 def test_every_acting_decision_has_a_row_that_says_what_and_why(recording: Recording, text: Text) -> None:
@@ -223,3 +234,12 @@ def test_report_of_many_rounds_shows_the_first_and_the_last() -> None:
     rounds = [int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit() and "by" in row]
     assert rounds == [*range(1, MAX_ROWS + 1), *range(1000 - MAX_ROWS + 1, 1001)]
     assert any(f"{1000 - 2 * MAX_ROWS} rows left out" in " ".join(row) for row in rows)
+
+
+MOST_BYTES = 1_500_000
+
+
+def test_page_of_a_long_run_is_small() -> None:
+    page = render(many_rounds(6_000))
+    assert len(page.encode()) <= MOST_BYTES
+    assert "(one in 24)" in page

@@ -57,7 +57,7 @@ def test_copies_are_recorded_when_they_change_and_their_lag_always(tmp_path) -> 
 
 
 def test_page_shows_the_ring_the_lag_and_who_has_what_at_the_end(recording: Recording) -> None:
-    titles = [each["text"] for each in timeline(recording)["layout"]["annotations"]]
+    titles = [plot.caption for plot in timeline(recording).plots]
     assert any("Ring of count" in title for title in titles)
     assert any("Copies of state behind" in title for title in titles)
     state = state_at_the_end(recording)

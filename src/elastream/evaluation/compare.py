@@ -20,6 +20,7 @@ from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
 from elastream.loads import LinkTrace, SpeedTrace, load_from
+from elastream.loads.pattern import Pattern
 from elastream.policies.common.provision import declared_cores, provision_for_cores, rates_of
 from elastream.policies.common.reach import beyond_partitions
 from elastream.policies.static import Static
@@ -103,7 +104,9 @@ def compare(
         cores(),
         lambda fractions, done: progress(_how_far(tuple(policies), fractions, done, length), sum(done), len(done)),
     )
-    result = Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency)
+    clocks = (each.begins for each in loads.values() if isinstance(each, Pattern))
+    begins = next((each for each in clocks if each is not None), None)
+    result = Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency, begins=begins)
     return replace(result, peak=_tried_if_better(scene, result, peak))
 
 

@@ -11,16 +11,16 @@ from elastream.core.wording import UNKNOWN, counted, money, percent, percent_off
 from elastream.dataflow.graph import Graph
 from elastream.documents.user_code import near
 from elastream.evaluation.findings import Check, Findings, environment
-from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
+from elastream.evaluation.page import Block, Heading, Page, Prose, Table, load_curve, table_html
 from elastream.evaluation.worth import Merits
+from elastream.report.flow import flow_of_graph
+from elastream.report.plots import Curve, Plot
 from elastream.simulator import Drift, Result
 from elastream.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# points of a curve on the page; longer runs are subsampled
-PLOTTED = 2_000
 # columns for value against cost; chi: instants off the target by more than the tolerance
 MERITS = ("throughput", "value", "profit", "chi")
 STATIC_PEAK = "static peak (not simulated)"
@@ -118,6 +118,7 @@ class Comparison:
     Attributes:
         target: Fraction of records due in time.
         peak: Static peak provision, or why it is unknown.
+        begins: Time of 0 on the load's own clock, seconds since 1970; None without one.
     """
 
     graph: Graph
@@ -128,6 +129,7 @@ class Comparison:
     peak: Peak | str = ""
     target_latency: float | None = None
     error: ExpectedError | None = None
+    begins: float | None = None
 
     def meets(self, trial: Trial) -> bool:
         """Return True if a trial keeps the target or nothing is promised."""
@@ -329,9 +331,28 @@ class Comparison:
 
     def _page(self) -> Page:
         blocks: list[Block] = [Prose("All figures are simulated."), Prose(self.verdict), self.table()]
-        for trial in self.trials:
-            blocks += [Heading(trial.name), *_plots(trial)]
+        blocks += [Heading("Over time"), *self._plots(), Heading("Dataflow"), flow_of_graph(self.graph)]
         return Page(f"{self.graph.name}: policies compared (simulated)", tuple(blocks))
+
+    def _plots(self) -> list[Plot]:
+        """Return the figures over time, each of all policies on one axis, over the offered load."""
+        times, offered = self.trials[0].result.series[:, :2].T
+        load = load_curve("offered load", times, offered, steps=True)
+
+        def plot(caption: str, unit: str, column: int, steps: bool = False) -> Plot:
+            curves = [
+                Curve(trial.name, trial.result.series[:, 0], trial.result.series[:, column], number, steps=steps)
+                for number, trial in enumerate(self.trials)
+            ]
+            title, span = f"{caption} (simulated)", (0.0, self.seconds)
+            return Plot(title, "seconds", unit, (load, *curves), "records/s", begins=self.begins, span=span)
+
+        return [
+            plot("Hosts", "hosts", 2, steps=True),
+            plot("Instances of operators", "instances", 3, steps=True),
+            plot("Records waiting", "records", 4),
+            plot("In time", "fraction of records", 5),
+        ]
 
 
 def cheaper(cost: float, than: float) -> bool:
@@ -376,20 +397,3 @@ def _merits_by_name(merits: Merits) -> dict[str, Any]:
     figures = {"throughput": merits.throughput, "value": merits.value, "profit": merits.profit}
     numbers = {name: None if math.isnan(number) else number for name, number in figures.items()}
     return {**numbers, "chi": merits.unstable, "instants": merits.instants}
-
-
-def _plots(trial: Trial) -> tuple[Plot, Plot]:
-    series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
-    seconds, offered, hosts, instances, waiting, in_time, _ = series.T.tolist()
-    minutes = [time / 60 for time in seconds]
-    load = load_line("offered load", minutes, offered, steps=True)
-    return (
-        hosts_plot(f"{trial.name} (simulated)", "minutes", minutes, load, "records/s", instances, hosts, "instances"),
-        Plot(
-            f"{trial.name}: waiting and in time (simulated)",
-            "minutes",
-            "records waiting",
-            (line("waiting", minutes, waiting, colour=4), line("in time", minutes, in_time, colour=2, axis=2)),
-            "fraction in time",
-        ),
-    )

@@ -22,10 +22,11 @@ from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operat
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import ElastreamError, InputError
 from elastream.evaluation.findings import Check, Findings, environment
-from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.evaluation.page import Block, Heading, Page, Prose, Table
 from elastream.recording.guard_log import GuardVersion
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
+from elastream.report.plots import Curve, Plot
 from elastream.simulator import Calibration, Drift, calibrate, drift_of, recorded_plant, replay
 
 # time limit, as a multiple of the recorded run's length
@@ -381,7 +382,7 @@ class Replayed:
 
         def plot(caption: str, unit: str, values: Callable[[Recording], Floats], steps: bool) -> Plot:
             lines = tuple(
-                line(
+                Curve(
                     name,
                     (run.times + shift).tolist(),
                     values(run).tolist(),

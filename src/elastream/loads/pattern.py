@@ -7,7 +7,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -75,10 +75,14 @@ class Pattern:
     """Load over time (an `ArrivalPattern`): a sequence of sections, repeated if `endless`.
 
     `count` is the integral of `rate`, rounded down. Immutable: methods return new patterns.
+
+    Attributes:
+        begins: Time of 0 on the load's own clock, seconds since 1970; None without a recorded one, or if it runs faster.
     """
 
     pieces: tuple[Section, ...]
     endless: bool = False
+    begins: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.pieces:
@@ -150,7 +154,7 @@ class Pattern:
         self._must_end("followed")
         if other.endless:
             raise DataflowError("an endless load cannot be the second part of another; give it an end with .lasting(...)")
-        return Pattern(self.pieces + other.pieces)
+        return replace(self, pieces=self.pieces + other.pieces)
 
     def then_back(self) -> "Pattern":
         """Return this load and its mirror image, without a constant end twice."""
@@ -159,22 +163,20 @@ class Pattern:
         turn = len(self.pieces)
         while turn > 1 and self.pieces[turn - 1].first == self.pieces[turn - 1].last == top:
             turn -= 1
-        return Pattern(self.pieces + tuple(piece.reversed() for piece in reversed(self.pieces[:turn])))
+        return replace(self, pieces=self.pieces + tuple(piece.reversed() for piece in reversed(self.pieces[:turn])))
 
     def hold(self, lasts: float | str) -> "Pattern":
         """Return this load followed by its last rate for `lasts`."""
         self._must_end("held")
         level = self.pieces[-1].last
-        return Pattern((*self.pieces, Section(duration(lasts), level, level)))
+        return replace(self, pieces=(*self.pieces, Section(duration(lasts), level, level)))
 
     def scaled(self, factor: float) -> "Pattern":
         """Return `factor` times as many records."""
         if not 0 <= factor < math.inf:
             raise DataflowError(f"a load cannot be scaled by {factor:g}; the factor must be finite and not negative")
-        return Pattern(
-            tuple(Section(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces),
-            self.endless,
-        )
+        pieces = tuple(Section(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces)
+        return replace(self, pieces=pieces)
 
     def faster(self, factor: float) -> "Pattern":
         """Return the same records in 1/`factor` of the time."""
@@ -189,10 +191,10 @@ class Pattern:
         """Return this load `times` times, or endless."""
         self._must_end("repeated")
         if times is None:
-            return Pattern(self.pieces, endless=True)
+            return replace(self, endless=True)
         if times < 1:
             raise DataflowError(f"a load cannot be repeated {times} times; it must be at least once")
-        return Pattern(self.pieces * times)
+        return replace(self, pieces=self.pieces * times)
 
     def lasting(self, lasts: float | str) -> "Pattern":
         """Return the first `lasts` of this load; raises DataflowError if it is shorter."""
@@ -206,7 +208,7 @@ class Pattern:
                 break
             pieces.append(piece.until(left))
             left -= piece.seconds
-        return Pattern(tuple(pieces))
+        return replace(self, pieces=tuple(pieces), endless=False)
 
     def _must_end(self, what: str) -> None:
         if self.endless:

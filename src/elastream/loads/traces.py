@@ -25,6 +25,8 @@ TIME_UNITS: Mapping[str, float] = {
     **dict.fromkeys(("h", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
+# Smaller times (before 1980) are those since a trace's start.
+MIN_EPOCH_S = 315_532_800
 MAX_EPOCH_S = 1e11  # larger numbers (3,000 years after 1970) are milliseconds
 
 
@@ -134,7 +136,9 @@ def trace(path: str | Path, interval: float | str | None = None, *, gaps: Gaps =
     assert seconds is not None
     if not seconds > 0:
         raise InputError(f"{file}: an interval of {seconds:g} s; it must be above 0")
-    return Pattern(tuple(Section(seconds, count / seconds, count / seconds, count) for count in counts))
+    first = rows[0][1]
+    begins = first if interval is None and first is not None and first >= MIN_EPOCH_S else None
+    return Pattern(tuple(Section(seconds, count / seconds, count / seconds, count) for count in counts), begins=begins)
 
 
 def _read(file: Path) -> tuple[TraceColumns, list[Row]]:

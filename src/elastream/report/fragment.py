@@ -12,8 +12,8 @@ from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.wording import amount, clock, duration_text, rate_text
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE, thinned
 from elastream.report.page import Card, cards
+from elastream.report.plots import thinned
 from elastream.report.summary import Summary
 
 # Size of a curve's picture [pixels].
@@ -21,6 +21,8 @@ WIDTH, HEIGHT = 250, 64
 # Most points of a curve: about one per pixel.
 POINTS = 240
 GOOD, BAD = "#1f7f5f", "#b23a52"
+# Legible on the white and on the dark ground of notebooks.
+BLUE, ORANGE, GREEN, RED = "#3b7dd8", "#c47322", "#2b9373", "#c94f6d"
 GREY = "#8a8f98"
 
 STYLE = "font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums;max-width:56rem"
@@ -59,15 +61,14 @@ def _card(card: Card) -> str:
 
 
 def _curves(recording: Recording) -> list[str]:
-    blue, orange, green, _, red, *_ = PALETTE
     leased, ready = recording.leased, recording.host_count()[HostState.RUNNING]
     target = recording.header.target_latency
     of = recording.application
     panels = (
-        ("load", rate_text, (("offered", recording.whole(Metric.ARRIVAL_RATE), orange),
-                             ("processed", of(Metric.THROUGHPUT), blue)), None),
-        ("latency", duration_text, (("p99", of(Metric.LATENCY_P99), red), ("p50", of(Metric.LATENCY_P50), blue)), target),
-        ("hosts", amount, (("leased", leased, orange), ("ready", ready, green)), None),
+        ("load", rate_text, (("offered", recording.whole(Metric.ARRIVAL_RATE), ORANGE),
+                             ("processed", of(Metric.THROUGHPUT), BLUE)), None),
+        ("latency", duration_text, (("p99", of(Metric.LATENCY_P99), RED), ("p50", of(Metric.LATENCY_P50), BLUE)), target),
+        ("hosts", amount, (("leased", leased, ORANGE), ("ready", ready, GREEN)), None),
     )  # fmt: skip
     return [
         _picture(title, write, recording.times, lines, level)

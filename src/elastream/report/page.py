@@ -1,10 +1,8 @@
 """One self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
-Scripts and data are inlined, so the file works offline. All figures come from the recording; unknown ones are a dash.
-Without plotly (extra `pages`) the page has no timeline.
+Style and drawings are inlined, so the file works offline. All figures come from the recording; unknown ones are a dash.
 """
 
-import json
 import logging
 import math
 import time
@@ -29,16 +27,17 @@ from elastream.core.wording import (
     hosts_text,
     money,
     percent,
-    quantities,
     quantity,
     rate_text,
 )
-from elastream.errors import ElastreamError, in_one_line, missing
+from elastream.errors import ElastreamError, in_one_line
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
+from elastream.report.flow import flow_of_run
 from elastream.report.rings import state_at_the_end
 from elastream.report.summary import Summary, summarise
+from elastream.report.template import rendered
 from elastream.report.timeline import timeline
 
 
@@ -155,21 +154,11 @@ def report_problem(recording: Recording, path: Path | str, summary: Summary | No
 
 def render(recording: Recording, summary: Summary | None = None) -> str:
     """Return the report of `recording` as HTML text."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("elastream.report"),
-        autoescape=select_autoescape(["html", "j2"]),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    texts = (amount, clock, duration_text, money, percent, quantities, quantity, rate_text)
-    environment.filters |= {text.__name__: text for text in texts}
     summary, header = summary or summarise(recording), recording.header
     decisions = list(_quiet_or_not(recording.decisions))
-    plotly, no_plots = _plotly()
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         header=header,
         simulated=header.plant == "simulated",
         started=started,
@@ -178,14 +167,14 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         failed=summary.status in ("failed", "died"),
         reason=recording.ending.reason if recording.ending else "",
         cards=cards(summary, recording),
-        figure=_inline(timeline(recording)),
-        plotly=plotly,
-        no_plots=no_plots,
+        timeline=timeline(recording),
+        flow=flow_of_run(header),
         decisions=decisions[:MAX_ROWS],
         later=decisions[max(MAX_ROWS, len(decisions) - MAX_ROWS) :],
         left_out=max(0, len(decisions) - 2 * MAX_ROWS),
         rounds=len(recording.decisions),
-        alarms=recording.alarms,
+        alarms=recording.alarms[:MAX_ROWS],
+        alarms_left_out=max(0, len(recording.alarms) - MAX_ROWS),
         leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * MAX_ROWS]],
         leases_left_out=max(0, len(recording.hosts) - 2 * MAX_ROWS),
         end=recording.end,
@@ -199,17 +188,6 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         state=state_at_the_end(recording),
         lacking=[(recording.series.times[number], why) for number, why in recording.series.lacking[-LACKING:] if why],
     )
-
-
-def _plotly() -> tuple[str, str]:
-    """Return the script of plotly and "", or "" and one sentence that names the missing extra."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError as error:
-        if not (sentence := missing(error, "the time line")):
-            raise
-        return "", sentence
-    return get_plotlyjs(), ""
 
 
 def cards(summary: Summary, recording: Recording) -> list[Card]:
@@ -276,11 +254,6 @@ def _processed(summary: Summary) -> str:
     if not math.isnan(summary.batches):
         return f"in {amount(summary.batches)} micro-batches"
     return f"{rate_text(summary.records / summary.seconds)} on average" if summary.seconds else ""
-
-
-def _inline(data: Any) -> str:
-    """Return JSON text that is safe inside a script element."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:

@@ -1,6 +1,5 @@
 """State of keyed operators over a run: rings of hosts, standby replicas, and owners at the end."""
 
-import html
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TypeVar
 from elastream.core.ring import Ring
 from elastream.core.wording import clock, counted
 from elastream.recording.recorder import Recording
-from elastream.report.drawing import PALETTE, Json, add_axis, add_title, axis_of, scatter, x_of
+from elastream.report.plots import COLOURS, Band, Curve, Plot
 
 # Most changes of rings and replicas that are drawn; of more, evenly chosen ones.
 MAX_SPANS = 300
@@ -140,59 +139,28 @@ def _keepers(replicas: Replicas, partitions: Sequence[int]) -> tuple[str, ...]:
     return tuple(sorted((host for host in counts if counts[host]), key=lambda host: (-counts[host], host)))
 
 
-def add_bands(
-    data: list[Json], layout: Json, bands: Bands, colours: Mapping[str, str], number: int, low: float, high: float
-) -> None:
-    """Draw an operator's ring as panel `number`, between heights `low` and `high` of the figure.
+def ring_plot(bands: Bands, colours: Mapping[str, int], span: tuple[float, float]) -> Plot:
+    """Return the plot of an operator's ring over time.
 
     Bands have the owners' colours; a bar on each has the colour of the host with its standby replica.
     """
-    axis = axis_of(number)
-    areas: dict[tuple[str, bool], tuple[list[int | None], list[float | None]]] = {}
+    drawn = []
     for each in bands.intervals:
+        time, text = (each.since, each.until), _text(each)
         for begin, end in each.parts:
-            _area(areas, (each.host, False), each, begin, end)
+            drawn.append(Band(time, (begin, end), colours[each.host], text))
             if each.keepers:
-                bottom, top = (begin + share * (end - begin) for share in REPLICA_BAR)
-                _area(areas, (each.keepers[0], True), each, bottom, top)
-    for (host, copy), (x, y) in sorted(areas.items(), key=lambda area: area[0][1]):
-        fill = {"fill": "toself", "fillcolor": colours[host] + ("" if copy else "99"), "hoverinfo": "skip"}
-        data.append(scatter(axis, host, x, y, mode="none", **fill))
-    for host in bands.hosts:
-        mine = [each for each in bands.intervals if each.host == host]
-        x, y = [x_of(each.since) for each in mine], [_middle(each) for each in mine]
-        marker = {"size": 5, "color": colours[host], "line": {"width": 1, "color": "#ffffff"}}
-        hover = {"text": [_hover_text(each) for each in mine], "hovertemplate": "%{text}<extra></extra>"}
-        data.append(scatter(axis, host, x, y, mode="markers", marker=marker, **hover))
-    add_axis(layout, axis, low, high, range=[0, 1], nticks=5, showgrid=False)
-    copied = any(each.keepers for each in bands.intervals)
-    named = [f"<span style='color:{colours[host]}'>{html.escape(host)}</span>" for host in bands.hosts[: len(PALETTE)]]
-    if len(bands.hosts) > len(PALETTE):
-        named.append(f"and {counted(len(bands.hosts) - len(PALETTE), 'host')} more")
-    note = "<span style='color:#8a8f98'>by owner; bar: keeps its copy</span>" if copied else ""
-    add_title(layout, f"Ring of {html.escape(bands.operator)}", [*named, *([note] if note else [])], high)
+                bottom, top = (round(begin + share * (end - begin), 5) for share in REPLICA_BAR)
+                drawn.append(Band(time, (bottom, top), colours[each.keepers[0]], text, strong=True))
+    names = tuple(Curve(host, (), (), colours[host]) for host in bands.hosts[:COLOURS])
+    more = len(bands.hosts) - COLOURS
+    notes = [f"and {counted(more, 'host')} more"] if more > 0 else []
+    notes += ["by owner; bar: keeps its copy"] if any(each.keepers for each in bands.intervals) else []
+    title = f"Ring of {bands.operator}"
+    return Plot(title, "seconds", "", names, bands=tuple(drawn), span=span, top=1.0, note="; ".join(notes))
 
 
-def _area(
-    areas: dict[tuple[str, bool], tuple[list[int | None], list[float | None]]],
-    key: tuple[str, bool],
-    each: Interval,
-    low: float,
-    high: float,
-) -> None:
-    x, y = areas.setdefault(key, ([], []))
-    since, until = x_of(each.since), x_of(each.until)
-    x += [since, until, until, since, since, None]
-    y += [round(at, 5) for at in (low, low, high, high, low)] + [None]
-
-
-def _hover_text(each: Interval) -> str:
+def _text(each: Interval) -> str:
     parts = " and ".join(f"{begin:.3g} to {end:.3g}" for begin, end in each.parts)
     copies = f", copies on {', '.join(each.keepers)}" if each.keepers else ""
-    return html.escape(f"{clock(each.since)}: {each.host} owns {parts}{copies}")
-
-
-def _middle(each: Interval) -> float:
-    """Return where the name of an interval's host is drawn, in the larger of its parts."""
-    begin, end = max(each.parts, key=lambda part: part[1] - part[0])
-    return (begin + end) / 2
+    return f"{clock(each.since)}: {each.host} owns {parts}{copies}"

@@ -1,7 +1,6 @@
 """The VISP experiment: the scenario is the paper's, the books balance, and bars are judged by their figures."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -115,6 +114,6 @@ def test_the_outcome_is_json_and_a_page_with_both_figures(runs):
     assert {check["verdict"] for check in data["checks"]} == {"held", "undecided"}, "one seed decides no mean"
     assert data["figures"]["the text's rule"]["bars that would hold"] == "2 of 8"
     page = render(found.page)
-    assert page.count("Plotly.newPlot(") == page.count('<div id="plot') == 7
+    assert page.count('<figure class="plot') == 7
     assert "Table 3" in page
-    assert "http" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "http" not in page

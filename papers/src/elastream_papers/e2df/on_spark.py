@@ -23,11 +23,12 @@ from elastream.dataflow.endpoints import parquet, text_files
 from elastream.errors import ElastreamError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table, hosts_plot, line, load_line
+from elastream.evaluation.page import Table, hosts_plot, load_curve
 from elastream.loads import ramp
 from elastream.policies.e2df.policy import E2df
 from elastream.policies.static import Static
 from elastream.recording.recorder import Recording
+from elastream.report.plots import Curve, Plot
 from elastream.spark.dataflow.sinks import latest
 from elastream_papers.e2df.experiment import HIGHEST, LOWEST, PAPER, SCALE_IN, SCALE_OUT, SCENARIOS, SLOWER
 from elastream_papers.harness.checks import mean_at_least, mean_at_most
@@ -312,7 +313,7 @@ def _ratios(rounds: Sequence[Scenarios]) -> Table:
 
 def _plots(run: SparkScenario) -> tuple[Plot, Plot]:
     seconds, offered, latency, replicas, hosts, cpu = (list(column) for column in zip(*run.series, strict=True))
-    load, unit = load_line("input rate", seconds, offered), "sentences/s"
+    load, unit = load_curve("input rate", seconds, offered), "sentences/s"
     return (
         hosts_plot(
             f"{run.name}: replicas and hosts (Spark; compare Figure 2)", "seconds", seconds, load, unit, replicas, hosts
@@ -321,7 +322,7 @@ def _plots(run: SparkScenario) -> tuple[Plot, Plot]:
             f"{run.name}: latency and use of hosts (Spark; compare Figure 2)",
             "seconds",
             "s, fraction of cores",
-            (load, line("latency", seconds, latency, colour=4), line("CPU", seconds, cpu, colour=2)),
+            (load, Curve("latency", seconds, latency, colour=4), Curve("CPU", seconds, cpu, colour=2)),
             unit,
         ),
     )

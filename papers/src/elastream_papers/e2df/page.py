@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table, hosts_plot, line, load_line
+from elastream.evaluation.page import Table, hosts_plot, load_curve
+from elastream.report.plots import Curve, Plot
 from elastream_papers.e2df import experiment as e2df
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
 from elastream_papers.harness.assumptions import assumption_table, labelled, values
@@ -137,7 +138,7 @@ def verdict(varied: Variations) -> str:
 
 def _plots(run: e2df.E2dfRun) -> tuple[Plot, Plot]:
     minutes, offered, latency, replicas, hosts = (list(column) for column in zip(*run.series, strict=True))
-    load = load_line("input rate", minutes, offered)
+    load = load_curve("input rate", minutes, offered)
     name, unit = run.case.scenario, "tuples/s"
     return (
         hosts_plot(
@@ -147,7 +148,7 @@ def _plots(run: e2df.E2dfRun) -> tuple[Plot, Plot]:
             f"{name}: latency (simulated; compare Figure 2)",
             "minutes",
             "ms",
-            (load, line("latency", minutes, latency, colour=4)),
+            (load, Curve("latency", minutes, latency, colour=4)),
             unit,
         ),
     )

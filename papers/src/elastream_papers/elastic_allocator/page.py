@@ -8,7 +8,8 @@ from statistics import fmean
 from elastream.core.wording import amount, percent
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Findings
-from elastream.evaluation.page import Plot, Table, line, load_line
+from elastream.evaluation.page import Table, load_curve
+from elastream.report.plots import Curve, Plot
 from elastream_papers.elastic_allocator.experiment import (
     FIGURES,
     FULL,
@@ -189,9 +190,9 @@ def _plot(tables: Mapping[str, Mapping[str, Mapping[str, float]]], name: str) ->
 def _day_plot(runs: Sequence[AllocatorRun]) -> Plot:
     mine = {run.case.policy: run for run in runs if run.case.rate == 0}
     offered = next(iter(mine.values())).series
-    load = load_line("offered", [r[0] for r in offered], [r[1] for r in offered])
+    load = load_curve("offered", [r[0] for r in offered], [r[1] for r in offered])
     lines = [
-        line(policy, [r[0] for r in run.series], [r[4] for r in run.series], colour=number)
+        Curve(policy, [r[0] for r in run.series], [r[4] for r in run.series], colour=number)
         for number, (policy, run) in enumerate(mine.items())
     ]
     return Plot("CPU deviation over the day (simulated)", "minutes", "CPU deviation", (load, *lines), "tuples/s")

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from elastream.evaluation.findings import Check, Findings, check_table, counted, environment
-from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.evaluation.page import Block, Heading, Page, Prose, Table
+from elastream.report.plots import Curve, Plot
 
 Sections = Mapping[str, Iterable[Block]]  # blocks by heading; those under "" come first, without heading
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -85,7 +86,7 @@ def curves(
     for number, (name, pairs) in enumerate(points.items()):
         known = list(pairs)
         dash = dashes[number] if dashes else "solid"
-        lines.append(line(name, [a for a, _ in known], [b for _, b in known], colour=number, dash=dash))
+        lines.append(Curve(name, [a for a, _ in known], [b for _, b in known], colour=number, dash=dash))
     return Plot(caption, x, y, tuple(lines))
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from elastream.core.wording import percent
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Prose, Table
+from elastream.evaluation.page import Prose, Table
+from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import assumption_table, labelled, values, variations
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import MeanInterval, variation_table

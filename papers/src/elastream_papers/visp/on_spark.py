@@ -19,12 +19,13 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import ElastreamError
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table, hosts_plot, load_line
+from elastream.evaluation.page import Table, hosts_plot, load_curve
 from elastream.loads import steps
 from elastream.loads.pattern import Pattern, dues
 from elastream.policies.btu import Btu
 from elastream.policies.queue_threshold import QueueThreshold
 from elastream.recording.directory import RunDirectory
+from elastream.report.plots import Plot
 from elastream.simulator import Settings
 from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
@@ -324,7 +325,7 @@ def outcome(runs: Sequence[VispSparkRun], seconds: float) -> Findings:
 
 def _plot(run: VispSparkRun) -> Plot:
     seconds, offered, instances, hosts = (list(column) for column in zip(*run.series, strict=True))
-    load = load_line("machines", seconds, offered, steps=True)
+    load = load_curve("machines", seconds, offered, steps=True)
     return hosts_plot(
         f"{run.policy}: instances of O1 and hosts (Spark; compare Figure 8)", "seconds", seconds, load, "machines",
         instances, hosts, "operator instances",

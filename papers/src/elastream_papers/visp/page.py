@@ -7,7 +7,8 @@ from enum import Enum
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Block, Plot, Prose, Table, hosts_plot, load_line
+from elastream.evaluation.page import Block, Prose, Table, hosts_plot, load_curve
+from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import assumption_table, scaled, variations
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.report import Sections, comparison_table, report
@@ -274,7 +275,7 @@ def _plot(run: visp.VispRun) -> Plot:
         f"(simulated; compare Figure {FIGURES[run.case.pattern]})",
         "minutes",
         minutes,
-        load_line("data volume", minutes, offered, steps=True),
+        load_curve("data volume", minutes, offered, steps=True),
         "items/s",
         instances,
         hosts,

@@ -9,7 +9,8 @@ from elastream.core.frames import Floats
 from elastream.core.wording import percent
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Prose, Table, line
+from elastream.evaluation.page import Prose, Table
+from elastream.report.plots import Curve, Plot
 from elastream_papers.harness.assumptions import AROUND, assumption_table, drawn, labelled, share_table, values
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import variation_table
@@ -182,7 +183,7 @@ def cdf_plot(result: DataSetResult) -> Plot:
         curves[way] = np.concatenate([fold.picks[way].errors.ravel() for fold in result.folds])
     part = np.linspace(0, 1, POINTS + 1)
     lines = tuple(
-        line(
+        Curve(
             name,
             np.round(np.quantile(found, part[:-1]), 3).tolist(),
             part[:-1].tolist(),

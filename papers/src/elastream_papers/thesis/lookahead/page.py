@@ -7,7 +7,8 @@ import numpy as np
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table
+from elastream.evaluation.page import Table
+from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import AROUND, assumption_table, draws_of, share_table, values
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import shares_of
@@ -190,7 +191,7 @@ def _horizon_plots(results: LookaheadResults) -> list[Plot]:
     return [
         curves(
             f"{what} by horizon, perfect oracle (simulated, compare Fig. 5.3({part}))",
-            "minutes",
+            "minutes ahead",
             y,
             {p.upper(): [(h, results.mean(figure, p, h)) for h in results.horizons] for p in POLICIES},
         )
@@ -207,7 +208,7 @@ def _error_plots(results: LookaheadResults) -> list[Plot]:
         f"error {e:.0%}": [(h, results.mean("profit", PLASTICC, h, e)) for h in results.horizons] for e in results.errors
     }
     caption = "PLAStiCC's profit by horizon and error (simulated, compare Fig. 5.4)"
-    plots = [curves(caption, "minutes", "profit", by_error)]
+    plots = [curves(caption, "minutes ahead", "profit", by_error)]
     for part, bias in zip("abc", results.biases, strict=False):
         caption = f"Profit by error, bias {bias:+.0%}, {FIGURE_5_5} minutes ahead (simulated, compare Fig. 5.5({part}))"
         points = {

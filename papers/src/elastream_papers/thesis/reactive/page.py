@@ -7,7 +7,8 @@ import numpy as np
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
-from elastream.evaluation.page import Plot, Table
+from elastream.evaluation.page import Table
+from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import AROUND, assumption_table, draws_of, share_table, values
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import shares_of

@@ -7,7 +7,8 @@ import numpy as np
 
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Findings
-from elastream.evaluation.page import Block, Plot, Table, line
+from elastream.evaluation.page import Block, Table
+from elastream.report.plots import Curve, Plot
 from elastream_papers.harness.assumptions import assumption_table, draws_of, share_table, values
 from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import shares_of
@@ -244,9 +245,9 @@ def _over_time(results: ResilienceResults) -> list[Block]:
     for run in results.of("growth")[:1]:
         x = run.series["seconds"].tolist()
         lines = (
-            line("offered", x, run.series["offered"].tolist(), colour=5, dash="dot"),
-            line("throughput", x, run.series["throughput"].tolist()),
-            line("hosts", x, run.series["hosts"].tolist(), colour=1, axis=2, steps=True),
+            Curve("offered", x, run.series["offered"].tolist(), colour=5, dash="dot"),
+            Curve("throughput", x, run.series["throughput"].tolist()),
+            Curve("hosts", x, run.series["hosts"].tolist(), colour=1, axis=2, steps=True),
         )
         found.append(Plot("A rising rate (simulated, compare Fig. 6.11(b))", "s", "messages/s", lines, "hosts"))
     return found
