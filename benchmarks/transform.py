@@ -78,36 +78,24 @@ def seconds_a_batch(start: partial[StreamingQuery], batches: int, root: Path) ->
             time.sleep(0.02)
         measured = [each for each in query.recentProgress if 2 <= each["batchId"] <= batches + 1]
         assert all(each["numInputRows"] == ROWS for each in measured)
-        return statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in measured)
+        return float(statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in measured))
     finally:
         query.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both ways of a dataflow against plain PySpark, interleaved."""
-    root = Path(tempfile.mkdtemp(prefix="transform-"))
-    spark = local_session("transform", root)
-    report = Report(environment={"master": spark.sparkContext.master, "records a batch": ROWS})
     rounds, batches = (5, 4) if arguments.quick else (15, 6)
-    plain = partial(seconds_a_batch, partial(as_pyspark, spark), batches, root)
-    try:
+    with local_session("transform") as (spark, root):
+        report = Report(environment={"master": spark.sparkContext.master, "records a batch": ROWS})
+        plain = partial(seconds_a_batch, partial(as_pyspark, spark), batches, root)
         for name, several in (("transform", False), ("transform, two alternates", True)):
             ours = partial(seconds_a_batch, partial(as_dataflow, several, spark), batches, root)
             sides = interleaved(plain, ours, rounds, f"{name}: seconds of a batch in plain PySpark and as a dataflow:")
             report.figures[name] = sides.figures("plain", "dataflow")
             report.median_at_least(f"throughput of {name} over plain PySpark", sides.ratios, BAR, SOURCE)
-    finally:
-        spark.stop()
-        shutil.rmtree(root, ignore_errors=True)
     return report
 
 
-def line(report: Report) -> str:
-    """The benchmark in one line."""
-    parts = [f"{name} {figures['ratio']['median']:.3f}" for name, figures in report.figures.items()]
-    return f"throughput over plain PySpark: {'; '.join(parts)} (medians of the rounds' ratios)"
-
-
 if __name__ == "__main__":
-    main("transform", __doc__.splitlines()[0], measure, line)
+    main("transform", __doc__, measure)

@@ -104,7 +104,7 @@ NAN, INF = float("nan"), float("inf")
         ({"registry": 5}, "registry is 5; it must be a registry of prometheus_client, or None"),
         ({"min_hosts": None}, "min_hosts is None; it must be a whole number"),
         ({"min_hosts": 5, "max_hosts": 2}, "1 <= min_hosts <= max_hosts"),
-        ({"policy": "threshold"}, r"policy is 'threshold'; it must be a policy, such as Threshold\(\)"),
+        ({"policy": "threshhold"}, "threshhold"),
         ({"policy": Threshold}, r"policy is the class Threshold; it must be an object, such as Threshold\(\)"),
         (
             {"policy": SimpleNamespace(name="mine", plan=lambda seen: None)},

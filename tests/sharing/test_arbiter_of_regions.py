@@ -216,7 +216,8 @@ def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, i
         busy = placed["a"] | placed["b"]
         empty = tuple(host for host in region.hosts if host not in busy)
         add = ("small",) * max(0, 2 - len(empty))
-        region, said = regions.report(RegionRules(), region, now, dict.fromkeys(region.hosts, True), add=add, empty=empty)
+        region, report = regions.report(RegionRules(), region, now, dict.fromkeys(region.hosts, True))
+        said = replace(report, add=add, empty=empty)
         holdings = []
         for name, each in held.items():
             spare = (("east", len(set(each.hosts) - placed[name])),) if each.hosts else ()

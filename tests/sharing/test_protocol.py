@@ -63,11 +63,11 @@ class Protocol(RuleBasedStateMachine):
         region = self.regions[name]
         some = st.sets(st.sampled_from(sorted(region.hosts) or [""]), max_size=3).map(tuple)
         leased = {host: up for host, up in self.leased.items() if host not in self.dead}
-        self.regions[name], said = regions.report(
-            REGION_RULES, region, self.now, leased, add=("small",) * add,
-            release=data.draw(some), drain=data.draw(some), utilisation=0.5, empty=data.draw(some),
-        )  # fmt: skip
-        self.network.append(said)
+        self.regions[name], report = regions.report(REGION_RULES, region, self.now, leased)
+        release, drain, empty = (data.draw(some) for _ in range(3))
+        self.network.append(
+            replace(report, add=("small",) * add, release=release, drain=drain, utilisation=0.5, empty=empty)
+        )
 
     @rule(name=st.sampled_from(sorted(APPLICATIONS)), critical=st.booleans(), spare=st.integers(0, 3))
     def application_answers(self, name: str, critical: bool, spare: int) -> None:
@@ -285,8 +285,8 @@ def test_lost_messages_only_delay_what_managers_agree_on(arrives: list[list[bool
         said = []
         for name in REGIONS:
             lacking = ("small",) * max(0, wanted[name] - len(had[name].hosts))
-            had[name], report = regions.report(REGION_RULES, had[name], now, leased, add=lacking)
-            said += [report] if next(channel) else []
+            had[name], report = regions.report(REGION_RULES, had[name], now, leased)
+            said += [replace(report, add=lacking)] if next(channel) else []
         for name in APPLICATIONS:
             held[name], holding = applications.answer(APPLICATION_RULES, held[name], now, frozenset(), False)
             said += [holding] if next(channel) else []

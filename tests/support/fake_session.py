@@ -27,7 +27,7 @@ class FakeSession:
     application: str = "app-1"
     _number: int = 100
 
-    context = None
+    context = SimpleNamespace(isStopped=lambda: False)
 
     @property
     def registered(self):
