@@ -72,8 +72,8 @@ def test_a_cloud_is_simulated_as_spark_runs_it_with_its_own_bounds():
 
 
 def test_arguments_of_another_kind_are_refused_or_understood():
-    with pytest.raises(InputError, match=r"'threshold' is no policy, such as Threshold\(\): it has no 'name'"):
-        simulate(flow(), "threshold", host_types=[SMALL])
+    with pytest.raises(InputError, match="thresold"):
+        simulate(flow(), "thresold", host_types=[SMALL])
     with pytest.raises(InputError, match="host_types is 'small'; it must be a HostType, or several"):
         simulate(flow(), Threshold(), host_types="small")
     found = simulate(flow(), Threshold(), host_types=SMALL, load="5/s", limit="1min")

@@ -85,7 +85,8 @@ class Peak:
     @property
     def fleet(self) -> int:
         """Return the hosts of the simulation, which may need more than the load fills, else `hosts`."""
-        return self.hosts if self.trial is None else round(self.trial.peak_hosts)
+        peak = math.nan if self.trial is None else self.trial.peak_hosts
+        return self.hosts if math.isnan(peak) else round(peak)  # unknown where the load ends before a host is ready
 
 
 @dataclass(frozen=True, slots=True)
