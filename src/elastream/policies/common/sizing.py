@@ -93,7 +93,7 @@ class SizingInputs:
         ended, now = self.history.ended, self.observation.time
         counts = [ended.get(each.name, 0) for each in self.observation.context.layout.segments]
         if all(counts):
-            return min(counts) < FIRST_BATCHES
+            return min(counts, default=FIRST_BATCHES) < FIRST_BATCHES
         return now - self.history.since < FIRST_BATCHES_S
 
     @cached_property
