@@ -205,7 +205,7 @@ def test_batches_of_one_size_do_not_separate_fixed_and_record_cost():
 def test_a_real_run_is_simulated_within_chance(measured):
     found, layout = calibration_of(measured, "the run")
     runs = [
-        drift_of(measured, replayed(measured, layout, found, seed), ["source"], origin=found.origin) for seed in range(3)
+        drift_of(measured, replayed(measured, layout, found, seed), ["source"], origin=found.origin) for seed in range(9)
     ]
     middle = {each[0].metric: float(np.median([d.relative for d in each])) for each in zip(*runs, strict=True)}
     assert abs(middle["latency p50"]) < 0.2
