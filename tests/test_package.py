@@ -170,7 +170,9 @@ for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
         failed[module.name] = missing(error) or str(error)
 print(json.dumps(failed))
 """
-OF_EXTRAS = re.compile(r"elastream\.(simulator|spark|api|evaluation|pool|guards|observability|core\.throughput|policies)\b")
+OF_EXTRAS = re.compile(
+    r"elastream\.(simulator|spark|api|testing|evaluation|pool|guards|observability|core\.throughput|policies)\b"
+)
 """Packages of which some modules need an extra to be imported."""
 
 

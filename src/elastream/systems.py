@@ -41,8 +41,8 @@ def check_system(what: str, *, also: Collection[str] = (), system: str = sys.pla
     raise EnvironmentProblem(f"{what} needs Linux{others}, and this is {NAMES.get(system, system)}: {works}")
 
 
-def lock(file: int | HasDescriptor, *, wait: bool = True) -> None:
-    """Lock a file until it is closed.
+def lock(file: int | HasDescriptor, *, wait: bool = True, shared: bool = False) -> None:
+    """Lock a file until it is closed; `shared`: only against exclusive locks.
 
     Raises:
         OSError: It is locked, and `wait` is false.
@@ -50,7 +50,7 @@ def lock(file: int | HasDescriptor, *, wait: bool = True) -> None:
     """
     if fcntl is None:
         check_system("a lock of a run's files", also=("darwin",))
-    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def unlock(file: int | HasDescriptor) -> None:

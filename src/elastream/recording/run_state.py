@@ -1,6 +1,5 @@
 """State of a run from its folder, for commands that look at runs of other processes, and requests to end them."""
 
-import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, read_manifest
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Recording
+from elastream.systems import lock
 
 LIVE_STATES = ("starting", "running", "paused")
 
@@ -45,7 +45,7 @@ def driver_of(directory: RunDirectory) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock(file, wait=False, shared=True)
     except OSError:
         text = os.read(file, 20).decode(errors="replace").strip()
         return int(text) if text.isdecimal() else 0
