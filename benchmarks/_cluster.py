@@ -51,10 +51,9 @@ class Bench:
         return [batch.seconds for batch in recent if batch.rows and since <= batch.end and batch.start <= until]
 
     def steady(self, batches: int, limit: float = 120.0) -> float:
-        since, before = time.time(), self.plant.queries.telemetry.batches
-        self.observe_until(
-            lambda: self.plant.queries.telemetry.batches >= before + batches, limit, f"{batches} more batches"
-        )
+        since, telemetry = time.time(), self.plant.queries.telemetry
+        until = telemetry.batches + batches
+        self.observe_until(lambda: telemetry.batches >= until, limit, f"{batches} more batches")
         return statistics.median(self.batches(since))
 
     def wrong_counts(self) -> int:

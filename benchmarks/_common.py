@@ -270,6 +270,20 @@ def main(
     sys.exit(0 if outcome.holds else 1)
 
 
+def main_of_parts(
+    name: str, description: str, parts: Mapping[str, Callable[[Report, bool], None]], **environment: str
+) -> None:
+    """Run `main` for a benchmark of several parts, of which `--part` chooses one. A part takes the report and `--quick`."""
+
+    def measure(arguments: argparse.Namespace) -> Report:
+        report = Report(environment={**environment})
+        for each in parts if arguments.part is None else (arguments.part,):
+            parts[each](report, arguments.quick)
+        return report
+
+    main(name, description, measure, lambda parser: parser.add_argument("--part", choices=tuple(parts)))
+
+
 def finite(value: Any) -> Any:
     """Return `value` with null for what was not measured, or never came."""
     if isinstance(value, Mapping):

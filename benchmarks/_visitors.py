@@ -168,15 +168,8 @@ def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
     found = []
     for each in progress:
         first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
-        found.append(
-            Micro(
-                start=datetime.fromisoformat(each["timestamp"]).timestamp(),
-                seconds=each["durationMs"]["triggerExecution"] / 1e3,
-                first=int(first.get("n", 0)),
-                last=int(last.get("n", 0)),
-                began=float(last.get("started", 0)),
-            )
-        )
+        start, seconds = datetime.fromisoformat(each["timestamp"]).timestamp(), each["durationMs"]["triggerExecution"] / 1e3
+        found.append(Micro(start, seconds, int(first.get("n", 0)), int(last.get("n", 0)), float(last.get("started", 0))))
     return found
 
 

@@ -11,7 +11,6 @@ live-skew: a query with keys by Zipf's law on three such executors, beside the s
 about 15 minutes each, live-skew 5, skew 2.
 """
 
-import argparse
 import os
 import re
 import statistics
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Report, Sides, interleaved, local_session, main, progress, wait_until, with_median
+from _common import Report, Sides, interleaved, local_session, main_of_parts, progress, wait_until, with_median
 from _stranger import HOST, STATES, attached, ended, executors, newest, seconds_of, session_on_hosts, start_work
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -375,15 +374,8 @@ def measure_cost(report: Report, quick: bool) -> None:
                 mine = sum(cpu_of(this, each) for each in own) - spent
                 theirs = sum(now[each] - served.get(each, 0.0) for each in now)
                 number = plant.looks - looked
-                looks.append(
-                    {
-                        "looks": number,
-                        "Python's CPU": mine,
-                        "the JVM's": theirs,
-                        "s": plant.look_seconds,
-                        "CPU by the plant": plant.look_cpu_seconds / plant.looks,
-                    }
-                )
+                look = {"looks": number, "Python's CPU": mine, "the JVM's": theirs, "s": plant.look_seconds}
+                looks.append({**look, "CPU by the plant": plant.look_cpu_seconds / plant.looks})
                 apart.append((mine + theirs) / number)
                 seen = len(plant.observe().tasks)
                 assert seen == queries * partitions, f"{seen} of {queries * partitions} partitions were seen"
@@ -411,13 +403,5 @@ def measure_cost(report: Report, quick: bool) -> None:
 PARTS = {"skew": measure_skew, "live-skew": measure_live_skew, "cost": measure_cost, "growth": measure_growth}
 
 
-def measure(arguments: argparse.Namespace) -> Report:
-    report = Report()
-    for name, part in PARTS.items():
-        if arguments.part in (None, name):
-            part(report, arguments.quick)
-    return report
-
-
 if __name__ == "__main__":
-    main("autopilot", __doc__, measure, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
+    main_of_parts("autopilot", __doc__, PARTS)

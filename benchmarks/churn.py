@@ -183,11 +183,8 @@ class _Events:
         assert desk is not None
         self.next_batch()
         kept, before = self.plant.standby.replica_hosts(), len(desk.opened())
-        others = {
-            task
-            for task, at in self.plant.reconciler.placements().items()
-            if at in hosts and set(kept.get(task, ())) - {*hosts}
-        }
+        placed = self.plant.reconciler.placements().items()
+        others = {task for task, at in placed if at in hosts and set(kept.get(task, ())) - {*hosts}}
         self._kill(hosts)
         until = self.plant.queries.telemetry.batches + TOLD
         self.until(
@@ -276,12 +273,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     events = QUICK if arguments.quick else arguments.events
     stores: Sequence[StateStore] = STORES if arguments.store is None else (arguments.store,)
     found = [churn(schedule(events // len(stores)), store=store, progress=progress) for store in stores]
-    report.figures = {
-        each.store: {name: value for name, value in asdict(each).items() if name != "store"} for each in found
-    }
-    report.environment["hosts"] = (
-        f"{HOSTS} of one slot each in two fault zones; {PARTITIONS} partitions, {REPLICAS} copy each"
-    )
+    report.figures = {each.store: {name: v for name, v in asdict(each).items() if name != "store"} for each in found}
+    hosts = f"{HOSTS} of one slot each in two fault zones; {PARTITIONS} partitions, {REPLICAS} copy each"
+    report.environment["hosts"] = hosts
     done = sum(sum(each.events.values()) for each in found)
     # Fewer prove less, and miss nothing.
     report.checks.append(Check("events", done, f">= {EVENTS}", done >= EVENTS or None, OURS))

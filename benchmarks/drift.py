@@ -177,9 +177,7 @@ def record_all(names: Sequence[str], folder: Path) -> None:
 
 
 def read_all(names: Sequence[str], folder: Path) -> dict[str, tuple[Recording, ...]]:
-    missing = [
-        name for name in names for twin in range(1, TWINS + 1) if not place_of(folder, name, twin).is_dir()
-    ]  # fmt: skip
+    missing = [name for name in names for twin in range(1, TWINS + 1) if not place_of(folder, name, twin).is_dir()]
     if missing:
         raise InputError(
             f"{folder} has no two recordings of {missing[0]!r}: record them first, "
@@ -205,11 +203,8 @@ def predictions(runs: Mapping[str, tuple[Recording, ...]], simulations: int) -> 
                 progress(f"{source} tells no constants: its batches were all of about one size")
                 continue
             values = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
-            found += [
-                Predicted(target, source, each.metric, each.measured, each.simulated, spread[each.metric])
-                for each in values
-                if each.metric in JUDGED
-            ]
+            judged = [each for each in values if each.metric in JUDGED]
+            found += [Predicted(target, source, v.metric, v.measured, v.simulated, spread[v.metric]) for v in judged]
             progress(f"{target}, by {source}: " + ", ".join(f"{p.figure} {p.off:+.0%}" for p in found[-len(JUDGED) :]))
     return found
 

@@ -167,14 +167,7 @@ class Side:
         self.frame = written(self.spark, self.shape, self.folder.parent)
         arriving = to_arrow_schema(StructType(self.frame.schema.fields))
         found = chain_of(self.graph, self.graph.order, ())
-        self.walk = build_walk(
-            found,
-            "source",
-            "source",
-            self.codec,
-            [arriving],
-            lambda ddl: to_arrow_schema(cast(StructType, StructType.fromDDL(ddl))),
-        )
+        self.walk = build_walk(found, "source", "source", self.codec, [arriving], arrow_schema)
         self.shipped = pickled(self.walk, "dynamic")
         if self.variants.select_by:
             self._put_table()
@@ -285,11 +278,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             for way, (side, bar) in ways.items():
                 name = f"{shape.name}, {way}"
                 found = interleaved(side.seconds, fixed.seconds, pairs, f"{name}, CPU seconds of {shape.rows:,} records:")
-                figures = found.figures("dynamic", "fixed")
-                figures["microseconds a record"] = {
-                    side: 1e6 * figures[side]["median"] / shape.rows for side in ("dynamic", "fixed")
-                }
-                report.figures[name] = figures
+                report.figures[name] = figures = found.figures("dynamic", "fixed")
+                micros = {side: 1e6 * figures[side]["median"] / shape.rows for side in ("dynamic", "fixed")}
+                figures["microseconds a record"] = micros
                 report.median_at_most(f"CPU a record, dynamic over fixed: {name}", found.ratios, bar, SOURCE)
     return report
 

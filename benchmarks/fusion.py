@@ -66,9 +66,8 @@ def as_dataflow() -> Dataflow:
 
 def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
     graph = as_dataflow().graph
-    walk = build_walk(
-        chain_of(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER
-    )
+    chain, codec = chain_of(graph, graph.order, ()), CompositionCodec(graph)
+    walk = build_walk(chain, "source", "source", codec, [NUMBER], lambda _: NUMBER)
     meter = Meter(spark.sparkContext)
     function = stage_function(pickled(walk, "fusion"), WorkerPaths(), meter.sink)
     return lambda frame: frame.mapInArrow(function, "value long")
@@ -89,13 +88,8 @@ def seconds_a_batch(
 ) -> float:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     checkpoint = folder / f"checkpoint-{time.monotonic_ns()}"
-    query = (
-        build(source.select("value"))
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
+    writer = build(source.select("value")).writeStream.format("noop").trigger(processingTime="0 seconds")
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
     try:
         while query.lastProgress is None or query.lastProgress["batchId"] < batches:
             if (error := query.exception()) is not None:

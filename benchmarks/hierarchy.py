@@ -46,9 +46,7 @@ class World:
         used = self.random.beta(2.0, 2.5, len(self.replicas.operator))
         replicas = Instances(self.replicas.operator, self.replicas.index, self.replicas.host, used)
         cpu = np.bincount(replicas.host, used, minlength=n) / SLOTS
-        hosts = LeasedHosts(
-            tuple(self.names), np.array(self.region), np.full(n, SLOTS), cpu, np.ones(n, dtype=np.bool_)
-        )  # fmt: skip
+        hosts = LeasedHosts(tuple(self.names), np.array(self.region), np.full(n, SLOTS), cpu, np.ones(n, dtype=np.bool_))
         response = self.random.uniform(0.0, 1.0, len(self.applications))
         applications = Applications(self.applications, response, np.full(len(self.applications), 0.9))
         return Snapshot(self.time, self.regions, hosts, replicas, self.operators, applications)

@@ -59,7 +59,7 @@ from elastream.spark.dataflow import change_log, edges
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import begin_results, latest
 from elastream.spark.dataflow.sources import CORPUS
-from elastream.spark.hosts.hosts import HostLedger
+from elastream.spark.hosts.hosts import HostLedger, HostRecord
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.worker.composition import CompositionRequest, write_request
 
@@ -183,15 +183,9 @@ class SoakPlant:
         self._log.requested(host, SMALL, now)
         with book._lock:
             book._enter({host: Lease(host, SMALL, now)})
-            book._records[host] = _record(book, now)
+            book._records[host] = HostRecord(book.provider, milestones={"lease": now})
             for state in (HostState.STARTING, HostState.RUNNING):
                 book._to(host, state)
-
-
-def _record(book: HostLedger, now: float) -> Any:
-    from elastream.spark.hosts.hosts import HostRecord
-
-    return HostRecord(book.provider, milestones={"lease": now})
 
 
 class Edge:
@@ -424,8 +418,7 @@ class Watch(PartialObserver):
 
 def soak_on_spark(folder: Path, batches: int, told: Callable[[str], None] = lambda text: None) -> SoakedOnSpark:
     watch, out = Watch(folder, batches, told), folder / "out"
-    ender = threading.Thread(target=_end_after, args=(watch.over,), daemon=True)
-    ender.start()
+    threading.Thread(target=_end_after, args=(watch.over,), daemon=True).start()
     run(
         word_count_flow(constant(RATE), out, "soak"),
         policy=Restless(),
@@ -522,9 +515,5 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", choices=("clock", "spark"), help="one alone; default both")
-
-
 if __name__ == "__main__":
-    main("soak", __doc__, measure, more)
+    main("soak", __doc__, measure, lambda p: p.add_argument("--part", choices=("clock", "spark"), help="default both"))

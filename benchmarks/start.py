@@ -204,9 +204,8 @@ def one_window(bench: Bench, names: Sequence[str]) -> Window:
     first = time.time()
     bench.observe_until(lambda: set(names) <= set(plant.hosts.usable), LIMIT, "three hosts up")
     ended = time.time()
-    during, starting, joining = (
-        max(bench.batches(*span), default=0.0) for span in ((began, ended), (began, first), (first, ended))
-    )
+    spans = ((began, ended), (began, first), (first, ended))
+    during, starting, joining = (max(bench.batches(*span), default=0.0) for span in spans)
     for name in names:
         plant.apply(ReleaseHost(name))
     leases = plant.hosts.leases

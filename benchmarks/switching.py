@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from _common import EXECUTOR, Report, local_session, main, processes_below, progress
 from pyspark.sql import DataFrame, SparkSession
 
@@ -61,8 +62,6 @@ KEYS = 7
 ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]
 FAILING = ("an operator", "a sink", "an executor")  # what may be made to fail while switches go on
 PATIENCE = 240.0  # seconds without a batch after which a trial has hung
-
-
 LOOK = 0.03  # seconds between two looks at the queries
 
 
@@ -439,7 +438,8 @@ class Trial:
             now = self.decoded(ran)
             factors = {key: FACTORS[self.alternate(now, "total", key)] for key in range(KEYS)}
             pieces = [piece for log, (first, last) in zip(logs, ranges, strict=True) for piece in log.pieces(first, last)]
-            taken = [row for piece in pieces for row in read(str(piece.path), piece.first, piece.rows)]
+            tables = (pq.ParquetFile(str(piece.path)).read().slice(piece.first, piece.rows) for piece in pieces)
+            taken = [row for table in tables for row in table.to_pylist()]
             for row in taken:
                 totals[row["key"]] += factors[row["key"]] * row["n"]
             stamps = {key: self.alternate(now, "stamp", key) for key in range(KEYS)}
@@ -459,13 +459,6 @@ class Trial:
 
 def rows_of(table: pa.Table) -> Counter[frozenset[tuple[str, Any]]]:
     return Counter(frozenset(row.items()) for row in table.to_pylist())
-
-
-def read(path: str, first: int, rows: int) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    found: list[dict[str, Any]] = pq.ParquetFile(path).read().slice(first, rows).to_pylist()
-    return found
 
 
 def sampled(values: Sequence[float]) -> Mapping[str, float]:

@@ -8,7 +8,6 @@ a third one is leased, gets its state partitions, and is given back. The longest
 longest of an equal window in which nothing happens, in turn.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -19,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import Report, interleaved, main, progress, wait_until
+from _common import Report, interleaved, main_of_parts, progress, wait_until
 from _stranger import KEYS, STATES, attached, ended, executors, newest, seconds_of, start_work
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -143,16 +142,10 @@ def measure_release(report: Report, quick: bool) -> None:
     report.median_at_most("longest batch while an executor is given back, over one without", ratios, 1.15, SOURCE)
 
 
-def measure(arguments: argparse.Namespace) -> Report:
-    report = Report(environment={"cluster": "YARN's own ResourceManager, two NodeManagers of 2 cores, on this machine"})
-    for name, part in PARTS.items():
-        if arguments.part in (None, name):
-            part(report, arguments.quick)
-    return report
-
-
 PARTS = {"overhead": measure_overhead, "release": measure_release}
 
 
 if __name__ == "__main__":
-    main("yarn", __doc__, measure, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
+    main_of_parts(
+        "yarn", __doc__, PARTS, cluster="YARN's own ResourceManager, two NodeManagers of 2 cores, on this machine"
+    )

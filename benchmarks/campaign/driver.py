@@ -160,9 +160,8 @@ class Driver(Process):
             ending = self.loop.run()
             self.works()
             if not self.stopping:
-                self.history.note(
-                    "control", self.now(), f"the run of {self.name} ended as {ending.status}: {ending.reason}"
-                )
+                said = f"the run of {self.name} ended as {ending.status}: {ending.reason}"
+                self.history.note("control", self.now(), said)
 
     def _plant(
         self, provider: FaultyProvider, clock: Clock, alarms: Alarms, resumed: Resumed | None, strand: Strand
@@ -182,20 +181,12 @@ class Driver(Process):
                 raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
             strand.sleep(self.now() + 0.5)
             self.works()
-        placing = Placing(
-            {},
-            clock.now,
-            AllocationStore(self.directory.allocation),
-            limits=MigrationLimits(per_host=2, lazy=False),
-            alarms=alarms,
-        )
-        instruments = QueryAccess(
-            engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now
-        )  # fmt: skip
+        limits = MigrationLimits(per_host=2, lazy=False)
+        placing = Placing({}, clock.now, AllocationStore(self.directory.allocation), limits=limits, alarms=alarms)
+        instruments = QueryAccess(engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now)
         queries = SessionQueries(instruments, target_latency=TARGET)
         scope = PlantLimits(provider.terms, TARGET)
-        engine_began = self.now()
-        engine._next = engine_began
+        engine._next = self.now()
         clock_any: Any = clock
         return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, reconciler=Stepped, end=self._end)
 

@@ -86,7 +86,6 @@ class _Campaign:
         self.driver: subprocess.Popen[str] | None = None
         self.disk = folder / "small"
         self.small = False
-        self.lock = threading.Lock()
         self.seen: dict[int, str] = {}
         self.ranges: dict[int, int] = {}
         self.killed, self._watched = -math.inf, 0.0
@@ -98,6 +97,10 @@ class _Campaign:
     def run(self) -> Path | None:
         runs = sorted((self.folder / "runs").glob("*"))  # a run that was killed before it began is followed by another
         return next((each for each in reversed(runs) if _begun(each)), runs[-1] if runs else None)
+
+    @property
+    def live_driver(self) -> subprocess.Popen[str] | None:
+        return self.driver if self.driver is not None and self.driver.poll() is None else None
 
     def start(self) -> None:
         resume = self.run is not None and _begun(self.run)
@@ -113,15 +116,12 @@ class _Campaign:
         self.found.starts += 1
         self.status, self.hosts = "", {}  # what was seen last is of the one before
 
-    def tell(self, **command: Any) -> bool:
-        if self.driver is None or self.driver.poll() is not None or self.driver.stdin is None:
-            return False
-        try:
-            self.driver.stdin.write(json.dumps(command) + "\n")
-            self.driver.stdin.flush()
-        except OSError:
-            return False
-        return True
+    def tell(self, **command: Any) -> None:
+        driver = self.live_driver
+        if driver is not None and driver.stdin is not None:
+            with contextlib.suppress(OSError):
+                driver.stdin.write(json.dumps(command) + "\n")
+                driver.stdin.flush()
 
     def look(self) -> None:
         path = self.folder / HISTORY
@@ -148,18 +148,6 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    def _stop_for(self, process: psutil.Process, seconds: float) -> None:
-        with contextlib.suppress(psutil.Error):
-            process.suspend()
-            timer = threading.Timer(seconds, self._go_on, [process])
-            timer.daemon = True
-            timer.start()
-
-    @staticmethod
-    def _go_on(process: psutil.Process) -> None:
-        with contextlib.suppress(psutil.Error):
-            process.resume()
-
     def happen(self, fault: Fault) -> None:
         self.found.faults[fault.kind] += 1
         number, kind = int(fault.amount), fault.kind
@@ -169,23 +157,24 @@ class _Campaign:
             "kill the supervisor": "local.supervisor",
         }.get(kind)  # fmt: skip
         if which is not None:
-            running = self.driver is not None and self.driver.poll() is None
-            processes = processes_below(which, root=self.driver.pid) if self.driver is not None and running else []
+            processes = processes_below(which, root=driver.pid) if (driver := self.live_driver) is not None else []
             if not processes:
                 return
             process = processes[number % len(processes)]
             if kind.startswith("stop"):
-                self._stop_for(process, fault.seconds)
+                with contextlib.suppress(psutil.Error):
+                    process.suspend()
+                    _later(fault.seconds, process.resume)
             else:
                 self.killed = time.monotonic() if "supervisor" in kind else self.killed
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             self.found.done[kind] += 1
         elif kind == "kill the driver":
-            if self.driver is not None and self.driver.poll() is None:
+            if (driver := self.live_driver) is not None:
                 self.killed = time.monotonic()
-                self.below += psutil.Process(self.driver.pid).children(recursive=True)
-                self.driver.kill()
+                self.below += psutil.Process(driver.pid).children(recursive=True)
+                driver.kill()
                 self.found.done[kind] += 1
         elif kind == "a full disk":
             self._fill(fault.seconds)
@@ -204,10 +193,6 @@ class _Campaign:
             why = done.stderr.strip() if done is not None else "there is no mount"
             self.found.remarks.append(f"no small disk could be mounted ({why}): full disks were not tried here")
 
-    def unmount(self) -> None:
-        if self.small:
-            subprocess.run(["umount", "-l", str(self.disk)], check=False, capture_output=True)
-
     def _onto_the_small_disk(self) -> None:
         assert self.run is not None
         for name in LOGS:
@@ -223,9 +208,7 @@ class _Campaign:
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(b"\0" * 4096)
-        timer = threading.Timer(seconds, lambda: ballast.unlink(missing_ok=True))
-        timer.daemon = True
-        timer.start()
+        _later(seconds, lambda: ballast.unlink(missing_ok=True))
         self.found.done["a full disk"] += 1
 
     def go(self) -> Found:
@@ -241,19 +224,19 @@ class _Campaign:
                     time.sleep(0.1)
                 self.happen(fault)
                 if count % 20 == 0:
-                    self.progress(
-                        f"{count} of {len(self.faults)} faults, {self._newest() + 1} batches, {self.found.starts} starts"
-                    )
+                    batches, starts = self._newest() + 1, self.found.starts
+                    self.progress(f"{count} of {len(self.faults)} faults, {batches} batches, {starts} starts")
             ended, done = time.monotonic(), self._newest()
             self._until(lambda: self._settled() and self._newest() > done + 2, "all to settle", SETTLE)
             self.found.settled = time.monotonic() - ended
             self.stop()
             self.check()
         finally:
-            if self.driver is not None and self.driver.poll() is None:
-                self.driver.kill()
-                self.driver.wait()
-            self.unmount()
+            if (driver := self.live_driver) is not None:
+                driver.kill()
+                driver.wait()
+            if self.small:
+                subprocess.run(["umount", "-l", str(self.disk)], check=False, capture_output=True)
         self.found.seconds = time.monotonic() - self.began
         return self.found
 
@@ -299,14 +282,14 @@ class _Campaign:
         return sorted(int(p.name) for p in (self.run / "checkpoint").glob("*/commits/*") if p.name.isdigit())
 
     def stop(self) -> None:
-        if self.driver is not None and self.driver.poll() is None:
-            self.below += psutil.Process(self.driver.pid).children(recursive=True)
-            self.driver.send_signal(signal.SIGTERM)
+        if (driver := self.live_driver) is not None:
+            self.below += psutil.Process(driver.pid).children(recursive=True)
+            driver.send_signal(signal.SIGTERM)
             try:
-                self.driver.wait(90)
+                driver.wait(90)
             except subprocess.TimeoutExpired:
                 self.note("control", "the driver does not end within 90 s of SIGTERM")
-                self.driver.kill()
+                driver.kill()
         _, alive = psutil.wait_procs(self.below, timeout=30)
         for each in alive:
             with contextlib.suppress(psutil.Error):
@@ -382,10 +365,8 @@ class _Campaign:
     def _check_versions(self, checkpoint: Path, committed: int) -> None:
         for partition in (checkpoint / "state" / "0").glob("[0-9]*"):
             versions = [int(file.name.split(".")[0].split("_")[0]) for file in partition.glob("[0-9]*.*")]
-            if versions and max(versions) < committed + 1:
-                self.note(
-                    "versions", f"partition {partition.name} ends with version {max(versions)} after batch {committed}"
-                )
+            if versions and (last := max(versions)) < committed + 1:
+                self.note("versions", f"partition {partition.name} ends with version {last} after batch {committed}")
 
     def _entries(self, kind: str) -> Iterator[Mapping[str, Any]]:
         for line in (self.folder / HISTORY).read_text().splitlines():
@@ -393,6 +374,16 @@ class _Campaign:
                 entry = json.loads(line)
                 if entry["kind"] == kind:
                     yield entry
+
+
+def _later(seconds: float, do: Callable[[], object]) -> None:
+    def run() -> None:
+        with contextlib.suppress(psutil.Error):
+            do()
+
+    timer = threading.Timer(seconds, run)
+    timer.daemon = True
+    timer.start()
 
 
 def _begun(run: Path) -> bool:

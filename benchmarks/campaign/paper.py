@@ -50,19 +50,31 @@ class Machine:
         return self.phase is Phase.UP
 
 
-class Cloud(Provider):
-    """A provider whose hosts outlive whoever asks for them. now: seconds. name: prefix of addresses.
+class Machines:
+    """Machines by host. now: seconds. name: prefix of addresses."""
+
+    def __init__(self, name: str, now: Callable[[], float]) -> None:
+        self.name, self._now = name, now
+        self.machines: dict[str, Machine] = {}
+        self._numbers = 0
+
+    def measure(self) -> Mapping[str, HostUsage]:
+        return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
+
+    def close(self) -> None:
+        self.machines.clear()
+
+
+class Cloud(Machines, Provider):
+    """A provider whose hosts outlive whoever asks for them.
 
     room: how many there may be. slow: factor of the time that a host takes to start.
     """
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float], max_hosts: int) -> None:
-        self.name, self._now = name, now
+        super().__init__(name, now)
         self.terms = ProviderOffer(types, max_hosts, patience=60.0)
-        self.machines: dict[str, Machine] = {}
-        self.room: float = math.inf
-        self.slow = 1.0
-        self._numbers = 0
+        self.room, self.slow = math.inf, 1.0
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         self.pass_time()
@@ -90,15 +102,6 @@ class Cloud(Provider):
             for name, each in self.machines.items()
         }
 
-    def measure(self) -> Mapping[str, HostUsage]:
-        return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
-
-    def owed(self) -> float | None:
-        return None
-
-    def close(self) -> None:
-        self.machines.clear()
-
     def dies(self, host: str, reason: str = "its plug was pulled") -> None:
         machine = self.machines.get(host)
         if machine is not None and machine.phase is not Phase.GONE:
@@ -117,7 +120,7 @@ class Cloud(Provider):
                 del self.machines[name]
 
 
-class Cluster:
+class Cluster(Machines):
     """The worker processes of one driver on one machine, as `LocalCluster` has them; they end with the driver."""
 
     java_options = driver_options = ()
@@ -127,11 +130,9 @@ class Cluster:
     secrets = SimpleNamespace(session_settings={}, shared="")
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float]) -> None:
+        super().__init__(name, now)
         self.local = SimpleNamespace(types=types, regions=tuple(dict.fromkeys(kind.region for kind in types)))
-        self.name, self._now = name, now
-        self.machines: dict[str, Machine] = {}
         self.starts_until = -math.inf
-        self._numbers = 0
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         for each in self.machines.values():
@@ -179,12 +180,6 @@ class Cluster:
 
     def archive_classes(self) -> None:
         """Nothing."""
-
-    def measure(self) -> Mapping[str, HostUsage]:
-        return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
-
-    def close(self) -> None:
-        self.machines.clear()
 
 
 @dataclass
@@ -276,15 +271,8 @@ class Engine:
     def _executors(self, _: Any) -> list[list[str]]:
         running = {executor for executor, _, _ in self.tasks.values()} if self.batch is not None else set()
         return [
-            [
-                each.id,
-                f"{each.address}:7",
-                "1",
-                str(round(1e3 * each.busy)),
-                str(int(each.fenced)),
-                str(int(each.id in running)),
-            ]
-            for each in self.executors.values()
+            [e.id, f"{e.address}:7", "1", str(round(1e3 * e.busy)), str(int(e.fenced)), str(int(e.id in running))]
+            for e in self.executors.values()
         ]
 
     def _queries(self, _: Any) -> list[list[str]]:
@@ -299,16 +287,11 @@ class Engine:
         found = []
         for each in self.progress:
             if each.number > seen:
-                offsets = {
-                    "startOffset": {"n": each.start},
-                    "endOffset": {"n": each.end},
-                    "latestOffset": {"n": each.latest},
-                }
-                source = {"description": "paper", **offsets, "numInputRows": each.end - each.start}
-                times = [str(round(1e3 * at)) for at in (each.began, each.ended - each.began)]
-                found.append(
-                    [str(each.number), times[0], str(each.end - each.start), times[1], "0", "{}", json.dumps(source)]
-                )
+                rows, numbers = each.end - each.start, {"start": each.start, "end": each.end, "latest": each.latest}
+                offsets = {f"{name}Offset": {"n": number} for name, number in numbers.items()}
+                source = json.dumps({"description": "paper", **offsets, "numInputRows": rows})
+                began, took = (str(round(1e3 * at)) for at in (each.began, each.ended - each.began))
+                found.append([str(each.number), began, str(rows), took, "0", "{}", source])
         return [*found[::-1], doing]
 
     def _stateful(self, _: Any, execution: Any) -> list[list[str]]:
@@ -354,9 +337,7 @@ class Engine:
         state = SimpleNamespace(
             StateStoreId=lambda root, operator, partition, store: partition, StateStoreProviderId=lambda store, run: store
         )
-        streaming = SimpleNamespace(state=state)
-        execution_package = SimpleNamespace(streaming=streaming)
-        sql = SimpleNamespace(execution=execution_package)
+        sql = SimpleNamespace(execution=SimpleNamespace(streaming=SimpleNamespace(state=state)))
         jvm = SimpleNamespace(
             org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=sql))),
             PythonUtils=SimpleNamespace(toSeq=list),
@@ -389,7 +370,7 @@ class Engine:
         for executor in list(self.executors.values()):
             machine = machines.get(executor.host)
             if machine is None or not machine.up or machine.address != executor.address:
-                self._lose(executor.id)
+                self.kill_executor(executor.id)
         taken = {executor.host for executor in self.executors.values()}
         for host, machine in machines.items():
             if not machine.up or host in taken:
@@ -409,9 +390,6 @@ class Engine:
         self._spent_at = now
 
     def kill_executor(self, executor: str) -> None:
-        self._lose(executor)
-
-    def _lose(self, executor: str) -> None:
         lost = self.executors.pop(executor)
         self._came_up[lost.address] = self.now()
         for partition in [p for p, at in self.locations.items() if at == executor]:
@@ -472,20 +450,8 @@ class Engine:
         self.durable.committed, self._written = number, False
         start, end = self.durable.ranges[number]
         tasks = [(self.tasks[p][0], self.tasks[p][2]) for p in range(PARTITIONS)]
-        self.progress.append(
-            Progress(
-                number,
-                by_wall,
-                self.wall(),
-                start,
-                end,
-                int(self._world.arrived(began)),
-                tasks,
-                began,
-                now,
-                now - self._world.due(start),
-            )
-        )
+        latest, waited = int(self._world.arrived(began)), now - self._world.due(start)
+        self.progress.append(Progress(number, by_wall, self.wall(), start, end, latest, tasks, began, now, waited))
         del self.progress[:-100]
         self.batch = None
         self._next = max(now, began + TRIGGER)
