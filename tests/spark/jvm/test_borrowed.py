@@ -39,7 +39,7 @@ def test_a_clone_has_settings_of_its_own_and_leaves_nothing():
 
 
 def test_a_required_setting_that_cannot_change_is_named():
-    refused = "spark.executor.memory cannot be changed in a session that is open, where it is not set"
+    refused = "spark.executor.memory cannot be changed in a session that is open, where it is "
     with (
         pytest.raises(EnvironmentProblem, match=refused),
         borrowed(shared_session(), {}, {"spark.executor.memory": "9g"}, {}),
