@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import SparkSession
 
 from elastream import Alternate, Dataflow
 from elastream.errors import ElastreamError, InputError
@@ -22,6 +23,14 @@ def refuse(word):
     if word == "poison":
         raise ValueError("bad apple")
     return word
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_later_sessions():
+    """End the session that `elastream.testing` leaves open for the next call: there is room for one."""
+    yield
+    if (session := SparkSession.getActiveSession()) is not None:
+        session.stop()
 
 
 @pytest.fixture

@@ -60,10 +60,9 @@ def archived() -> str:
 def end_shared_session() -> None:
     """Stop the session that tests share, if it is open: there is room for one session, and a test wants its own."""
     global _shared
-    open_session = SparkSession._instantiatedSession  # it may be that of `elastream.testing`, which stays open as well
-    if open_session is not None and open_session._sc._jsc is not None:
-        open_session.stop()
-    _shared = None
+    if _shared is not None:
+        _shared.stop()
+        _shared = None
 
 
 def forget_jvm() -> None:
