@@ -143,6 +143,26 @@ def test_lines_are_on_stderr_unless_logging_is_configured(monkeypatch, capsys):
     assert not any(each in said for each in ("second", "third", "fourth"))
 
 
+def test_overlapping_autopilots_leave_the_level_as_it_was(monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    level = logging.getLogger("elastream.autopilot").level
+    first, second = on_console(True), on_console(True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert logging.getLogger("elastream.autopilot").isEnabledFor(logging.INFO)
+    second.__exit__(None, None, None)
+    assert logging.getLogger("elastream.autopilot").level == level
+
+
+def test_round_without_a_known_load_says_so(caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    log = spoken()
+    log.observed(observation(steady(every=1.0, takes=0.2)))
+    log.decided(decision())
+    assert caplog.messages[-1] == "autopilot changes nothing: the load is unknown"
+
+
 def test_autopilot_that_watches_nothing_yet_shows_its_state():
     pilot = Autopilot(None, target_latency="2s")
     assert repr(pilot) == "<Autopilot waiting>"

@@ -367,6 +367,8 @@ def test_shipped_prices_are_listed_and_used(document):
     assert "Amazon EC2, Linux, on demand; us-east-1; 2026-01-19" in listed.output
     assert "m5.large" in listed.output
     assert "0.0960" in listed.output
+    kinds = {each["name"]: each for each in json.loads(invoke("prices", "--json").output)}
+    assert kinds["m5.large"]["cores"] == 2
     used = invoke("simulate", document, *SHORT, "--prices", "ec2", "--host", "m5.large")
     assert used.exit_code == 0, used.output
 

@@ -217,7 +217,7 @@ class Autopilot:
                         store = _open_store(self._folder, str(self._spark.sparkContext.applicationId), folder_lock)
                         self._folder = store.folder
                         plant = self._attach(can, stack, store.leases)
-                        self._steer(plant, store.journal, can)
+                        self._steer(plant, store.journal)
                 except Exception as error:
                     log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
                     if plant is not None:
@@ -260,7 +260,9 @@ class Autopilot:
             gives_back=EVACUATION_TIMEOUT_S if cloud is not None else 0.0,
             staying=self.remaining_hosts,
         )
-        return attach(self._spark, can, self._settings, leasing, client=client, chosen=self._ids, traffic=self._traffic())
+        plant = attach(self._spark, can, self._settings, leasing, client=client, chosen=self._ids, traffic=self._traffic())
+        self._log = AutopilotLog(plant, self._settings, intentions(can, self._settings, leases=provider is not None))
+        return plant
 
     def _traffic(self) -> Traffic | None:
         """Return the meter of traffic between tasks if the policy reads it; it costs a call per query and observation."""
@@ -298,7 +300,7 @@ class Autopilot:
         stack.callback(cluster.close)
         return cluster
 
-    def _steer(self, plant: AttachedPlant, journal: Journal, can: Capabilities) -> None:
+    def _steer(self, plant: AttachedPlant, journal: Journal) -> None:
         environment: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
         context = self._spark.sparkContext
         environment |= {"run": str(context.applicationId), "application": str(context.appName)}
@@ -307,8 +309,7 @@ class Autopilot:
         header = describe_run(
             plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=environment
         )
-        self._log = AutopilotLog(plant, self._settings, intentions(can, self._settings, leases=self._cloud is not None))
-        observers = self._observers(self._log)  # last, because they serve until the loop ends
+        observers = self._observers()  # last, because they serve until the loop ends
         loop = Loop(
             plant,
             self._policy,
@@ -335,8 +336,8 @@ class Autopilot:
         if self._folder is not None and self._settings.show:
             print(sentence % shlex.quote(str(self._folder)), file=sys.stderr, flush=True)
 
-    def _observers(self, spoken: AutopilotLog) -> Sequence[Observer]:
-        observers: list[Observer] = [spoken]
+    def _observers(self) -> Sequence[Observer]:
+        observers: list[Observer] = [] if self._log is None else [self._log]
         settings = self._settings
         if settings.registry is not None or (settings.metrics, settings.metrics_port) != (None, None):
             # Its counters exist only where they are served.

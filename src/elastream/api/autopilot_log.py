@@ -20,6 +20,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch, Observation
 from elastream.core.wording import counted, duration_text, gist, quantities
 from elastream.dataflow.operators import Kind
+from elastream.observability.events import HARMLESS_REFUSALS
 from elastream.recording.observer import Ending, Header
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant
@@ -35,15 +36,11 @@ BATCHES_READ = 30
 FEWEST_BATCHES = 10
 # Share of the time between two starts below which a query waits for its trigger.
 TRIGGER_BOUND = 0.95
-# Records in time that a target latency is to reach.
-COMPLIANCE_GOAL = 0.95
 COUNTED: Mapping[type[Action], tuple[str, str]] = {
     LeaseHost: ("executor", "requested"),
     ReleaseHost: ("executor", "returned"),
     MoveTask: ("partition", "moved"),
 }
-# Refusals that another line explains.
-SILENT_REFUSALS = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
 
 
 class _Console(logging.Handler):
@@ -52,6 +49,8 @@ class _Console(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        self.users = 0  # Autopilots that show their lines now
+        self.lends_level = False
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)  # read now: a notebook replaces it
@@ -61,7 +60,6 @@ class _Console(logging.Handler):
         return others == [self] and (record.name == log.name or record.levelno >= logging.WARNING)
 
 
-_console_users = 0
 _console_lock = threading.Lock()
 _console = _Console()
 
@@ -69,25 +67,26 @@ _console = _Console()
 @contextmanager
 def on_console(show: bool) -> Iterator[None]:
     """Show Autopilot's lines on stderr inside the context, unless the program configures logging."""
-    global _console_users
     if not show:
         yield
         return
     package = logging.getLogger("elastream")
     with _console_lock:
-        _console_users += 1
-        level = log.level
-        package.addHandler(_console)
-        if level == logging.NOTSET and not logging.getLogger().handlers:
-            log.setLevel(logging.INFO)
+        if not _console.users:
+            package.addHandler(_console)
+            _console.lends_level = log.level == logging.NOTSET and not logging.getLogger().handlers
+            if _console.lends_level:
+                log.setLevel(logging.INFO)
+        _console.users += 1
     try:
         yield
     finally:
         with _console_lock:
-            _console_users -= 1
-            if not _console_users:
+            _console.users -= 1
+            if not _console.users:
                 package.removeHandler(_console)
-                log.setLevel(logging.NOTSET if level == logging.NOTSET else level)
+                if _console.lends_level:
+                    log.setLevel(logging.NOTSET)
 
 
 @dataclass(frozen=True)
@@ -186,6 +185,7 @@ def attainable_target(batches: Sequence[MicroBatch], target: float) -> str:
         return ""
     every = statistics.median(b.start - a.start for a, b in pairwise(read))
     takes = statistics.median(each.seconds for each in read)
+    # As many records as a target is to hold for: 95 %.
     reads = statistics.quantiles((each.oldest for each in read), n=20, method="inclusive")[-1]
     if reads <= target or takes >= TRIGGER_BOUND * every:
         return ""
@@ -264,7 +264,7 @@ class AutopilotLog:
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
         self._once("note", decision.note)
-        refused = [p for p in decision.proposals if p.refused and not p.refused.startswith(SILENT_REFUSALS)]
+        refused = [p for p in decision.proposals if p.refused and not p.refused.startswith(HARMLESS_REFUSALS)]
         self._once("refused", "; ".join(f"does not {each.action.describe()}: {each.refused}" for each in refused))
         quiet = not (decision.outcomes or would or decision.note or refused or decision.lasting)
         self._once("quiet", _quiet(decision.seen) if quiet and self._batches else "")
@@ -320,7 +320,8 @@ class AutopilotLog:
 
 def _quiet(seen: Mapping[str, float]) -> str:
     """Return why nothing is changed, from a round's figures."""
-    load = _figure(seen.get("arrival_rate", math.nan), "records/s")
+    rate = seen.get("arrival_rate", math.nan)
+    load = "the load is unknown" if math.isnan(rate) else f"{_figure(rate, 'records/s')} arrive"
     busy, cores = seen.get("busy_cores", math.nan), seen.get("usable_cores", math.nan)
     work = f"; {busy:.2g} of {cores:g} cores work" if not (math.isnan(busy) or math.isnan(cores)) else ""
-    return f"autopilot changes nothing: {load} arrive{work}"
+    return f"autopilot changes nothing: {load}{work}"

@@ -22,6 +22,10 @@ Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with th
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or of an Autopilot.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")]
 WAIT_STEP_S = 0.2
+# Figures of a run's folder that cannot be read.
+UNREAD: dict[str, Any] = {
+    "dataflow": "", "state": "unreadable", "since": None, "cost": math.nan, "currency": "", "in_time": math.nan
+}  # fmt: skip
 
 
 def ls(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
@@ -32,8 +36,8 @@ def ls(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
 
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: name the one that holds the folders of runs")
-    found = [directory for each in folder.iterdir() if (directory := RunDirectory(each)).manifest.is_file()]
-    rows = sorted(map(_figures, found), key=lambda row: row["since"] or 0.0, reverse=True)
+    directories = [directory for each in folder.iterdir() if (directory := RunDirectory(each)).manifest.is_file()]
+    rows = sorted(map(_listed, directories), key=lambda row: row["since"] or 0.0, reverse=True)
     if as_json:
         print_json(rows)
         return
@@ -54,11 +58,10 @@ def status(run: Run, as_json: AsJson = False) -> None:
     from elastream.core.metrics import Metric
     from elastream.core.wording import clock, percent, quantity
     from elastream.dashboard.console import make_console, plain_table
-    from elastream.recording.run_state import state_of
 
     directory = run_directory(run)
-    state = state_of(directory)
-    recording, figures = _recording(state, run), _figures(directory)
+    state, recording = _read(directory)
+    figures = _figures(directory, state, recording)
     newest = {} if recording is None else _newest(recording)
     ending = None if recording is None else recording.ending
     alarms = [] if recording is None or ending else [alarm for alarm, cleared in recording.alarms if cleared is None]
@@ -122,10 +125,13 @@ def _local(seconds: float | None) -> str:
     return "" if not seconds else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _recording(state: "RunState", run: Path) -> "Recording | None":
+def _read(directory: "RunDirectory") -> "tuple[RunState, Recording | None]":
+    """Return the state of a run and its recording; None before the first observation."""
     from elastream.recording.recorder import Recording
+    from elastream.recording.run_state import state_of
 
-    return None if state.recording is None else Recording.read(run)
+    state = state_of(directory)
+    return state, None if state.recording is None else Recording.read(directory.root)
 
 
 def _newest(recording: "Recording") -> dict[str, float]:
@@ -137,22 +143,23 @@ def _newest(recording: "Recording") -> dict[str, float]:
     return {metric: value for metric, value in values.items() if not math.isnan(value)}
 
 
-def _figures(directory: "RunDirectory") -> dict[str, Any]:
-    """Return the figures of a run; those that cannot be read are unknown."""
-    from elastream.recording.run_state import state_of
+def _listed(directory: "RunDirectory") -> dict[str, Any]:
+    """Return the figures of a run for a list, which a folder that cannot be read does not end."""
+    try:
+        return _figures(directory, *_read(directory))
+    except ElastreamError:
+        return {"id": directory.root.name, **UNREAD}
+
+
+def _figures(directory: "RunDirectory", state: "RunState", recording: "Recording | None") -> dict[str, Any]:
+    """Return the figures of a run; the cost is unknown if no host has a price."""
     from elastream.report.summary import summarise
 
-    row: dict[str, Any] = {"id": directory.root.name, "dataflow": "", "state": "unreadable", "since": None, "currency": ""}
-    row |= {"cost": math.nan, "in_time": math.nan}
-    try:
-        state = state_of(directory)
-        row |= {"dataflow": state.manifest.flow, "state": state.state, "since": state.manifest.started}
-        recording = _recording(state, directory.root)
-        if recording is not None:
-            summary = summarise(recording)
-            priced = summary.cost > 0 or any(lease.type.price > 0 for lease in recording.hosts)
-            row |= {"cost": summary.cost if priced else math.nan, "currency": summary.currency}
-            row |= {"in_time": summary.records_within_target}
-    except ElastreamError:
-        pass
-    return row
+    run = {"dataflow": state.manifest.flow, "state": state.state, "since": state.manifest.started}
+    figures = {"id": directory.root.name, **UNREAD, **run}
+    if recording is not None:
+        summary = summarise(recording)
+        priced = summary.cost > 0 or any(lease.type.price > 0 for lease in recording.hosts)
+        figures |= {"cost": summary.cost if priced else math.nan, "currency": summary.currency}
+        figures |= {"in_time": summary.records_within_target}
+    return figures

@@ -133,7 +133,7 @@ def _replay(run: Path, against: Path | None, policy_texts: list[str], seed: int,
 
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
-    """Return the policy of a run with its parameters; empty for a policy of the user's."""
+    """Return the policy that drove the recorded run, by name; an empty dict if it is a class of the user's."""
     from elastream.documents.registry import POLICY, made
     from elastream.documents.user_code import References
 

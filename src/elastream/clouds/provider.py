@@ -377,5 +377,5 @@ MIN_HEAP_MIB = 450
 
 
 def executor_memory(host: HostType) -> int:
-    """Return the heap (MiB) of the executor on a host of this type, as for `spark.executor.memory`."""
+    """Return the heap of an executor on a host of this type (MiB): the value of `spark.executor.memory`."""
     return int(host.memory * 1e6 * HEAP_SHARE / 2**20)

@@ -13,16 +13,14 @@ from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Recording
 from elastream.systems import lock
 
-LIVE_STATES = ("starting", "running", "paused")
-
 
 @dataclass(frozen=True, slots=True)
 class RunState:
     """State of a run.
 
     Attributes:
-        state: One of LIVE_STATES; "finished", "stopped" or "failed" as recorded; "died" without an end; "void" for a run
-            that never began.
+        state: "starting", "running" or "paused" while a process drives it; "finished", "stopped" or "failed" as recorded;
+            "died" without an end; "void" if it never began.
         driver: Process that drives the run; None if none does.
         recording: Header and ending; None before the first observation.
     """

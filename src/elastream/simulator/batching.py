@@ -51,16 +51,17 @@ class QueryState(NamedTuple):
 
 
 class Burdens(NamedTuple):
-    """Tasks of a query by host; `share`, `loading` and `pace` by stage and host.
+    """Work of a query's next batches on each of its hosts.
 
     Attributes:
-        hosts: Rows in the pool.
-        share: Fraction of a stage's records, including standby work.
-        loading: Tasks that must load state.
-        pace: Core-seconds of speed 1 per second.
-        floor: Cores used whatever the records.
-        coming: Hosts requested and not running.
-        careful: True if the next batch is distributed otherwise, so that a call ends with each batch.
+        hosts: Row of each host in the pool; shape (hosts,).
+        share: Fraction of a stage's records on a host, standby replicas included; shape (stages, hosts).
+        loading: Tasks that must load state first; shape (stages, hosts).
+        pace: Work done per second (core-seconds of speed 1); shape (stages, hosts).
+        speed: Speed of a host's core; shape (hosts,).
+        floor: Cores in use without any record; shape (hosts,).
+        coming: Number of hosts that are requested and do not run yet.
+        careful: True if each batch may find its tasks elsewhere, so that a call simulates one batch.
     """
 
     hosts: NDArray[np.int64]

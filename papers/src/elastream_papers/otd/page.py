@@ -153,7 +153,7 @@ def _numbers(seeds: Mapping[str, int], application: str) -> range:
 def runs_of(
     runs: Sequence[otd.OtdRun], cluster: otd.Cluster, assumptions: otd.OtdAssumptions, seeds: Mapping[str, int] = otd.SEEDS
 ) -> list[otd.OtdRun]:
-    """Return the runs on a cluster under these assumptions with the first `seeds`."""
+    """Return the runs of one cluster and set of assumptions. Of each application, the first `seeds[application]` count."""
     return [
         run
         for run in runs

@@ -137,7 +137,7 @@ class SharedHosts:
         return [DrainHost(host, why=why) for host in going]
 
     def withdraw_surplus(self, highest: float) -> list[Action]:
-        """Return releases of surplus hosts that have not begun to start, newest first."""
+        """Return releases of hosts that are requested and not needed, the newest request first."""
         observation = self.observation
         rest, going = [*observation.usable, *observation.coming], list[str]()
         for host in reversed(observation.waiting) if observation.usable else ():
@@ -152,7 +152,13 @@ class SharedHosts:
 
 
 def thread_count(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:
-    """Return the threads of a waiting operator of which `occupied` (in all tasks of its stage) fill `most`."""
+    """Return the threads a task needs so that an operator that waits occupies at most the share `most` of them.
+
+    Args:
+        occupied: Threads occupied now, over all tasks of the operator's stage.
+        most: Share of the threads, in (0, 1].
+        limit: Most threads of a task. None: THREADS.
+    """
     stage = observation.context.layout.stage_of[operator]
     wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
     wanted = max(1, math.ceil(occupied / wide / most - ROUNDING))

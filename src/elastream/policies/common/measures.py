@@ -38,9 +38,10 @@ def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 
 def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
-    """Return the operators' metrics during the last micro-batch, newest last. Unchained: only the newest.
+    """Return the frames of operators that were observed during the last micro-batch, the newest last.
 
-    A single moment shows where in its batch a query is, not its average.
+    One frame shows a moment of a batch; all of them show its average. Unchained operators have no batches, so that only the
+    newest frame is returned.
     """
     lasts = 0.0 if observation.context.layout.unchained else observation.latency(Metric.BATCH_DURATION).value or 0.0
     since = observation.time - lasts
@@ -48,12 +49,12 @@ def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
 
 
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
-    """Return the sum of the known values of `metric` over `names`; NaN without one."""
+    """Return the sum of the known values of `metric` over `names`; NaN if none is known."""
     return known_sum([frame.value(name, metric) for name in names])
 
 
 def known_mean(values: Floats) -> float:
-    """Return the mean of the known `values`; NaN without one."""
+    """Return the mean of the known `values`; NaN if none is known."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if measured.size else math.nan
 

@@ -314,14 +314,14 @@ class Hosts(HostLedger):
             self._see_start(host, self.provider.hosts().get(host))
 
     def take_over(self, before: EarlierLeases) -> None:
-        """Adopt an earlier driver's hosts, and never reuse its names."""
+        """Adopt the hosts of an earlier driver. New hosts get names that it has not used."""
         with self._lock:
             self.taken_over, self._next_number = before, max(self._next_number, before.next_number)
             for host, lease in before.adopted.items():
                 self.adopt(host, lease.type, lease.since)
 
     def begin(self, begun: FirstHosts) -> None:
-        """Enter the first hosts of the run, and those of an earlier driver."""
+        """Record the first hosts of the run, and those of an earlier driver, ended ones included."""
         with self._lock:
             over = {**begun.before.ended, **begun.before.gone}
             self._enter(over)

@@ -443,11 +443,11 @@ class Telemetry:
         return self._alternates.frame(now, lambda operator: self._core_seconds(operator, stretch))
 
     def _core_seconds(self, operator: str, stretch: float) -> float:
-        """Return core seconds per meter second; threads that wait use no CPU."""
+        """Return the core-seconds of a second on the meter: 1 for operators that wait, else `stretch`."""
         return 1.0 if self._layout.graph.operator(operator).waits else stretch
 
     def _widths(self, now: float) -> dict[str, float]:
-        """Return the tasks of the newest batch with records, for operators whose width no composition sets."""
+        """Return the number of tasks by operator in the newest batch with records, for stages without a key."""
         widths: dict[str, float] = {}
         for stage in self._layout.stages:
             rows = [

@@ -19,7 +19,7 @@ class StateFile(NamedTuple):
 
 
 def state_files(folder: Path) -> tuple[StateFile, ...]:
-    """Return the state files in a partition's `folder` by version; the newest if two attempts wrote one."""
+    """Return the state files in a partition's `folder`, in order of versions. Of two attempts, the later file is used."""
     files: dict[tuple[int, bool], StateFile] = {}
     for version, whole, path in written_files(folder):
         try:
@@ -33,9 +33,9 @@ def state_files(folder: Path) -> tuple[StateFile, ...]:
 
 
 def delta_over_full(partitions: Sequence[Sequence[StateFile]]) -> float:
-    """Return the size of one checkpoint relative to the state it left; NaN before every partition has a snapshot.
+    """Return the ratio of the bytes of changes to the bytes of whole states, summed over partitions.
 
-    The newest version of each partition counts that was written both as a change and whole.
+    Of each partition, the newest version that has both files is used. NaN if a partition has no such version.
     """
     changed = full = 0.0
     for files in partitions:
