@@ -152,14 +152,12 @@ def _listed(directory: "RunDirectory") -> dict[str, Any]:
 
 
 def _figures(directory: "RunDirectory", state: "RunState", recording: "Recording | None") -> dict[str, Any]:
-    """Return the figures of a run; the cost is unknown if no host has a price."""
+    """Return the figures of a run; NaN for what is unknown."""
     from elastream.report.summary import summarise
 
     run = {"dataflow": state.manifest.flow, "state": state.state, "since": state.manifest.started}
     figures = {"id": directory.root.name, **UNREAD, **run}
     if recording is not None:
         summary = summarise(recording)
-        priced = summary.cost > 0 or any(lease.type.price > 0 for lease in recording.hosts)
-        figures |= {"cost": summary.cost if priced else math.nan, "currency": summary.currency}
-        figures |= {"in_time": summary.records_within_target}
+        figures |= {"cost": summary.cost, "currency": summary.currency, "in_time": summary.records_within_target}
     return figures

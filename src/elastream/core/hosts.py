@@ -280,6 +280,11 @@ def total_cost(leases: Iterable[Lease], now: float) -> float:
     return math.fsum(lease.cost(now) for lease in leases)
 
 
+def known_cost(cost: float, types: Iterable[HostType]) -> float:
+    """Return `cost`, or NaN if it is 0 because no host type has a price."""
+    return cost if cost > 0 or any(each.price > 0 for each in types) else math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class EndedLeases:
     """Totals of leases that ended long ago.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from elastream.core.alarm import Alarm
 from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TaskFrame, known_sum
 from elastream.core.guarding import GuardDecision
-from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.hosts import HostState, HostType, Lease, known_cost
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric, Rows
 from elastream.core.ring import Ring
@@ -456,6 +456,12 @@ class Observation:
         """Return the application's latency."""
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
+
+    @property
+    def cost(self) -> float:
+        """Return the cost so far; NaN if no leased host has a price."""
+        leased = [lease.type for lease in self.leases.values()]
+        return known_cost(self.overall(Metric.COST), leased or self.context.host_types.values())
 
     @property
     def backlog(self) -> float:

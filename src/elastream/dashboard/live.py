@@ -21,6 +21,7 @@ from rich.text import Text
 
 from elastream.core.action import MoveTask
 from elastream.core.decision import Decision
+from elastream.core.hosts import known_cost
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
@@ -116,7 +117,7 @@ class RunningFigures:
         self.static: tuple[int, float] | None = None
 
     def observed(self, observation: Observation) -> None:
-        """Count an observation. Afterwards `static` is (hosts, cost) of a static provision of the peak, if known."""
+        """Count an observation. Afterwards `static` is (hosts, cost) of a static provision of the peak, if known; its cost may be NaN."""
         width, self._time = observation.time - self._time, observation.time
         self._in_time.batches(observation.batches)
         records = observation.overall(Metric.THROUGHPUT) * width
@@ -125,7 +126,9 @@ class RunningFigures:
         self._work.observed(observation)
         types = tuple(observation.context.host_types.values())
         provision = self._work.provision(types[0]) if types else None
-        self.static = None if provision is None else (provision.hosts, provision.cost(types[0], observation.time))
+        self.static = None
+        if provision is not None:
+            self.static = provision.hosts, known_cost(provision.cost(types[0], observation.time), types[:1])
 
     @property
     def in_time(self) -> str:
@@ -229,8 +232,12 @@ class Screen:
         if (left_out := observation.overall(Metric.LEFT_OUT)) > 0:
             table.add_row("left out", amount(left_out), Text("records that a function raised on", style="dim"))
         static = self._figures_so_far.static
-        beside = "" if static is None else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
-        table.add_row("cost so far", written(observation, Metric.COST), Text(beside, style="dim"))
+        beside = (
+            ""
+            if static is None or math.isnan(static[1])
+            else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
+        )
+        table.add_row("cost so far", money(observation.cost), Text(beside, style="dim"))
         if self._header.target_latency is not None:
             records, _, time = self._figures_so_far.in_time.partition(", ")
             table.add_row("in time", records, Text(time, style="dim"))
@@ -343,7 +350,7 @@ class PlainView:
             f"p99 {written(observation, Metric.LATENCY_P99)}",
             *([f"in time {self._figures_so_far.share}"] if self._target is not None else []),
             f"hosts {len(observation.usable)} of {len(observation.leases)}",
-            f"cost {written(observation, Metric.COST)}",
+            f"cost {money(observation.cost)}",
             *([f"left out {amount(n)}"] if (n := observation.overall(Metric.LEFT_OUT)) > 0 else []),
         )
         self._print(f"{clock(observation.time):>7}  {'  '.join(figures)}")

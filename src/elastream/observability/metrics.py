@@ -252,7 +252,7 @@ class PrometheusObserver:
 
     def _samples(self, observation: Observation, rows: Rows, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
         frame = observation.frames[rows]
-        if metric is Metric.COST and not _priced(observation):
+        if metric is Metric.COST and math.isnan(observation.cost):
             return []
         values = zip(frame.ids, frame.column(metric).tolist(), strict=True)
         samples = [(row, value * metric.quantity.base_units) for row, value in values if not math.isnan(value)]
@@ -280,12 +280,6 @@ class PrometheusObserver:
         if context.target_latency is not None:
             level = [((), context.target_latency)]
             yield _gauge("elastream_target_latency_seconds", "Target latency of the application", (), level)
-
-
-def _priced(observation: Observation) -> bool:
-    """Return True if any host has a price, so that a cost of 0 is no unknown one."""
-    leases = observation.leases.values()
-    return observation.overall(Metric.COST) > 0 or any(each.type.price > 0 for each in leases)
 
 
 def _gauge(name: str, meaning: str, labels: Sequence[str], samples: Iterable[tuple[tuple[str, ...], float]]) -> "Family":

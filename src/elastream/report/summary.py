@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.core.decision import Unknown
-from elastream.core.hosts import EndedLeases, HostState, total_cost
+from elastream.core.hosts import EndedLeases, HostState, known_cost, total_cost
 from elastream.core.latency import Basis, mixture_quantile
 from elastream.recording.recorder import Recording
 from elastream.report.tally import Totals, tally_of
@@ -76,7 +76,8 @@ def summarise(recording: Recording) -> Summary:
     static = tally.work.provision(recording.host_types[0]) if recording.host_types and len(tally.weights) > 1 else None
     ended = [lease.state for lease in recording.hosts]
     earlier = EndedLeases.of(facts)
-    cost = fact("owed", earlier.cost + total_cost(recording.hosts, end))
+    types = [*recording.host_types, *(lease.type for lease in recording.hosts)]
+    cost = known_cost(fact("owed", earlier.cost + total_cost(recording.hosts, end)), types)
     return Summary(
         status=ending.status if ending else "died",
         seconds=end,
@@ -90,7 +91,9 @@ def summarise(recording: Recording) -> Summary:
         host_seconds=math.fsum([earlier.seconds, *(lease.seconds(end) for lease in recording.hosts)]),
         cost=cost,
         static_hosts=math.nan if static is None else static.hosts,
-        static_cost=math.nan if static is None else static.cost(recording.host_types[0], end),
+        static_cost=math.nan
+        if static is None
+        else known_cost(static.cost(recording.host_types[0], end), recording.host_types[:1]),
         leases=earlier.leases + len(recording.hosts),
         releases=earlier.released + ended.count(HostState.RELEASED),
         lost=earlier.lost + ended.count(HostState.LOST),
