@@ -117,7 +117,7 @@ class RunningFigures:
         self.static: tuple[int, float] | None = None
 
     def observed(self, observation: Observation) -> None:
-        """Count an observation. Afterwards `static` is (hosts, cost) of a static provision of the peak, if known; its cost may be NaN."""
+        """Count an observation. Afterwards `static` is (hosts, cost) of a static peak, if known; its cost may be NaN."""
         width, self._time = observation.time - self._time, observation.time
         self._in_time.batches(observation.batches)
         records = observation.overall(Metric.THROUGHPUT) * width
