@@ -47,6 +47,7 @@ POLICY = Registry(
     POLICY_MEMBERS,
     {
         "threshold": "elastream.policies.threshold:Threshold",
+        "horizon": "elastream.policies.horizon.policy:Horizon",
         "static": "elastream.policies.static:Static",
         "highest_value": "elastream.policies.highest_value:HighestValue",
         "queue_threshold": "elastream.policies.queue_threshold:QueueThreshold",

@@ -30,6 +30,7 @@ from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.common.reach import IN_VAIN, after_trial, within_reach
 from elastream.policies.common.sizing import ROUNDS, WITHIN, SizingInputs
 from elastream.policies.common.unchained import CoreNeed, enlarge, may_enlarge, may_reduce, needs_of, reduce
+from elastream.policies.forecasting.trend import Forecast
 from elastream.units import ROUNDING, format_duration, format_rate
 
 # Default `settle` in host starts: keeping an idle host for so long costs as much as starting it again.
@@ -156,11 +157,15 @@ class SizingRound:
         length = max(3 * self.horizon, 2 * (observation.context.target_latency or 0.0), self.settle, LEAST_HISTORY_S)
         self.history = LoadHistory.after(before, observation, length, policy.cool_down)
         self.load = SizingInputs(observation, self.history, policy.window, self.pace)
-        self.forecast = self.load.expected(self.horizon)
-        if not math.isnan(self.forecast.level):
-            self.history = self.history.with_surprise(observation.time, self.forecast, self.horizon, self.pace)
+        self.forecast = self._forecast()
         self.most = policy.scale_out * (1 + (policy.tolerance if rules.tolerance is None else 0.0))
         self.catch_up = rules.catch_up
+
+    def _forecast(self) -> Forecast:
+        forecast = self.load.expected(self.horizon)
+        if not math.isnan(forecast.level):
+            self.history = self.history.with_surprise(self.observation.time, forecast, self.horizon, self.pace)
+        return forecast
 
     @cached_property
     def rate(self) -> float:

@@ -1,0 +1,88 @@
+"""What hosts serve: the cores that a load needs beyond its busy ones, and how long a record waits apart from queues.
+
+Under load a micro-batch takes a fixed time, waits for its slowest task, and leaves cores idle meanwhile. The batches under
+load show by how much more cores hosts must have than records keep busy.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.core.observation import Observation
+from elastream.policies.common.sizing import FIRST_BATCHES
+
+# Seconds that a batch lasts under load: the governor's default. From half of it a batch counts as loaded.
+LOADED_S = 1.0
+# Loaded batches whose median counts, and the fewest.
+COUNTED, LEAST_COUNTED = 64, 6
+# Batches from which the usual wait follows.
+RECENT = 64
+# Cores over busy ones until loaded batches have shown it: tasks are never quite even. Assumed.
+FIRST_OVERHEAD = 1.2
+# Most of it that is attributed to the hosts; more is a source or sink that waits.
+MOST_OVERHEAD = 3.0
+# Quantile of the micro-batches' part of the latency that counts.
+SLOW = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Service of a dataflow's hosts.
+
+    Attributes:
+        overheads: Cores over busy ones in the last loaded batches, oldest first.
+        waits: Seconds of latency that micro-batches alone gave to the oldest record of the last batches.
+        shortest: Seconds of the shortest batch; inf before the first.
+        ended: (query, batches so far, start of the last).
+    """
+
+    overheads: tuple[float, ...] = ()
+    waits: tuple[float, ...] = ()
+    shortest: float = float("inf")
+    ended: tuple[tuple[str, int, float], ...] = ()
+
+    def after(self, observation: Observation, capacity: float, work: float) -> "Service":
+        """Return the service after the batches of `observation`.
+
+        Args:
+            capacity: Cores of speed 1 of the usable hosts.
+            work: Core-seconds that a record keeps busy; NaN if unknown.
+        """
+        if not observation.batches:
+            return self
+        several = len(observation.context.layout.segments) > 1
+        changed = observation.time - observation.since_change  # earlier batches ran on other cores
+        ended = {name: (count, start) for name, count, start in self.ended}
+        overheads, waits, shortest = [*self.overheads], [*self.waits], self.shortest
+        for each in observation.batches:
+            count, before = ended.get(each.segment, (0, float("nan")))
+            ended[each.segment] = (count + 1, each.start)
+            if count < FIRST_BATCHES:
+                continue
+            shortest = min(shortest, each.seconds)
+            alone = each.start - before + each.seconds
+            waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
+            # Queries that share hosts slow each other down, which says nothing about one of them.
+            if not several and each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
+                overheads.append(each.seconds * capacity / (each.records * work))
+        marks = tuple((name, count, start) for name, (count, start) in ended.items())
+        return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest, marks)
+
+    @property
+    def overhead(self) -> float:
+        """Return the cores that hosts must have over busy ones."""
+        if len(self.overheads) < LEAST_COUNTED:
+            return FIRST_OVERHEAD
+        return min(max(statistics.median(self.overheads), 1.0), MOST_OVERHEAD)
+
+    def budget(self, target: float, *, governed: bool) -> float:
+        """Return the seconds that a record may wait in queues within the target latency.
+
+        A record waits for the batch before its own, and for its own. Without a limit to what a batch takes, what waits is
+        itself a batch, and the next one waits as long.
+        """
+        if not governed:
+            return max(0.0, target / 2 - (self.shortest if self.waits else 0.0))
+        usual = float(np.quantile(self.waits, SLOW)) if self.waits else 0.0
+        return max(0.0, target - max(usual, 2 * LOADED_S))

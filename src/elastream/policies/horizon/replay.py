@@ -1,0 +1,240 @@
+"""Replay of the load's past under several settings of the policy, and under constant fleets.
+
+Each setting runs in the service model on the outlooks that were made at the time, so that nothing is known in advance. The
+cheapest one whose late records stay within the allowance is used next. A load that no forecast catches so ends in a
+constant fleet.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType
+from elastream.policies.horizon.budget import Outlook, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+
+# Multiples of a host's start for which a host must be idle before it goes.
+HOLDS = (0.0, 2.0, 8.0, 30.0)
+# Quantiles of the rate whose fleets are tried as the least one.
+FLEETS = (0.5, 0.8, 0.9, 0.95, 0.99)
+# Bins that are replayed: the newest.
+REPLAYED = 960
+# Costs within this part are equal; then the setting with fewer leases counts.
+EQUAL = 0.02
+# Blocks of the past by which the error of a share is judged.
+BLOCKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Settings of the plan.
+
+    Attributes:
+        row: Row of an outlook to serve; -1 for a constant fleet.
+        hold: Seconds for which a host must be idle before it goes.
+        least: Fewest hosts.
+    """
+
+    row: int = 2
+    hold: float = 120.0
+    least: int = 1
+
+    @property
+    def elastic(self) -> bool:
+        """Return False for a constant fleet."""
+        return self.row >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Result of a replay.
+
+    Attributes:
+        late: Share of late records in the replay.
+        hosts: Mean number of hosts.
+        constant: Constant fleet that would have met the allowance.
+        elastic: Mean number of hosts of the cheapest elastic setting that meets the allowance; inf if none does.
+    """
+
+    setting: Setting
+    late: float = math.nan
+    hosts: float = math.nan
+    constant: int = 0
+    elastic: float = math.inf
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fleet:
+    """Hosts of a replay.
+
+    Attributes:
+        kind: Type to lease.
+        each: Records/s that a host serves.
+        seconds: Length of a bin.
+        start: Bins until a host works.
+        budget: Seconds that a record may wait.
+        least: Fewest hosts that may be leased.
+        most: Most hosts that may be leased.
+    """
+
+    kind: HostType
+    each: float
+    seconds: float
+    start: int
+    budget: float
+    least: int
+    most: int
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """State of all settings in a replay; columns have one entry per setting.
+
+    Attributes:
+        coming: Hosts by the bin in which they work, cyclically; shape (start, settings).
+        due: Hosts by the bin in which their paid time ends, cyclically; shape (bins, settings).
+        waiting: Records that wait.
+    """
+
+    ready: Floats
+    coming: Floats
+    due: Floats
+    waiting: Floats
+    cost: Floats
+    leases: Floats
+
+
+def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choice:
+    """Return the cheapest setting for the past.
+
+    Args:
+        outlooks: One a bin, oldest first.
+        allowance: Share of records that may be late.
+    """
+    outlooks = outlooks[-REPLAYED:]
+    total = np.stack([each.total for each in outlooks])
+    keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
+    rates = np.array([each.rate for each in outlooks])
+    settings = _settings(rates, total.shape[1], fleet)
+    rows = np.array([each.row for each in settings])
+    holds = np.array([max(1, round(each.hold / fleet.seconds)) for each in settings])
+    least = np.array([float(each.least) for each in settings])
+    run = _begin(np.maximum(least, hosts_for(lease[0, rows], fleet.each)), fleet)
+    late = np.zeros((rates.size, rows.size))
+    needed = np.zeros((rates.size, rows.size))
+    groups = [(int(hold), np.flatnonzero(holds == hold)) for hold in np.unique(holds)]
+    fixed = rows < 0
+    for now in range(rates.size):
+        if now:
+            late[now] = _serve(run, rates[now], now, fleet)
+        paths, idle = total[now][rows], np.zeros(rows.size)
+        up, down = _needs(run, paths, keep[now][rows], lease[now][rows], now, fleet)
+        needed[now] = np.where(fixed, 0.0, np.maximum(up, down))
+        for hold, columns in groups:
+            idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
+        wanted = np.minimum(np.maximum(np.where(fixed, 0.0, up), least), fleet.most)
+        _change(run, wanted, np.maximum(np.maximum(idle, wanted), least), now, fleet)
+    return _cheapest(settings, run, late, rates, fleet, allowance)
+
+
+def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
+    """Return the settings to try; a constant fleet has row -1."""
+    peak = float(need(rates[None], fleet.seconds, fleet.budget)[0]) if rates.size < REPLAYED // 4 else max(
+        float(need(part[None], fleet.seconds, fleet.budget)[0]) for part in np.array_split(rates, REPLAYED // 120)
+    )  # fmt: skip
+    top = int(hosts_for(peak, fleet.each))
+    fleets = {int(each) for each in hosts_for(np.quantile(rates, FLEETS), fleet.each)} | {
+        fleet.least,
+        top - 1,
+        top,
+        top + 1,
+    }
+    allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
+    holds = [part * max(fleet.kind.start, fleet.seconds) for part in HOLDS]
+    elastic = [Setting(row, hold, least) for least in allowed for row in range(rows) for hold in holds]
+    return [*elastic, *(Setting(-1, 0.0, least) for least in allowed)]
+
+
+def _paid(fleet: Fleet) -> tuple[int, int]:
+    """Return the bins that a lease pays at first, and with each renewal."""
+    billing = fleet.kind.billing
+    renewed = max(1, round(billing.unit / fleet.seconds))
+    return max(renewed, math.ceil(billing.minimum / fleet.seconds - 1e-9)), renewed
+
+
+def _begin(ready: Floats, fleet: Fleet) -> _Run:
+    ready = np.minimum(ready, fleet.most)
+    due = np.zeros((_paid(fleet)[0], ready.size))
+    due[0] = ready
+    zero = np.zeros(ready.size)
+    return _Run(ready, np.zeros((fleet.start, ready.size)), due, zero, zero, zero)
+
+
+def _serve(run: _Run, rate: float, now: int, fleet: Fleet) -> Floats:
+    """Serve a bin at `rate`; return its late records."""
+    arrived, capacity = rate * fleet.seconds, run.ready * fleet.each
+    run.waiting = np.maximum(0.0, run.waiting + arrived - capacity * fleet.seconds)
+    late = np.where(run.waiting > fleet.budget * np.maximum(capacity, 1e-9), arrived, 0.0)
+    slot = now % fleet.start
+    run.ready = run.ready + run.coming[slot]
+    run.coming[slot] = 0.0
+    return late
+
+
+def _needs(run: _Run, paths: Floats, keep: Floats, lease: Floats, now: int, fleet: Fleet) -> tuple[Floats, Floats]:
+    """Return the hosts to have and the hosts to keep."""
+    order = [(now + 1 + bin) % fleet.start for bin in range(fleet.start)]
+    came = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.coming[order], axis=0)[:-1]])
+    served = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.ready + came, axis=0)]).T * (
+        fleet.each * fleet.seconds
+    )
+    until, after = paths[:, : fleet.start + 1], paths[:, fleet.start :]
+    within = time_to_serve(run.waiting, run.ready * fleet.each, fleet.budget, fleet.kind.start)
+    up = with_backlog(lease, after, waiting_at_start(until, run.waiting, served), fleet.seconds, within)
+    down = with_backlog(keep, paths, run.waiting, fleet.seconds, within)
+    return hosts_for(up, fleet.each), hosts_for(down, fleet.each)
+
+
+def _change(run: _Run, wanted: Floats, kept: Floats, now: int, fleet: Fleet) -> None:
+    """Lease missing hosts, and release surplus ones whose paid time ends; charge them in bins of a host."""
+    first, renewed = _paid(fleet)
+    pending = run.coming.sum(axis=0)
+    have = run.ready + pending
+    added = np.maximum(0.0, wanted - have)
+    surplus = np.where(pending + added == 0, np.maximum(0.0, have - kept), 0.0)
+    slot = now % first
+    due = run.due[slot].copy()
+    gone = np.minimum(np.minimum(surplus, due), run.ready - 1)
+    run.due[slot] = 0.0
+    run.due[(now + renewed) % first] += due - gone
+    run.due[slot] += added
+    run.ready = run.ready - gone
+    run.coming[now % fleet.start] += added
+    run.leases = run.leases + added
+    stops = fleet.kind.stop / fleet.seconds if renewed == 1 else 0.0
+    run.cost = run.cost + renewed * (due - gone) + first * added + stops * gone
+
+
+def _cheapest(
+    settings: Sequence[Setting], run: _Run, late: Floats, rates: Floats, fleet: Fleet, allowance: float
+) -> Choice:
+    arrived = float(rates[1:].sum()) * fleet.seconds + 1e-9
+    share = late.sum(axis=0) / arrived
+    blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.start + 1))))
+    parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])
+    error = parts.std(axis=0, ddof=1) * math.sqrt(blocks) / arrived
+    meets = share + error <= allowance
+    rows = np.array([each.row for each in settings])
+    cost = run.cost if fleet.kind.price > 0 else run.leases
+    if meets.any():
+        near = np.flatnonzero(meets & (cost <= (1 + EQUAL) * cost[meets].min()))
+        best = int(near[np.lexsort((-rows[near], run.leases[near]))[0]])
+    else:
+        best = int(np.lexsort((cost, np.round(share, 3)))[0])
+    constant = [each.least for each, fits in zip(settings, meets, strict=True) if each.row < 0 and fits]
+    return Choice(
+        settings[best], float(share[best]), float(run.cost[best]) / rates.size, min(constant, default=0),
+        float(run.cost[meets & (rows >= 0)].min(initial=math.inf)) / rates.size,
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Scenarios of the arrivals over the next minutes, from the load's own past.
+
+Moments of the past that resemble the present are found by the level and by its growth over windows of several lengths. What
+followed each of them, scaled to the present level, is one scenario. The unlike moments with the strongest growth give one
+more: the worst jump that the load has made. Before there is a past, the last rate and the spread of rates count.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.core.frames import Floats
+
+# Scenarios of a round; fewer while the past is short.
+SCENARIOS = 48
+# Share of the moments that may count as alike.
+ALIKE = 0.125
+# Windows over which the present is compared with the past, in horizons.
+WINDOWS = (0.25, 1.0, 4.0, 16.0)
+# Most factor, up or down, by which what followed a moment is scaled.
+MOST_SCALE = 2.0
+# Jumps of which the smallest counts: a single one is no pattern.
+RECURS = 2
+# Bins that are remembered: a day of five seconds.
+REMEMBERED = 17_280
+# Bins whose mean is the present level.
+PRESENT = 3
+# Spread of rates as a part of the level, before any was seen.
+FIRST_SPREAD = 0.2
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Past:
+    """Arrivals of the load in bins of equal length.
+
+    Attributes:
+        seconds: Length of a bin.
+        rates: Mean rate of each complete bin (records/s), oldest first.
+        open: Records and seconds in the bin that is not complete.
+    """
+
+    seconds: float
+    rates: Floats = field(default_factory=lambda: np.zeros(0))
+    open: tuple[float, float] = (0.0, 0.0)
+
+    def after(self, rate: float, seconds: float) -> "Past":
+        """Return the past after `seconds` at `rate`. A gap counts at the rate after it."""
+        records, filled = self.open[0] + rate * seconds, self.open[1] + seconds
+        if filled < self.seconds * (1 - 1e-9):
+            return replace(self, open=(records, filled))
+        bins = max(1, round(filled / self.seconds))
+        rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))[-REMEMBERED:]
+        return Past(self.seconds, rates)
+
+    @property
+    def level(self) -> float:
+        """Return the present rate (records/s); 0 without a past."""
+        return float(self.rates[-PRESENT:].mean()) if self.rates.size else 0.0
+
+
+def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
+    """Return scenarios of the next `steps` bins, and the worst jump.
+
+    Returns:
+        Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).
+    """
+    rates, level = past.rates, past.level
+    if rates.size < steps + max(4, steps // 2):
+        spread = float(rates.std()) if rates.size > PRESENT else FIRST_SPREAD * level
+        flat = np.maximum(0.0, level + np.linspace(-2.0, 2.0, SCENARIOS) * spread)
+        return np.repeat(flat[:, None], steps, axis=1), np.full(steps, flat[-1])
+    total = np.concatenate([[0.0], np.cumsum(rates)])
+    moments = np.arange(1, rates.size - steps + 1)
+    features = _features(total, moments, steps)
+    distance = (((features - _features(total, np.array([rates.size]), steps)) / (features.std(axis=0) + 1e-6)) ** 2).sum(
+        axis=1
+    )
+    count = min(moments.size, SCENARIOS, max(8, int(moments.size * ALIKE)))
+    alike = moments[np.argpartition(distance, count - 1)[:count]]
+    present = (total[moments] - total[np.maximum(moments - PRESENT, 0)]) / np.minimum(moments, PRESENT)
+    least = 0.01 * total[-1] / rates.size + 1e-9
+    scale = np.clip((level + least) / (present[alike - 1] + least), 1 / MOST_SCALE, MOST_SCALE)
+    ahead = np.arange(steps)
+    growth = total[moments + steps] - total[moments] - steps * present
+    jumps = np.partition(growth, -RECURS)[-RECURS] if growth.size > RECURS else growth.max()
+    at = int(moments[np.flatnonzero(growth == jumps)[-1]])
+    jump = np.clip(rates[at + ahead] - present[at - 1] + level, 0.0, rates.max())
+    return rates[alike[:, None] + ahead] * scale[:, None], np.maximum(jump, level)
+
+
+def _features(total: Floats, moments: "np.ndarray[tuple[int], np.dtype[np.int64]]", steps: int) -> Floats:
+    """Return log level and growth before each moment; shape (moments, windows)."""
+    columns = []
+    least = 1e-3 * total[-1] / (total.size - 1) + 1e-9
+    for window in (max(1, round(part * steps)) for part in WINDOWS):
+        before = np.maximum(moments - window, 0)
+        columns.append(np.log((total[moments] - total[before]) / (moments - before) + least))
+    features = np.stack(columns, axis=1)
+    features[:, 1:] -= features[:, :1]
+    return features
