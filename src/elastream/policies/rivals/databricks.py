@@ -7,7 +7,7 @@ job clusters ("Compute configuration reference", optimized autoscaling).
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from elastream.core.action import Action
 from elastream.core.metrics import Metric, Needs, Rows
@@ -16,6 +16,13 @@ from elastream.policies.rivals.batches import fixed_tasks, widest
 from elastream.policies.rivals.groups import Group
 from elastream.policies.rivals.rival import ChainedRival, Target
 from elastream.units import ROUNDING
+
+
+class Usage(NamedTuple):
+    """Memory: time of the first decision, and (time, busy and waiting tasks) of those within `scale_down`."""
+
+    since: float
+    tasks: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,19 +58,16 @@ class Databricks(ChainedRival):
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the hosts for the tasks of the interval. The memory has (time, tasks) of the last decisions."""
+        """Return the hosts for the tasks of the interval. The memory is a `Usage`."""
         now, slots = observation.time, sum(observation.leases[host].type.width for host in observation.usable)
         queued = max(0, widest(observation) - slots) / 2 * min(1.0, group.load)
-        tasks, width = group.load * slots + queued, slots / group.count
-        past = memory if isinstance(memory, tuple) else ()
-        first = min((at for at, _ in past), default=now)
-        recent = (*(each for each in past if each[0] > now - self.scale_down), (now, tasks))
+        tasks, width, there = group.load * slots + queued, slots / group.count, group.count + group.coming
+        before = memory if isinstance(memory, Usage) else Usage(now)
+        usage = Usage(before.since, (*(each for each in before.tasks if each[0] > now - self.scale_down), (now, tasks)))
         why = f"{group.load:.0%} of {slots} slots are busy, and {queued:.3g} tasks wait"
-        there = group.count + group.coming
-        if tasks > slots and queued:
-            return Target(max(there, math.ceil(tasks / width - ROUNDING)), recent, why)
-        fewer = math.ceil(max(number for _, number in recent) / (self.utilisation * width) - ROUNDING)
-        keeps = (*(each for each in past if each[0] <= now - self.scale_down), *recent)
-        if now - first < self.scale_down or fewer >= there:
-            return Target(there, keeps[-len(recent) - 1 :], why)
-        return Target(max(1, fewer), keeps[-len(recent) - 1 :], why)
+        if queued and tasks > slots:
+            return Target(max(there, math.ceil(tasks / width - ROUNDING)), usage, why)
+        fewer = math.ceil(max(number for _, number in usage.tasks) / (self.utilisation * width) - ROUNDING)
+        if now - usage.since < self.scale_down:
+            return Target(there, usage)
+        return Target(min(there, max(1, fewer)), usage, why)

@@ -6,24 +6,18 @@ Options are named below without their prefix `spark.dynamicAllocation.`. An exec
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from elastream.core.action import Action
-from elastream.core.metrics import Metric, Needs, Rows
+from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.policies.rivals.batches import Batches, due_seconds, fixed_tasks, widest, with_new
+from elastream.policies.rivals.batches import due_seconds, fixed_tasks, widest
 from elastream.policies.rivals.groups import Group
 from elastream.policies.rivals.rival import ChainedRival, Target
 
-
-@dataclass(frozen=True)
-class Executors:
-    """Memory: hosts to add next, the time when each host was last busy, and the last batches."""
-
-    adding: int = 1
-    busy: Mapping[str, float] = field(default_factory=dict)
-    batches: Batches = field(default_factory=dict)
+# Time over which the true processing rate is measured (seconds).
+RATES_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -42,38 +36,33 @@ class Dra(ChainedRival):
     idle_timeout: float = 60.0
 
     name: ClassVar = "dra"
-    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Batches are read, and a decision made, in each round."""
-        return 1.0, 0.0
+        """True processing rate of a while; a decision in each round."""
+        return RATES_S, 0.0
 
     def tasks(self, observation: Observation) -> list[Action]:
         """Return changes towards a fixed number of tasks."""
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the hosts after the requests of the last batch, less idle ones. The memory is `Executors`."""
-        before, now = memory if isinstance(memory, Executors) else Executors(), observation.time
-        batches, there = with_new(before.batches, observation), group.count + group.coming
+        """Return the hosts after the requests of the last batch, less idle ones. The memory has each host's last use."""
+        now, there = observation.time, group.count + group.coming
+        before = memory if isinstance(memory, Mapping) else {}
         cpu = dict(zip(observation.hosts.ids, observation.hosts.column(Metric.CPU).tolist(), strict=True))
-        busy = {h: before.busy.get(h, now) if cpu.get(h, math.nan) == 0 else now for h in observation.usable}
-        width = max(observation.leases[host].type.width for host in observation.usable)
-        needed = math.ceil(widest(observation) / width)
-        waits = self.pending(observation, due_seconds(observation, batches, 0.0)) if observation.batches else 0.0
-        times, added, adding = int(waits // self.backlog_timeout), 0, 1
-        for _ in range(times):
-            step = min(adding, needed - there - added)
-            if step <= 0:
+        used = {h: before.get(h, now) if cpu.get(h, math.nan) == 0 else now for h in observation.usable}
+        waits = self.pending(observation, due_seconds(group, observation, 0.0))
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
+        needed, added = math.ceil(widest(observation) / (slots / group.count)), 0
+        for number in range(int(waits // self.backlog_timeout)):
+            if there + added >= needed:
                 break
-            added, adding = added + step, 2 * adding
-        after = Executors(adding, busy, batches)
+            added = min(needed - there, added + 2**number)
         if added:
-            return Target(there + added, after, f"tasks wait for a slot for {waits:.2g} s of a batch")
-        idle = sum(now - since >= self.idle_timeout for since in busy.values())
-        why = f"no task ran for {self.idle_timeout:g} s"
-        return Target(max(1, group.count - idle) + group.coming if idle else there, after, why)
+            return Target(there + added, used, f"tasks wait for a slot for {waits:.2g} s of a batch")
+        idle = sum(now - since >= self.idle_timeout for since in used.values())
+        return Target(max(1, there - idle), used, f"no task ran for {self.idle_timeout:g} s")
 
     def pending(self, observation: Observation, seconds: float) -> float:
         """Return the seconds of a batch in which tasks wait for a slot: all but its last wave."""

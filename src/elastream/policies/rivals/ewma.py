@@ -5,30 +5,27 @@ From the documentation of AmadeusITGroup/Elastic-Scaling, whose options are name
 """
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Observation
 from elastream.errors import ElastreamError
 from elastream.policies.common.measures import TICK
-from elastream.policies.rivals.batches import Batches, due_seconds, with_new
+from elastream.policies.rivals.batches import due_seconds
 from elastream.policies.rivals.groups import Group
 from elastream.policies.rivals.rival import ChainedRival, Target
 from elastream.units import ROUNDING
 
-# Trigger interval without a target latency (seconds).
-TRIGGER_S = 1.0
+# Trigger interval without a target latency, and time over which the true processing rate is measured (seconds).
+TRIGGER_S, RATES_S = 1.0, 10.0
 
 
-@dataclass(frozen=True)
-class Smoothed:
-    """Sums of the smoothed ratio, the time of its last term, and the batches that predict the next one."""
+class Smoothed(NamedTuple):
+    """Memory: sums of the smoothed ratio, and the time when the next batch ends."""
 
     ratios: float = 1.0
     weights: float = 1.0
-    time: float = -math.inf
-    batches: Batches = field(default_factory=dict)
+    ends: float = -math.inf
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Ewma(ChainedRival):
         threshold_high: `threshold.high`: ratio above which hosts are added.
         threshold_low: `threshold.low`: ratio below which hosts are taken away.
         smoothing_factor: `executors.smoothing_factor`: weight of the past.
-        trigger: Trigger interval (seconds), one decision each. None: half of the target latency, within which a record
+        trigger: Trigger interval (seconds). None: half of the target latency, within which a record
             waits for its batch and is processed; 1 s without a target.
     """
 
@@ -51,7 +48,6 @@ class Ewma(ChainedRival):
     trigger: float | None = None
 
     name: ClassVar = "ewma"
-    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
     shares: ClassVar[frozenset[str]] = frozenset({"smoothing_factor"})
 
     def __post_init__(self) -> None:
@@ -61,20 +57,19 @@ class Ewma(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Batches are read in each round; `target` decides once a trigger interval."""
-        return TRIGGER_S, 0.0
+        """True processing rate of a while; `target` decides once a batch."""
+        return RATES_S, 0.0
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
         """Return the hosts times the smoothed ratio, if it is outside the band. The memory is a `Smoothed`."""
         before, now = memory if isinstance(memory, Smoothed) else Smoothed(), observation.time
-        batches = with_new(before.batches, observation)
         trigger = self.trigger or (observation.context.target_latency or 2 * TRIGGER_S) / 2
-        seconds = due_seconds(observation, batches, trigger)
-        if now - before.time < trigger - TICK or math.isnan(seconds):
-            return Target(None, replace(before, batches=batches))
+        seconds = due_seconds(group, observation, trigger)
+        if now < before.ends - TICK or math.isnan(seconds):
+            return Target(None, before)
         ratios = before.ratios * self.smoothing_factor + seconds / trigger
         weights = before.weights * self.smoothing_factor + 1
-        after, ratio = Smoothed(ratios, weights, now, batches), ratios / weights
+        after, ratio = Smoothed(ratios, weights, now + max(trigger, seconds)), ratios / weights
         if group.coming or observation.draining:
             return Target(None, after)
         if self.threshold_low <= ratio <= self.threshold_high:

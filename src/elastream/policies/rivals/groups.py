@@ -127,13 +127,14 @@ class Group:
 
     def unknown(self, needs: Iterable[Metric]) -> tuple[Metric, ...]:
         """Return the metrics among `needs` that are unknown."""
+        needed = set(needs)
         figures = {
             Metric.ARRIVAL_RATE: self.rate,
             Metric.PROCESSED_RATE: mean(self.processed),
             Metric.BUSY_CORES: self.load,
             Metric.BACKLOG: self.backlog,
         }
-        return tuple(metric for metric in METRICS if metric in set(needs) and math.isnan(figures[metric]))
+        return tuple(metric for metric in METRICS if metric in needed and math.isnan(figures[metric]))
 
 
 def groups_of(observation: Observation, window: Window) -> list[Group]:
