@@ -260,10 +260,10 @@ def test_daedalus_takes_the_least_number_that_recovers_in_time(rate, ahead, host
 
 def test_daedalus_falls_back_to_a_line_when_the_series_errs():
     rising = replace(group(samples=60), arriving=100.0 + np.arange(60.0))
-    assert forecast_of(Knowledge(), math.nan, rising)[[0, 599]] == pytest.approx([160.0, 759.0])
-    steady = Knowledge(minutes=(100.0,) * 20)
-    assert forecast_of(steady, 129.0, rising)[-1] == pytest.approx(100.0)
-    assert forecast_of(steady, 500.0, rising)[-1] == pytest.approx(759.0)
+    assert forecast_of(Knowledge(), rising, 60.0)[[0, 599]] == pytest.approx([160.0, 759.0])
+    steady = Knowledge(loads=(100.0,) * 20, expected=129.0)
+    assert forecast_of(steady, rising, 60.0)[-1] == pytest.approx(100.0)
+    assert forecast_of(replace(steady, expected=500.0), rising, 60.0)[-1] == pytest.approx(759.0)
 
 
 @pytest.mark.parametrize(

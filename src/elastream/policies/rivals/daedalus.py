@@ -23,19 +23,17 @@ from elastream.units import format_rate
 DOWN_UP_S, DOWN_DOWN_S, CHECKPOINT_S = 30, 15, 10
 # Seconds after a rescaling in which nothing changes, in which it changes only if it must, and whose samples do not count.
 STABLE_S, CALM_S, WARM_UP_S = 180.0, 600.0, 120.0
-# Seconds forecast by the series and by the fallback line; error from which the line is used.
-AHEAD_S, LINE_S, WORST_ERROR = 900, 600, 0.25
-# Minutes of load that the series is fitted to, the fewest of these, and its order.
-MINUTES, FEWEST, ORDER = 120, 10, 2
+# Seconds forecast by the series and by the line; error from which the line is used; loops fitted to; fewest; order.
+AHEAD_S, LINE_S, WORST_ERROR, LOOPS, FEWEST, ORDER = 900, 600, 0.25, 120, 10, 2
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Memory: sums of the regression, capacity by number, load by minute, and the forecast of this minute."""
+    """Memory: sums of the regression, capacity by number, load by loop, and its forecast for this one."""
 
     sums: tuple[float, ...] = (0.0,) * 5
     capacities: Mapping[int, float] = field(default_factory=dict)
-    minutes: tuple[float, ...] = ()
+    loads: tuple[float, ...] = ()
     expected: float = math.nan
     rescaled: float = -math.inf
 
@@ -45,9 +43,9 @@ class Daedalus(Rival):
     """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
 
     The capacity is where the line through utilisation and throughput reaches full utilisation. Numbers that have run have a
-    capacity of their own; others one in proportion. An autoregressive model of the differences by minute forecasts 15
-    minutes (the authors search an ARIMA model by second), or a line through the last minute while that errs. Hosts are
-    equal here, so that no worker limits the others.
+    capacity of their own; others one in proportion. An autoregressive model of the differences between loops forecasts 15
+    minutes (the authors search an ARIMA model by second), or a line through the last loop while that errs. Hosts are equal
+    here, so that no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).
@@ -71,13 +69,11 @@ class Daedalus(Rival):
         """Return the number that the load needs for long, or now. The memory is a `Knowledge`."""
         now, before = observation.time, memory if isinstance(memory, Knowledge) else Knowledge()
         known = learned(before, group)
-        forecast = forecast_of(known, before.expected, group)
-        known = replace(known, expected=_autoregressive(known.minutes, 1)[0] if len(known.minutes) >= FEWEST else math.nan)
-        capacity = known.capacities.get(group.count, 0.0)
-        if now - known.rescaled < STABLE_S or group.coming or not capacity > 0:
-            return Target(None, known)
-        calm = now - known.rescaled >= CALM_S
-        if not calm and capacity > max(group.rate, forecast[: int(self.loop_time)].max()):
+        forecast = forecast_of(known, group, self.loop_time)
+        known = replace(known, expected=_autoregressive(known.loads, 1)[0] if len(known.loads) >= FEWEST else math.nan)
+        capacity, since = known.capacities.get(group.count, 0.0), now - known.rescaled
+        soon = max(group.rate, forecast[: int(self.loop_time)].max())
+        if since < STABLE_S or group.coming or not capacity > 0 or (since < CALM_S and capacity > soon):
             return Target(None, known)
         count = self.least(group, known.capacities, forecast, min(self.max_scaleout or 200, observation.context.max_hosts))
         if count == group.count:
@@ -97,9 +93,8 @@ class Daedalus(Rival):
                 continue
             if count == group.count:
                 return count
-            if count < group.count and capacities[group.count] < group.backlog:
-                continue
-            if capacity > forecast.max():
+            behind = count < group.count and capacities[group.count] < group.backlog
+            if capacity > forecast.max() and not behind:
                 return count
         return most
 
@@ -118,28 +113,27 @@ def learned(before: Knowledge, group: Group) -> Knowledge:
         slope = cov_xy / var_x if var_x > 0 else 0.0
         full = mean_y + slope * (1 - mean_x) if slope > 0 else mean_y / mean_x
         capacities[group.count] = (capacities.get(group.count, group.count * full) + group.count * full) / 2
-    minutes = (*before.minutes, group.rate)[-MINUTES:]
-    return replace(before, sums=(count, mean_x, mean_y, var_x, cov_xy), capacities=capacities, minutes=minutes)
+    loads = (*before.loads, group.rate)[-LOOPS:]
+    return replace(before, sums=(count, mean_x, mean_y, var_x, cov_xy), capacities=capacities, loads=loads)
 
 
-def forecast_of(known: Knowledge, expected: float, group: Group) -> Floats:
-    """Return the load of each coming second: of the series if it foresaw this minute, else of a line."""
-    if group.rate > 0 and abs(group.rate - expected) / group.rate < WORST_ERROR:
-        minutes = np.concatenate([[group.rate], _autoregressive(known.minutes, AHEAD_S // 60)])
-        return np.asarray(np.interp(np.arange(1, AHEAD_S + 1), 60 * np.arange(minutes.size), minutes))
+def forecast_of(known: Knowledge, group: Group, step: float) -> Floats:
+    """Return the load of each coming second: of the series of `step` seconds if it foresaw this one, else of a line."""
+    if group.rate > 0 and abs(group.rate - known.expected) / group.rate < WORST_ERROR:
+        values = np.concatenate([[group.rate], _autoregressive(known.loads, math.ceil(AHEAD_S / step))])
+        return np.asarray(np.interp(np.arange(1, AHEAD_S + 1), step * np.arange(values.size), values))
     usable = ~np.isnan(group.arriving)
     times, loads = group.times[usable] - group.times[-1], group.arriving[usable]
     slope, level = np.polyfit(times, loads, 1) if times.size > 1 else (0.0, group.rate)
     return np.asarray(np.maximum(0.0, level + slope * np.arange(1, LINE_S + 1)))
 
 
-def _autoregressive(minutes: tuple[float, ...], steps: int) -> Floats:
+def _autoregressive(loads: tuple[float, ...], steps: int) -> Floats:
     """Return the next `steps` values of a series whose differences depend on the last ORDER ones."""
-    levels = np.array(minutes)
-    differences = np.diff(levels)
+    differences = np.diff(loads)
     past = np.column_stack([differences[lag : differences.size - ORDER + lag] for lag in range(ORDER)])
     weights = np.linalg.lstsq(past, differences[ORDER:], rcond=None)[0]
-    recent, values = list(differences[-ORDER:]), [float(levels[-1])]
+    recent, values = list(differences[-ORDER:]), [loads[-1]]
     for _ in range(steps):
         recent = [*recent[1:], float(np.dot(weights, recent))]
         values.append(max(0.0, values[-1] + recent[-1]))

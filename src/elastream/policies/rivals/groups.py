@@ -46,7 +46,10 @@ class Window:
         now, names = observation.time, observation.operators.ids
         fleet: tuple[object, ...] = observation.usable
         if observation.context.layout.unchained:
-            fleet = tuple(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)).tolist())
+            units = observation.context.units
+            counts = before.fleet if before is not None and len(before.fleet) == len(units) else [0] * len(units)
+            # An unknown number is the last known one.
+            fleet = tuple(observed_instances(observation, each) or old for each, old in zip(units, counts, strict=True))
         if before is None or before.names != names or before.fleet != fleet:
             values = _values([observation.operators])
             measured = ~np.isnan(values[0])

@@ -15,6 +15,7 @@ from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
+from elastream.core.wording import counted
 from elastream.errors import ElastreamError
 from elastream.policies.common import unchained
 from elastream.policies.common.draft import Draft
@@ -154,7 +155,7 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
     there = len(usable) + len(coming)
     number = min(max(there if target.number is None else target.number, context.min_hosts, 1), context.max_hosts)
     cancelled = observation.draining[: max(0, number - there)]
-    why = target.why or f"at least {context.min_hosts} hosts"
+    why = target.why or f"at least {counted(context.min_hosts, 'host')}"
     missing = min(number - there - len(cancelled), context.max_hosts - len(observation.leases))
     actions: list[Action] = [CancelDrain(host, why=why) for host in cancelled]
     for n, each in enumerate(types_to_lease(observation, kind, missing)):
