@@ -18,7 +18,7 @@ from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import ElastreamError
 from elastream.policies.rivals.contune import ContTune, predicted
-from elastream.policies.rivals.daedalus import Daedalus, Knowledge, forecast_of, learned, recovery_time
+from elastream.policies.rivals.daedalus import Daedalus, Knowledge, forecast_of, recovery_time, with_samples
 from elastream.policies.rivals.databricks import Databricks, Usage
 from elastream.policies.rivals.dra import Dra
 from elastream.policies.rivals.ds2 import Ds2
@@ -36,7 +36,7 @@ CHAINED_ONLY = ("databricks", "dra", "ewma")
 NOW = 10_000.0
 
 
-def seen(hosts=4, partitions=8, arrival_rate=100.0, **options):
+def observe(hosts=4, partitions=8, arrival_rate=100.0, **options):
     """Return an observation at NOW of running hosts of one core; records cost 0.01 core-seconds."""
     plant = FakePlant(hosts=hosts, partitions=partitions, arrival_rate=arrival_rate, max_hosts=50, **options)
     plant.clock.sleep_until(NOW - 1)
@@ -52,7 +52,7 @@ def group(count=4, *, rate=100.0, processed=None, busy=0.5, backlog=0.0, coming=
 
 
 def number(policy, of, memory=None, observation=None):
-    return policy.target(of, memory, observation or seen(of.count)).number
+    return policy.target(of, memory, observation or observe(of.count)).number
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_ds2_divides_the_rate_by_the_true_rate_of_an_instance(of, hosts):
 
 def test_ds2_takes_the_highest_of_the_intervals_that_must_agree():
     policy = Ds2(activation_time=2)
-    first = policy.target(group(4, rate=300.0, processed=200.0, busy=1.0), None, seen())
+    first = policy.target(group(4, rate=300.0, processed=200.0, busy=1.0), None, observe())
     assert first.number is None
     assert number(policy, group(4, rate=100.0, busy=0.5), first.memory) == 6
 
@@ -119,7 +119,7 @@ def test_flink_scales_where_the_true_rate_is_outside_the_band(of, hosts):
 
 def test_flink_scales_down_to_the_largest_number_of_an_hour():
     idle = group(10, rate=100.0, busy=0.1)
-    first = Flink().target(idle, None, seen(10))
+    first = Flink().target(idle, None, observe(10))
     assert first.number == 10
     assert first.memory == Delayed(NOW, (Wish(NOW, 4, True),))  # 160 / 1000, but at most 60 % go at once
     since = NOW - 3600
@@ -129,7 +129,7 @@ def test_flink_scales_down_to_the_largest_number_of_an_hour():
 
 
 def test_flink_forgets_a_scale_down_once_the_load_is_back():
-    back = Flink().target(group(4, rate=100.0, busy=0.65), Delayed(NOW - 3000, (Wish(NOW - 3000, 2, True),)), seen())
+    back = Flink().target(group(4, rate=100.0, busy=0.65), Delayed(NOW - 3000, (Wish(NOW - 3000, 2, True),)), observe())
     assert (back.number, back.memory) == (4, None)
 
 
@@ -144,12 +144,12 @@ def test_flink_forgets_a_scale_down_once_the_load_is_back():
     ],
 )
 def test_databricks_counts_busy_slots_and_queued_tasks_alone(partitions, busy, since, hosts):
-    observation = with_partitions(seen(4), partitions)
+    observation = with_partitions(observe(4), partitions)
     assert number(Databricks(), group(4, busy=busy, backlog=1e9), Usage(since), observation) == hosts
 
 
 def test_databricks_keeps_hosts_that_were_used_within_40_seconds():
-    observation = with_partitions(seen(4), 8)
+    observation = with_partitions(observe(4), 8)
     assert number(Databricks(), group(4, busy=0.1), Usage(NOW - 100, ((NOW - 39, 2.1),)), observation) == 3
     assert number(Databricks(), group(4, busy=0.1), Usage(NOW - 100, ((NOW - 40, 2.1),)), observation) == 1
 
@@ -176,7 +176,7 @@ def batch(seconds, records=500.0):
     ],
 )
 def test_dra_requests_twice_as_many_executors_each_second(partitions, seconds, hosts):
-    observation = replace(with_partitions(seen(4), partitions), batches=[batch(seconds)])
+    observation = replace(with_partitions(observe(4), partitions), batches=[batch(seconds)])
     assert number(Dra(), group(4), None, observation) == hosts
 
 
@@ -184,7 +184,7 @@ def test_dra_removes_an_executor_that_was_idle_for_a_minute():
     run, counts = Dra(), []
     memory = None
     for seconds in (0.0, 30.0, 59.0, 60.0):
-        observation = replace(with_cpu(seen(3), {"h1": 0.5, "h2": 0.0, "h3": math.nan}), time=NOW + seconds)
+        observation = replace(with_cpu(observe(3), {"h1": 0.5, "h2": 0.0, "h3": math.nan}), time=NOW + seconds)
         made = run.target(group(3), memory, observation)
         memory = made.memory
         counts.append(made.number)
@@ -207,12 +207,12 @@ def with_cpu(observation, cpu):
     ],
 )
 def test_ewma_multiplies_the_hosts_by_the_smoothed_ratio(seconds, memory, hosts):
-    observation = replace(seen(4), batches=[batch(seconds)])
+    observation = replace(observe(4), batches=[batch(seconds)])
     assert number(Ewma(trigger=5.0), group(4), memory, observation) == hosts
 
 
 def test_ewma_decides_once_a_batch_and_not_while_hosts_come():
-    observation = replace(seen(4), batches=[batch(6.0)])
+    observation = replace(observe(4), batches=[batch(6.0)])
     assert number(Ewma(trigger=5.0), group(4), Smoothed(ends=NOW + 1), observation) is None
     assert number(Ewma(trigger=5.0), group(4, coming=1), None, observation) is None
 
@@ -222,7 +222,7 @@ def test_ewma_decides_once_a_batch_and_not_while_hosts_come():
     [(0.0, 2.0), (600.0, 2.5), (1400.0, 6.5)],  # 500 due in 5 s, or all that wait; the last batch had 400; 200/s
 )
 def test_ewma_predicts_the_batch_of_all_due_records(backlog, seconds):
-    observation = replace(seen(4), batches=[batch(1.5, records=400.0)])
+    observation = replace(observe(4), batches=[batch(1.5, records=400.0)])
     made = Ewma(trigger=5.0).target(group(4, backlog=backlog), None, observation)
     assert made.memory.ratios == pytest.approx(0.6 + seconds / 5)
 
@@ -230,9 +230,9 @@ def test_ewma_predicts_the_batch_of_all_due_records(backlog, seconds):
 def test_daedalus_extends_the_line_to_full_utilisation():
     busy = np.array([0.2, 0.4, 0.6, 0.8])
     of = replace(group(4, changed=0.0), busy=busy, processed=4 * (10 + 100 * busy))
-    assert learned(Knowledge(), of).capacities[4] == pytest.approx(440.0)
+    assert with_samples(Knowledge(), of).capacities[4] == pytest.approx(440.0)
     warming = replace(of, changed=NOW - 100)
-    assert learned(Knowledge(), warming).capacities == {}
+    assert with_samples(Knowledge(), warming).capacities == {}
 
 
 def test_daedalus_recovers_once_the_spare_capacity_took_what_waited():
@@ -322,7 +322,7 @@ def test_hosts_go_when_their_paid_time_ends_and_then_are_released():
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_unknown_metrics_are_named_and_decide_nothing(name):
-    observation = seen(4)
+    observation = observe(4)
     nothing = Frame(observation.operators.ids, {})
     plan = made(POLICY, name, {}, References(Path())).plan(replace(observation, operators=nothing))
     assert not [action for action in plan.actions if isinstance(action, LeaseHost | DrainHost | ReleaseHost)]
@@ -331,7 +331,7 @@ def test_unknown_metrics_are_named_and_decide_nothing(name):
 
 @pytest.mark.parametrize("name", CHAINED_ONLY)
 def test_rivals_that_count_tasks_refuse_operators_with_queues(name):
-    context = replace(seen().context, layout=lay_out(GRAPH, chained=False))
+    context = replace(observe().context, layout=lay_out(GRAPH, chained=False))
     assert "micro-batches" in made(POLICY, name, {}, References(Path())).unsupported_reason(context)
 
 

@@ -55,25 +55,25 @@ class ContTune(Rival):
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
         """Return the number of the phase. The memory has the processing abilities by number."""
-        tried: Mapping[int, tuple[float, ...]] = memory if isinstance(memory, Mapping) else {}
+        samples: Mapping[int, tuple[float, ...]] = memory if isinstance(memory, Mapping) else {}
         if observation.time - group.changed < self.warm_up_time * self.interval or group.coming:
-            return Target(None, tried)
+            return Target(None, samples)
         if group.backlog > max(group.rate * self.interval, 1.0):
             why = f"big phase: {group.backlog:,.0f} records wait, more than arrive in {self.interval:g} s"
-            return Target(2 * group.count, tried, why)
+            return Target(2 * group.count, samples, why)
         if not 0 < group.capacity < math.inf:
-            return Target(group.count, tried)
-        tried = {**tried, group.count: (*tried.get(group.count, ()), group.capacity)[-REMEMBERED:]}
-        count = self._suggested(tried, group.rate)
+            return Target(group.count, samples)
+        samples = {**samples, group.count: (*samples.get(group.count, ()), group.capacity)[-REMEMBERED:]}
+        count = self._suggested(samples, group.rate)
         how = "Bayesian optimisation"
         if count is None:
             count, how = math.ceil(group.rate / (group.capacity / group.count) - ROUNDING), "DS2"
-        return Target(max(1, count), tried, f"small phase: {how} for {format_rate(group.rate)}")
+        return Target(max(1, count), samples, f"small phase: {how} for {format_rate(group.rate)}")
 
-    def _suggested(self, tried: Mapping[int, tuple[float, ...]], rate: float) -> int | None:
+    def _suggested(self, samples: Mapping[int, tuple[float, ...]], rate: float) -> int | None:
         """Return the least number predicted to process `rate`, unless no number near it was tried."""
-        numbers = np.array(sorted(tried), dtype=np.float64)
-        abilities = np.array([np.mean(tried[int(number)]) for number in numbers])
+        numbers = np.array(sorted(samples), dtype=np.float64)
+        abilities = np.array([np.mean(samples[int(number)]) for number in numbers])
         candidates = np.arange(1.0, numbers[-1] + self.alpha + 1)
         (enough,) = (predicted(numbers, abilities, candidates) >= rate).nonzero()
         if not enough.size:

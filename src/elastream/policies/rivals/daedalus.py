@@ -23,6 +23,8 @@ from elastream.units import format_rate
 DOWN_UP_S, DOWN_DOWN_S, CHECKPOINT_S = 30, 15, 10
 # Seconds after a rescaling in which nothing changes, in which it changes only if it must, and whose samples do not count.
 STABLE_S, CALM_S, WARM_UP_S = 180.0, 600.0, 120.0
+# Most hosts or instances that are examined.
+MOST = 200
 # Seconds forecast by the series and by the line; error from which the line is used; loops fitted to; fewest; order.
 AHEAD_S, LINE_S, WORST_ERROR, LOOPS, FEWEST, ORDER = 900, 600, 0.25, 120, 10, 2
 
@@ -50,7 +52,7 @@ class Daedalus(Rival):
     Args:
         recovery_target: `target_recovery_time` (seconds).
         loop_time: `loop_time`: time between decisions, and of the figures behind one (seconds).
-        max_scaleout: Most hosts or instances; `max_scaleout`, 18 in its experiments. None: `max_hosts`, at most 200.
+        max_scaleout: Most hosts or instances; `max_scaleout`, 18 in its experiments. None: `max_hosts`, at most MOST.
     """
 
     recovery_target: float = 600.0
@@ -68,18 +70,17 @@ class Daedalus(Rival):
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
         """Return the number that the load needs for long, or now. The memory is a `Knowledge`."""
         now, before = observation.time, memory if isinstance(memory, Knowledge) else Knowledge()
-        known = learned(before, group)
-        forecast = forecast_of(known, group, self.loop_time)
-        known = replace(known, expected=_autoregressive(known.loads, 1)[0] if len(known.loads) >= FEWEST else math.nan)
-        capacity, since = known.capacities.get(group.count, 0.0), now - known.rescaled
+        knowledge = with_samples(before, group)
+        forecast, loads = forecast_of(knowledge, group, self.loop_time), knowledge.loads
+        knowledge = replace(knowledge, expected=_autoregressive(loads, 1)[0] if len(loads) >= FEWEST else math.nan)
+        capacity, since = knowledge.capacities.get(group.count, 0.0), now - knowledge.rescaled
         soon = max(group.rate, forecast[: int(self.loop_time)].max())
         if since < STABLE_S or group.coming or not capacity > 0 or (since < CALM_S and capacity > soon):
-            return Target(None, known)
-        count = self.least(group, known.capacities, forecast, min(self.max_scaleout or 200, observation.context.max_hosts))
-        if count == group.count:
-            return Target(count, known)
+            return Target(None, knowledge)
+        most = min(self.max_scaleout or MOST, observation.context.max_hosts)
+        count = self.least(group, knowledge.capacities, forecast, most)
         why = f"{format_rate(group.rate)}, at most {format_rate(float(forecast.max()))} forecast; {count} recover in time"
-        return Target(count, replace(known, rescaled=now), why)
+        return Target(count, knowledge if count == group.count else replace(knowledge, rescaled=now), why)
 
     def least(self, group: Group, capacities: Mapping[int, float], forecast: Floats, most: int) -> int:
         """Return the least number that suffices, `most` if none does."""
@@ -99,7 +100,7 @@ class Daedalus(Rival):
         return most
 
 
-def learned(before: Knowledge, group: Group) -> Knowledge:
+def with_samples(before: Knowledge, group: Group) -> Knowledge:
     """Return the knowledge with the samples of the last loop: regression by Welford's sums, and capacity."""
     warm = group.times >= group.changed + WARM_UP_S
     count, mean_x, mean_y, var_x, cov_xy = before.sums
@@ -117,10 +118,10 @@ def learned(before: Knowledge, group: Group) -> Knowledge:
     return replace(before, sums=(count, mean_x, mean_y, var_x, cov_xy), capacities=capacities, loads=loads)
 
 
-def forecast_of(known: Knowledge, group: Group, step: float) -> Floats:
+def forecast_of(knowledge: Knowledge, group: Group, step: float) -> Floats:
     """Return the load of each coming second: of the series of `step` seconds if it foresaw this one, else of a line."""
-    if group.rate > 0 and abs(group.rate - known.expected) / group.rate < WORST_ERROR:
-        values = np.concatenate([[group.rate], _autoregressive(known.loads, math.ceil(AHEAD_S / step))])
+    if group.rate > 0 and abs(group.rate - knowledge.expected) / group.rate < WORST_ERROR:
+        values = np.concatenate([[group.rate], _autoregressive(knowledge.loads, math.ceil(AHEAD_S / step))])
         return np.asarray(np.interp(np.arange(1, AHEAD_S + 1), step * np.arange(values.size), values))
     usable = ~np.isnan(group.arriving)
     times, loads = group.times[usable] - group.times[-1], group.arriving[usable]

@@ -1,7 +1,7 @@
 """The rule of Amadeus' Elastic Scaling for Spark: smoothed batch duration over trigger interval.
 
 From the documentation of AmadeusITGroup/Elastic-Scaling, whose options are named below without their prefix
-`com.amadeus.elastic_scaling.`. GumGum scales Structured Streaming by the same ratio.
+`com.amadeus.elastic_scaling.`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The autoscaler of the Flink Kubernetes Operator: true processing rate, utilisation band, catch-up, delayed scale-down.
 
-From its documentation ("Autoscaler") and the options of `AutoScalerOptions` in release 1.12 and later, named below without
-their prefix `job.autoscaler.`.
+From its documentation ("Autoscaler") and its code (`AutoScalerOptions`, `ScalingMetricEvaluator`, `JobVertexScaler`; 2026).
+Options are named below without their prefix `job.autoscaler.`.
 """
 
 import math

@@ -14,6 +14,7 @@ from elastream.core.observation import Observation
 from elastream.core.qos import offered_rates
 from elastream.dataflow.operators import Operator
 from elastream.policies.common.draft import observed_instances
+from elastream.policies.common.measures import known_mean
 
 HOSTS = "hosts"
 """Name of the group of all hosts."""
@@ -74,12 +75,6 @@ def _values(frames: Sequence[Frame]) -> Floats:
     return np.array([[frame.column(metric) for metric in METRICS] for frame in frames], dtype=np.float64)
 
 
-def mean(values: Floats) -> float:
-    """Return the mean of the known values; NaN without any."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else math.nan
-
-
 @dataclass(frozen=True, eq=False)
 class Group:
     """All hosts, or the instances of one operator, with samples of its `Window`.
@@ -107,17 +102,17 @@ class Group:
     @cached_property
     def rate(self) -> float:
         """Mean of `arriving`."""
-        return mean(self.arriving)
+        return known_mean(self.arriving)
 
     @cached_property
     def load(self) -> float:
         """Mean of `busy`."""
-        return mean(self.busy)
+        return known_mean(self.busy)
 
     @cached_property
     def capacity(self) -> float:
         """True processing rate: records/s processed over the part of the time that it took."""
-        done = mean(self.processed)
+        done = known_mean(self.processed)
         if done == 0 or self.load == 0:
             return math.inf if self.load == 0 else math.nan
         return done / self.load
@@ -125,15 +120,15 @@ class Group:
     @property
     def backlog(self) -> float:
         """Newest known `waiting`; NaN if never known."""
-        known = self.waiting[~np.isnan(self.waiting)]
-        return float(known[-1]) if known.size else math.nan
+        measured = self.waiting[~np.isnan(self.waiting)]
+        return float(measured[-1]) if measured.size else math.nan
 
     def unknown(self, needs: Iterable[Metric]) -> tuple[Metric, ...]:
         """Return the metrics among `needs` that are unknown."""
         needed = set(needs)
         figures = {
             Metric.ARRIVAL_RATE: self.rate,
-            Metric.PROCESSED_RATE: mean(self.processed),
+            Metric.PROCESSED_RATE: known_mean(self.processed),
             Metric.BUSY_CORES: self.load,
             Metric.BACKLOG: self.backlog,
         }
@@ -158,7 +153,7 @@ def groups_of(observation: Observation, window: Window) -> list[Group]:
             return []
         processed, waiting = window.total(PROCESSED, sources), window.total(BACKLOG, graph.order)
         return [Group(HOSTS, count, coming, window.changed, window.times, arriving, processed, busy / cores, waiting)]
-    rates = {name: mean(window.total(ARRIVING, [name])) for name in sources}
+    rates = {name: known_mean(window.total(ARRIVING, [name])) for name in sources}
     total = math.fsum(rates.values())
     gains = {o.name: _selectivity(window, observation, o) for o in graph.operators if o.alternates}
     offered = offered_rates(graph, rates, gains, observation.composition)
@@ -176,7 +171,7 @@ def groups_of(observation: Observation, window: Window) -> list[Group]:
 
 def _selectivity(window: Window, observation: Observation, operator: Operator) -> float:
     """Return the records out per record in: measured, else declared, else 1."""
-    done, emitted = (mean(window.total(metric, [operator.name])) for metric in (PROCESSED, EMITTED))
+    done, emitted = (known_mean(window.total(metric, [operator.name])) for metric in (PROCESSED, EMITTED))
     if done > 0 and not math.isnan(emitted):
         return emitted / done
     declared = observation.composition.alternate(operator).selectivity

@@ -28,7 +28,7 @@ class Hpa(Rival):
     the `stabilisation` window. The backlog counts for nothing.
 
     Args:
-        target_utilisation: `target.averageUtilization`, as a part of the cores. Kubernetes has no sensible default.
+        target_utilisation: `target.averageUtilization`, as a part of the cores. Unset, Kubernetes takes 0.8.
         tolerance: Part of the target by which it may be missed.
         sync_period: Time between decisions, and of the utilisation behind one (seconds).
         stabilisation: Window for a fall (`stabilizationWindowSeconds`).
