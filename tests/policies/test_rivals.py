@@ -26,9 +26,10 @@ from elastream.policies.rivals.ewma import Ewma, Smoothed
 from elastream.policies.rivals.flink import Delayed, Flink, Wish
 from elastream.policies.rivals.groups import HOSTS, Group
 from elastream.policies.rivals.hpa import Hpa
+from elastream.policies.rivals.rival import Target, host_actions
 from elastream.simulator import Emissions, Settings, make_plant
 from support.every_policy import GRAPH
-from support.fake_plant import FakePlant
+from support.fake_plant import SMALL, FakePlant
 from support.policy_run import OneRun, driven
 
 RIVALS = ("ds2", "hpa", "flink", "databricks", "dra", "ewma", "daedalus", "contune")
@@ -318,6 +319,24 @@ def test_hosts_go_when_their_paid_time_ends_and_then_are_released():
     assert gone[0][1] is DrainHost
     assert gone[0][0] % 10 in (6, 7, 8)  # a unit of 10 s, and 2 s to stop
     assert gone[-1][1] is ReleaseHost
+
+
+def test_working_hosts_stay_until_the_ones_on_their_way_work():
+    plant = FakePlant(hosts=2, arrival_rate=20.0, max_hosts=20)
+    for host in ("h3", "h4", "h5"):
+        plant.apply(LeaseHost(host, "small"))
+    plant.clock.sleep_until(1.0)
+    plant.observe()
+    plant.clock.sleep_until(3.9)
+    observation = plant.observe()
+    assert len(observation.coming) == 3
+    actions = host_actions(observation, Target(2, why="less load"), SMALL, pace=6.0)
+    assert not [action for action in actions if isinstance(action, DrainHost)]
+
+
+def test_a_host_type_that_does_not_exist_is_named():
+    reason = Hpa(host_type="huge").unsupported_reason(observe().context)
+    assert reason == "there is no host type 'huge' (there are: small, big)"
 
 
 @pytest.mark.parametrize("name", RIVALS)

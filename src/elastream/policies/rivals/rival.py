@@ -82,6 +82,12 @@ class Rival(Policy):
                     limit = "at most 1" if name in self.shares else "finite"
                     raise ElastreamError(f"{name} is {value:g}; it must be {least}, and {limit}")
 
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it cannot work in `context`, or None."""
+        if self.host_type is None or self.host_type in context.host_types:
+            return None
+        return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types) or 'none'})"
+
     @property
     @abstractmethod
     def timing(self) -> tuple[float, float]:
@@ -142,7 +148,7 @@ class ChainedRival(Rival):
         """Return why it cannot work without micro-batches."""
         if context.layout.unchained:
             return "it measures the tasks of micro-batches, and operators with queues of their own have none: use --fused"
-        return None
+        return super().unsupported_reason(context)
 
 
 def host_actions(observation: Observation, target: Target, kind: HostType, pace: float) -> list[Action]:
@@ -167,7 +173,8 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
     leases, now = observation.leases, observation.time
     due = [host for host in usable if due_back(leases[host], now, pace)]
     due.sort(key=lambda host: (tasks_on(observation, host), leases[host].remaining(now), -usable.index(host)))
-    return actions + [DrainHost(host, why=why) for host in due[: max(0, surplus - len(withdrawn))]]
+    drains = min(surplus - len(withdrawn), len(usable) - number)  # hosts that start carry nothing yet
+    return actions + [DrainHost(host, why=why) for host in due[: max(0, drains)]]
 
 
 def instance_actions(observation: Observation, targets: Mapping[str, Target], kind: HostType, pace: float) -> list[Action]:
