@@ -54,13 +54,17 @@ ROUND = 5.0
 RISING = [100] * 4 + [900] * 8 + [50] * 8
 
 
+CHAINED = ("threshold", "by load", "highest_value", "dra", "databricks", "ewma", "flink", "daedalus")
+"""Policies that need micro-batches, or that decide nothing else within the loads below."""
+
+
 def plant(name: str, loads: list[int]) -> SimulatedPlant:
     """A load in records/s, round by round, on hosts that come up within three rounds; as the policy `name` wants it.
 
     Where operators run apart, nothing measures what sources process, without which Threshold does nothing.
     """
     return make_plant(
-        lay_out(CHOOSING if name == "highest_value" else GRAPH, chained=name in ("threshold", "by load", "highest_value")),
+        lay_out(CHOOSING if name == "highest_value" else GRAPH, chained=name in CHAINED),
         host_types=[HostType("vm", cores=2.0, slots=8, bandwidth=1e6, billing=Billing(60.0), start=12.0, stop=2.0)],
         hosts=2,
         parallelism={"split": 2, "count": 3},

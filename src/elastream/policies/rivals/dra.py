@@ -1,0 +1,71 @@
+"""Spark's dynamic resource allocation: executors for the backlog of tasks, removed when idle.
+
+From "Dynamic Resource Allocation" in Spark's documentation (Job Scheduling), sections Request policy and Remove policy.
+Options are named below without their prefix `spark.dynamicAllocation.`. An executor is a host.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elastream.core.action import Action
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.policies.rivals.batches import due_seconds, fixed_tasks, widest
+from elastream.policies.rivals.groups import Group
+from elastream.policies.rivals.rival import ChainedRival, Target
+
+# Time over which the true processing rate is measured (seconds).
+RATES_S = 10.0
+
+
+@dataclass(frozen=True)
+class Dra(ChainedRival):
+    """Request 1, 2, 4, ... hosts while tasks wait for a slot; give up a host that ran no task for `idle_timeout`.
+
+    A stage has a fixed number of tasks. With more tasks than slots, tasks wait until the last wave starts. Requests begin
+    anew in each batch, and end where all tasks would run at once. A host is busy if its CPU was used.
+
+    Args:
+        backlog_timeout: `schedulerBacklogTimeout`, also used as `sustainedSchedulerBacklogTimeout` (seconds).
+        idle_timeout: `executorIdleTimeout` (seconds).
+    """
+
+    backlog_timeout: float = 1.0
+    idle_timeout: float = 60.0
+
+    name: ClassVar = "dra"
+
+    @property
+    def timing(self) -> tuple[float, float]:
+        """True processing rate of a while; a decision in each round."""
+        return RATES_S, 0.0
+
+    def tasks(self, observation: Observation) -> list[Action]:
+        """Return changes towards a fixed number of tasks."""
+        return fixed_tasks(observation)
+
+    def target(self, group: Group, memory: object, observation: Observation) -> Target:
+        """Return the hosts after the requests of the last batch, less idle ones. The memory has each host's last use."""
+        now, there = observation.time, group.count + group.coming
+        before = memory if isinstance(memory, Mapping) else {}
+        cpu = dict(zip(observation.hosts.ids, observation.hosts.column(Metric.CPU).tolist(), strict=True))
+        used = {h: before.get(h, now) if cpu.get(h, math.nan) == 0 else now for h in observation.usable}
+        waits = self.pending(observation, due_seconds(group, observation, 0.0))
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
+        needed, added = math.ceil(widest(observation) / (slots / group.count)), 0
+        for number in range(int(waits // self.backlog_timeout)):
+            if there + added >= needed:
+                break
+            added = min(needed - there, added + 2**number)
+        if added:
+            return Target(there + added, used, f"tasks wait for a slot for {waits:.2g} s of a batch")
+        idle = sum(now - since >= self.idle_timeout for since in used.values())
+        return Target(max(1, there - idle), used, f"no task ran for {self.idle_timeout:g} s")
+
+    def pending(self, observation: Observation, seconds: float) -> float:
+        """Return the seconds of a batch in which tasks wait for a slot: all but its last wave."""
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
+        waves = math.ceil(widest(observation) / slots)
+        return seconds * (waves - 1) / waves if seconds > 0 else 0.0

@@ -1,0 +1,58 @@
+"""DS2: instances in proportion to the rate, by true processing rates.
+
+From Kalavri et al., "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed streaming
+dataflows" (OSDI 2018), Equations 7 and 8. Defaults are those of `controller/config/ds2.toml` in its repository.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elastream.core.observation import Observation
+from elastream.policies.rivals.groups import Group
+from elastream.policies.rivals.rival import Rival, Target
+from elastream.units import ROUNDING, format_rate
+
+
+@dataclass(frozen=True)
+class Ds2(Rival):
+    """Have as many instances as the offered rate fills, each at its true processing rate.
+
+    The true rate counts records per second of useful time. Chained, operators share cores as in Timely, where the needs of
+    all operators add up. DS2 plans for the rate alone: records that wait count for nothing, and nothing is kept to spare.
+    One instance fewer is no change worth a reconfiguration.
+
+    Args:
+        policy_interval: Time between decisions, and of the rates behind one (`policy_interval`; seconds).
+        warm_up_time: Intervals after a change that count for nothing (`warm_up_time`).
+        activation_time: Intervals that must agree; the highest number counts (`activation_time`).
+        scaling_factor: Instances on top, as a part of the need (`scaling_factor`).
+    """
+
+    policy_interval: float = 10.0
+    warm_up_time: int = 2
+    activation_time: int = 1
+    scaling_factor: float = 0.0
+
+    name: ClassVar = "ds2"
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"warm_up_time", "scaling_factor"})
+
+    @property
+    def timing(self) -> tuple[float, float]:
+        """Rates of one interval, decided on once an interval."""
+        return self.policy_interval, self.policy_interval
+
+    def target(self, group: Group, memory: object, observation: Observation) -> Target:
+        """Return the instances at which the true processing rate reaches the offered rate."""
+        if observation.time - group.changed < self.warm_up_time * self.policy_interval:
+            return Target(None)
+        if math.isnan(group.capacity):
+            return Target(None, memory)
+        needed = group.rate / (group.capacity / group.count) * (1 + self.scaling_factor)
+        count = max(1, math.ceil(needed - ROUNDING))
+        votes = (*(memory if isinstance(memory, tuple) else ()), count)[-self.activation_time :]
+        if len(votes) < self.activation_time:
+            return Target(None, votes)
+        count, there = max(votes), group.count + group.coming
+        why = f"{format_rate(group.rate)} fills {needed:.3g}, each processing {format_rate(group.capacity / group.count)}"
+        return Target(count if count > there or count < there - 1 else there, votes, why)

@@ -1,0 +1,110 @@
+"""The autoscaler of the Flink Kubernetes Operator: true processing rate, utilisation band, catch-up, delayed scale-down.
+
+From its documentation ("Autoscaler") and its code (`AutoScalerOptions`, `ScalingMetricEvaluator`, `JobVertexScaler`; 2026).
+Options are named below without their prefix `job.autoscaler.`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from elastream.core.metrics import Needs
+from elastream.core.observation import Observation
+from elastream.policies.rivals.groups import Group
+from elastream.policies.rivals.rival import RATES_AND_BACKLOG, Rival, Target
+from elastream.units import ROUNDING, format_rate
+
+
+class Wish(NamedTuple):
+    """Smaller number that was computed at a time, and True if the load was outside the band then."""
+
+    time: float
+    number: int
+    outside: bool
+
+
+class Delayed(NamedTuple):
+    """Scale-down that waits, since its first wish."""
+
+    since: float
+    wishes: tuple[Wish, ...]
+
+
+@dataclass(frozen=True)
+class Flink(Rival):
+    """Have the capacity for the rate at `utilization_target`, for a restart, and for the backlog within `catch_up`.
+
+    Nothing happens while the true processing rate is within the band. Metrics start anew after each change: the
+    `stabilization_interval` must pass and the `metrics_window` be full. A smaller number must have been computed for
+    `scale_down_interval`; then the largest of these counts. Each operator has its own band.
+
+    Args:
+        utilization_target: `utilization.target`.
+        utilization_boundary: `target.utilization.boundary`: half the width of the band.
+        metrics_window: `metrics.window` (seconds).
+        stabilization_interval: `stabilization.interval` (seconds).
+        catch_up: `catch-up.duration` (seconds).
+        restart_time: `restart.time` (seconds): records of so long wait after a change.
+        scale_down_interval: `scale-down.interval` (seconds).
+        scale_down_max_factor: `scale-down.max-factor`: most of the instances to take away at once.
+        lag_threshold: `backlog-processing.lag-threshold` (seconds): with more backlog the band reaches from 0 to 1.
+        interval: `kubernetes.operator.reconcile.interval` (seconds): time between decisions.
+    """
+
+    utilization_target: float = 0.7
+    utilization_boundary: float = 0.3
+    metrics_window: float = 900.0
+    stabilization_interval: float = 300.0
+    catch_up: float = 1800.0
+    restart_time: float = 300.0
+    scale_down_interval: float = 3600.0
+    scale_down_max_factor: float = 0.6
+    lag_threshold: float = 300.0
+    interval: float = 60.0
+
+    name: ClassVar = "flink"
+    needs: ClassVar[Needs] = RATES_AND_BACKLOG
+    shares: ClassVar[frozenset[str]] = frozenset({"utilization_target", "utilization_boundary", "scale_down_max_factor"})
+    may_be_zero: ClassVar[frozenset[str]] = frozenset(
+        {"utilization_boundary", "stabilization_interval", "restart_time", "scale_down_interval", "catch_up"}
+    )
+
+    @property
+    def timing(self) -> tuple[float, float]:
+        """Metrics of a window, decided on once a reconciliation."""
+        return self.metrics_window, self.interval
+
+    def target(self, group: Group, memory: object, observation: Observation) -> Target:
+        """Return the number after band, factor and delay; the memory is a `Delayed` or None."""
+        now, there = observation.time, group.count + group.coming
+        delayed = memory if isinstance(memory, Delayed) and memory.since >= group.changed else None
+        if now - group.changed < self.stabilization_interval + self.metrics_window or math.isnan(group.capacity):
+            return Target(None, delayed)
+        factor = self.needed(group, self.utilization_target, restarts=True) / group.capacity
+        count = max(1, math.ceil(group.count * max(factor, 1 - self.scale_down_max_factor) - ROUNDING))
+        needs = f"{format_rate(group.rate)} and {group.backlog:,.0f} waiting need {factor:.3g} times the capacity"
+        if count >= group.count:
+            return Target(count if count > group.count and self.outside(group) else there, None, needs)
+        wish = Wish(now, count, self.outside(group))
+        earlier = delayed.wishes if delayed else ()
+        wishes = (*(each for each in earlier if each.time >= now - self.scale_down_interval), wish)
+        delayed = Delayed(delayed.since if delayed else now, wishes)
+        if now - delayed.since < self.scale_down_interval:
+            return Target(there, delayed)
+        largest = max(wishes, key=lambda each: (each.number, each.time))
+        return Target(largest.number if largest.outside else there, delayed, needs)
+
+    def needed(self, group: Group, utilisation: float, *, restarts: bool) -> float:
+        """Return the capacity for the rate at `utilisation`, plus that to catch up (records/s)."""
+        if utilisation <= 0:
+            return math.inf
+        behind = group.backlog + (group.rate * self.restart_time if restarts else 0.0)
+        return group.rate / min(1.0, utilisation) + (behind / self.catch_up if self.catch_up else 0.0)
+
+    def outside(self, group: Group) -> bool:
+        """Return True if the true processing rate is outside the band."""
+        low, high = (self.utilization_target + sign * self.utilization_boundary for sign in (-1, 1))
+        if group.backlog > self.lag_threshold * group.capacity * group.load:
+            low, high = 0.0, 1.0
+        least, most = self.needed(group, high, restarts=False), self.needed(group, low, restarts=True)
+        return not least <= group.capacity <= most

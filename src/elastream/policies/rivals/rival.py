@@ -1,0 +1,203 @@
+"""Common part of the rivals: a number for each group, and the actions towards it.
+
+As under `threshold`, a host goes when its paid time ends, because releasing it earlier saves nothing.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost
+from elastream.core.decision import Unknown
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric, Needs, Rows
+from elastream.core.observation import Context, Observation
+from elastream.core.plant import Plan, Policy
+from elastream.core.wording import counted
+from elastream.errors import ElastreamError
+from elastream.policies.common import unchained
+from elastream.policies.common.draft import Draft
+from elastream.policies.common.measures import TICK, due_back, missing_metrics, tasks_on, types_to_lease
+from elastream.policies.common.placement import balance
+from elastream.policies.rivals.groups import HOSTS, Group, Window, groups_of
+from elastream.policies.static import filling
+
+# Seconds between the first two rounds.
+FIRST_PACE_S = 2.0
+# What each rival needs; some need the backlog, too.
+RATES: Needs = frozenset((Rows.OPERATOR, each) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BUSY_CORES))
+RATES_AND_BACKLOG: Needs = RATES | {(Rows.OPERATOR, Metric.BACKLOG)}
+
+
+class Target(NamedTuple):
+    """Decision of a rival about a group.
+
+    Attributes:
+        number: Hosts or instances to have; None: as decided before.
+        memory: What the rival remembers of the group.
+        why: Reason of a change.
+    """
+
+    number: int | None
+    memory: object = None
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Memory of a rival: its window, and by group its last target and its own memory."""
+
+    window: Window | None = None
+    time: float = math.nan
+    decided: float = -math.inf
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rival(Policy):
+    """Policy that decides a number for each `Group`, and keeps to it until it decides again.
+
+    Args:
+        host_type: Type to lease. None: the one with the lowest price per core and second.
+
+    Raises:
+        ElastreamError: A parameter is outside its range.
+    """
+
+    host_type: str | None = None
+
+    needs: ClassVar[Needs] = RATES
+    shares: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that are a part of a whole."""
+    may_be_zero: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, int | float):
+                zero, most = name in self.may_be_zero, 1 if name in self.shares else math.inf
+                if not 0 <= value <= most or value == math.inf or (value == 0 and not zero):
+                    least = "0 or more" if zero else "above 0"
+                    limit = "at most 1" if name in self.shares else "finite"
+                    raise ElastreamError(f"{name} is {value:g}; it must be {least}, and {limit}")
+
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it cannot work in `context`, or None."""
+        if self.host_type is None or self.host_type in context.host_types:
+            return None
+        return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types) or 'none'})"
+
+    @property
+    @abstractmethod
+    def timing(self) -> tuple[float, float]:
+        """Seconds that its figures cover, and seconds between decisions."""
+
+    @abstractmethod
+    def target(self, group: Group, memory: object, observation: Observation) -> Target:
+        """Return the number for `group`, whose figures are all known."""
+
+    def tasks(self, observation: Observation) -> list[Action]:
+        """Return changes of chained tasks: one for each slot."""
+        return filling(observation)
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Decide where it is time to, then act towards the targets. The memory is a `State`."""
+        state = memory if isinstance(memory, State) else State()
+        (covers, every), now = self.timing, observation.time
+        window = Window.after(state.window, observation, covers)
+        if not observation.context.graph.sources:
+            return Plan(memory=State(window, now))
+        groups = groups_of(observation, window)
+        targets, unknown, decided = dict(state.targets), list[Unknown](), state.decided
+        if now - decided >= every - TICK:
+            for group in groups:
+                if missing := group.unknown(metric for _, metric in self.needs):
+                    unknown += _unknown(observation, group, missing)
+                    continue
+                before = targets.get(group.name, Target(None))
+                made = self.target(group, before.memory, observation)
+                targets[group.name] = before._replace(memory=made.memory) if made.number is None else made
+            decided = decided if unknown else now
+        actions = self._actions(observation, groups, targets, now - state.time if now > state.time else FIRST_PACE_S)
+        number = targets.get(HOSTS, Target(None)).number
+        recommended = None if number is None else float(number)
+        return Plan(tuple(actions), State(window, now, decided, targets), unknown=tuple(unknown), hosts=recommended)
+
+    def _actions(
+        self, observation: Observation, groups: list[Group], targets: Mapping[str, Target], pace: float
+    ) -> list[Action]:
+        kind = self._host_type(observation.context)
+        if observation.context.layout.unchained:
+            decided = {each.name: targets[each.name] for each in groups if each.name in targets}
+            return instance_actions(observation, decided, kind, pace)
+        actions = host_actions(observation, targets.get(HOSTS, Target(None)), kind, pace)
+        drains = any(isinstance(action, DrainHost) for action in actions)
+        return [*actions, *self.tasks(observation), *([] if drains else balance(observation))]
+
+    def _host_type(self, context: Context) -> HostType:
+        if self.host_type is not None:
+            return context.host_types[self.host_type]
+        return min(context.host_types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+
+
+class ChainedRival(Rival):
+    """Rival whose measure exists for micro-batches only."""
+
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it cannot work without micro-batches."""
+        if context.layout.unchained:
+            return "it measures the tasks of micro-batches, and operators with queues of their own have none: use --fused"
+        return super().unsupported_reason(context)
+
+
+def host_actions(observation: Observation, target: Target, kind: HostType, pace: float) -> list[Action]:
+    """Return actions towards `target` hosts: cancelled drains, leases, withdrawn requests, drains, and releases.
+
+    Args:
+        pace: Seconds until the next round.
+    """
+    context, usable, coming = observation.context, observation.usable, observation.coming
+    there = len(usable) + len(coming)
+    number = min(max(there if target.number is None else target.number, context.min_hosts, 1), context.max_hosts)
+    cancelled = observation.draining[: max(0, number - there)]
+    why = target.why or f"at least {counted(context.min_hosts, 'host')}"
+    missing = min(number - there - len(cancelled), context.max_hosts - len(observation.leases))
+    actions: list[Action] = [CancelDrain(host, why=why) for host in cancelled]
+    for n, each in enumerate(types_to_lease(observation, kind, missing)):
+        actions.append(LeaseHost(observation.host_name(n), each.name, each.region, why=why))
+    actions += [action for action in _emptied(observation) if action.host not in cancelled]
+    surplus = there - number
+    withdrawn = observation.waiting[::-1][: max(0, surplus)]
+    actions += [ReleaseHost(host, why=why) for host in withdrawn]
+    leases, now = observation.leases, observation.time
+    due = [host for host in usable if due_back(leases[host], now, pace)]
+    due.sort(key=lambda host: (tasks_on(observation, host), leases[host].remaining(now), -usable.index(host)))
+    drains = min(surplus - len(withdrawn), len(usable) - number)  # hosts that start carry nothing yet
+    return actions + [DrainHost(host, why=why) for host in due[: max(0, drains)]]
+
+
+def instance_actions(observation: Observation, targets: Mapping[str, Target], kind: HostType, pace: float) -> list[Action]:
+    """Return actions towards `targets` by operator; a host goes when the instances fit on the others."""
+    units = [unit for unit in observation.context.units if unit.scalable]
+    draft = Draft(observation)
+    counts = {name: max(1, target.number) for name, target in targets.items() if target.number is not None}
+    surplus = {name: max(0, draft.instances[name] - count) for name, count in counts.items()}
+    releases: list[Action] = [*_emptied(observation)]
+    if unchained.may_enlarge(observation, counts, draft.instances, 0):
+        why = {name: target.why for name, target in targets.items()}
+        unchained.enlarge(draft, counts, surplus, why, kind.name, 0)
+    elif not observation.coming and unchained.may_reduce(observation, units, draft.instances, surplus, pace):
+        releases += unchained.reduce(draft, surplus, pace, 0)
+    return [*draft.plan, *releases]
+
+
+def _emptied(observation: Observation) -> list[ReleaseHost]:
+    empty = [host for host in observation.draining if not tasks_on(observation, host)]
+    return [ReleaseHost(host, why="it holds no more tasks") for host in empty]
+
+
+def _unknown(observation: Observation, group: Group, missing: tuple[Metric, ...]) -> list[Unknown]:
+    if group.name != HOSTS:
+        return [Unknown(metric, Rows.OPERATOR, group.name) for metric in missing]
+    return [*missing_metrics(observation)] or [Unknown(metric, Rows.OPERATOR) for metric in missing]
