@@ -53,11 +53,15 @@ class Outlook:
 
 
 def need(paths: Floats, seconds: float, budget: float) -> Floats:
-    """Return the least rate of service for each row of rates, without backlog (records/s); shape (rows,)."""
+    """Return the least rate of service for each row of rates, without backlog (records/s); shape (rows,).
+
+    It is at least the mean rate: a plan that leaves a backlog at its end only puts the lease off.
+    """
     steps = paths.shape[1]
     begin, end, lasts = _intervals(steps)
     total = np.concatenate([np.zeros((paths.shape[0], 1)), np.cumsum(paths, axis=1)], axis=1)
-    return np.asarray(((total[:, end] - total[:, begin]) / (lasts + budget / seconds)).max(axis=1))
+    within = ((total[:, end] - total[:, begin]) / (lasts + budget / seconds)).max(axis=1)
+    return np.asarray(np.maximum(within, total[:, -1] / steps))
 
 
 @lru_cache(8)

@@ -5,7 +5,7 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -39,6 +39,7 @@ LEAST_PAST = 3
 FIRST_HOLD = 2.0
 # Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance.
 STEP = 0.2
+LEAST_ALLOWANCE = -0.1
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
@@ -96,7 +97,7 @@ class Memory:
     past: Past
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
-    choice: Choice = Choice(Setting())
+    choice: Choice = field(default_factory=lambda: Choice(Setting()))
     late: tuple[float, float] = (0.0, 0.0)
     allowance: float = 1 - IN_TIME
     next_replay: float = 0.0
@@ -194,7 +195,7 @@ class _Foreseeing(SizingRound):
             memory = replace(memory, outlooks=())
         self.memory = self._replayed(self._with_arrivals(self._with_late(memory)), policy)
         self.settle = self.memory.choice.setting.hold
-        if not self.memory.choice.setting.elastic:
+        if self.memory.choice.constant:
             self.remarks = (_constant_sentence(self.memory.choice),)
 
     def remember(self, history: LoadHistory) -> Memory:
@@ -236,8 +237,8 @@ class _Foreseeing(SizingRound):
         return max(self.host_type.start, float(np.median(seen))) if len(seen) > 1 else self.host_type.start
 
     def _with_late(self, memory: Memory) -> Memory:
-        if self.load.cold or not self.target > 0:
-            return memory
+        if len(memory.outlooks) < LEAST_PAST * self.grid.steps or not self.target > 0:
+            return memory  # a run starts late whatever is planned
         late, records = memory.late
         for each in self.observation.batches:
             if each.oldest == each.oldest and each.newest == each.newest:
@@ -272,7 +273,7 @@ class _Foreseeing(SizingRound):
         missed = late / records if records > 0 else 0.0
         # Adaptive conformal inference: what was missed lately lowers what the next replay may miss.
         tolerated = 1 - policy.in_time
-        allowance = min(max(memory.allowance + STEP * (tolerated - missed), 0.0), tolerated)
+        allowance = min(max(memory.allowance + STEP * (tolerated - missed), LEAST_ALLOWANCE), tolerated)
         context = self.observation.context
         fleet = Fleet(
             self.host_type, self._each, grid.seconds, grid.start, grid.budget, max(1, context.min_hosts), context.max_hosts
@@ -288,7 +289,7 @@ class _Foreseeing(SizingRound):
         waiting = np.array(self.load.backlog if self.load.backlog > 0 else 0.0)
         if not memory.outlooks or not self._cores_of_record > 0:
             return math.nan, math.nan
-        outlook, row = memory.outlooks[-1], max(setting.row, 0)
+        outlook, row = memory.outlooks[-1], setting.row
         total = outlook.total[row]
         cores = self._capacities() / self._cores_of_record * grid.seconds
         served = np.concatenate([[0.0], np.cumsum(cores)])
@@ -297,8 +298,6 @@ class _Foreseeing(SizingRound):
         within = time_to_serve(waiting, capacity, grid.budget, grid.host_start)
         lease = float(with_backlog(outlook.lease[row], total[grid.start :], then, grid.seconds, within))
         keep = float(with_backlog(outlook.keep[row], total, waiting, grid.seconds, within))
-        if not setting.elastic and not self.load.late:
-            lease = keep = 0.0
         keep = max(lease, keep)
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
@@ -342,11 +341,12 @@ class _Chained(_Foreseeing, ChainedRound):
         return need, lambda: self._reason(lease, need)
 
     def _reason(self, lease: float, need: float) -> str:
-        budget = format_duration(round(self.grid.budget, 1))
-        text = f"{format_rate(self.load.arriving)} arrive; {format_rate(lease)} must be served in {format_duration(round(self.horizon))}"
-        waiting = self.load.backlog
-        text += f", with {waiting:,.0f} records that wait" if waiting >= 1 else ""
-        return f"{text}, so that none waits longer than {budget}: {need:.3g} cores"
+        waiting = f" and {self.load.backlog:,.0f} wait" if self.load.backlog >= 1 else ""
+        return (
+            f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} must be served from "
+            f"{format_duration(round(self.grid.host_start))} on, so that none waits longer than "
+            f"{format_duration(round(self.grid.budget, 1))}, and that takes {need:.3g} cores"
+        )
 
     @cached_property
     def _behind(self) -> float:

@@ -1,13 +1,13 @@
-"""Replay of the load's past under several settings of the policy, and under constant fleets.
+"""Replay of the load's past under several settings of the policy.
 
 Each setting runs in the service model on the outlooks that were made at the time, so that nothing is known in advance. The
-cheapest one whose late records stay within the allowance is used next. A load that no forecast catches so ends in a
-constant fleet.
+cheapest one whose late records stay within the allowance is used next. A load that no forecast catches so ends in a fleet
+that is nearly constant.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,12 @@ HOLDS = (0.0, 2.0, 8.0, 30.0)
 FLEETS = (0.5, 0.8, 0.9, 0.95, 0.99)
 # Bins that are replayed: the newest.
 REPLAYED = 960
+# Growth of the load in a replay, over the allowance below 0: 5 % of late records beyond it make it half as great again.
+STRESS = 10.0
 # Costs within this part are equal; then the setting with fewer leases counts.
 EQUAL = 0.02
+# Most mean number of hosts over the least one for which a fleet counts as constant.
+CONSTANT = 1.1
 # Blocks of the past by which the error of a share is judged.
 BLOCKS = 10
 
@@ -32,7 +36,7 @@ class Setting:
     """Settings of the plan.
 
     Attributes:
-        row: Row of an outlook to serve; -1 for a constant fleet.
+        row: Row of an outlook to serve.
         hold: Seconds for which a host must be idle before it goes.
         least: Fewest hosts.
     """
@@ -41,11 +45,6 @@ class Setting:
     hold: float = 120.0
     least: int = 1
 
-    @property
-    def elastic(self) -> bool:
-        """Return False for a constant fleet."""
-        return self.row >= 0
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -53,16 +52,17 @@ class Choice:
 
     Attributes:
         late: Share of late records in the replay.
-        hosts: Mean number of hosts.
-        constant: Constant fleet that would have met the allowance.
-        elastic: Mean number of hosts of the cheapest elastic setting that meets the allowance; inf if none does.
+        hosts: Mean number of hosts in the replay.
     """
 
     setting: Setting
     late: float = math.nan
     hosts: float = math.nan
-    constant: int = 0
-    elastic: float = math.inf
+
+    @property
+    def constant(self) -> bool:
+        """Return True if hardly any host was leased for a while."""
+        return self.setting.least > 1 and self.hosts <= CONSTANT * self.setting.least
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,8 +111,9 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
 
     Args:
         outlooks: One a bin, oldest first.
-        allowance: Share of records that may be late.
+        allowance: Share of records that may be late. Below 0 none may be, at a load that is greater by `STRESS` times that.
     """
+    fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
     total = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
@@ -125,22 +126,21 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
     late = np.zeros((rates.size, rows.size))
     needed = np.zeros((rates.size, rows.size))
     groups = [(int(hold), np.flatnonzero(holds == hold)) for hold in np.unique(holds)]
-    fixed = rows < 0
     for now in range(rates.size):
         if now:
             late[now] = _serve(run, rates[now], now, fleet)
         paths, idle = total[now][rows], np.zeros(rows.size)
         up, down = _needs(run, paths, keep[now][rows], lease[now][rows], now, fleet)
-        needed[now] = np.where(fixed, 0.0, np.maximum(up, down))
+        needed[now] = np.maximum(up, down)
         for hold, columns in groups:
             idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
-        wanted = np.minimum(np.maximum(np.where(fixed, 0.0, up), least), fleet.most)
+        wanted = np.minimum(np.maximum(up, least), fleet.most)
         _change(run, wanted, np.maximum(np.maximum(idle, wanted), least), now, fleet)
     return _cheapest(settings, run, late, rates, fleet, allowance)
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
-    """Return the settings to try; a constant fleet has row -1."""
+    """Return the settings to try."""
     peak = float(need(rates[None], fleet.seconds, fleet.budget)[0]) if rates.size < REPLAYED // 4 else max(
         float(need(part[None], fleet.seconds, fleet.budget)[0]) for part in np.array_split(rates, REPLAYED // 120)
     )  # fmt: skip
@@ -153,8 +153,7 @@ def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
     }
     allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
     holds = [part * max(fleet.kind.start, fleet.seconds) for part in HOLDS]
-    elastic = [Setting(row, hold, least) for least in allowed for row in range(rows) for hold in holds]
-    return [*elastic, *(Setting(-1, 0.0, least) for least in allowed)]
+    return [Setting(row, hold, least) for least in allowed for row in range(rows) for hold in holds]
 
 
 def _paid(fleet: Fleet) -> tuple[int, int]:
@@ -225,7 +224,7 @@ def _cheapest(
     blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.start + 1))))
     parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])
     error = parts.std(axis=0, ddof=1) * math.sqrt(blocks) / arrived
-    meets = share + error <= allowance
+    meets = share + error <= max(allowance, 0.0)
     rows = np.array([each.row for each in settings])
     cost = run.cost if fleet.kind.price > 0 else run.leases
     if meets.any():
@@ -233,8 +232,4 @@ def _cheapest(
         best = int(near[np.lexsort((-rows[near], run.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    constant = [each.least for each, fits in zip(settings, meets, strict=True) if each.row < 0 and fits]
-    return Choice(
-        settings[best], float(share[best]), float(run.cost[best]) / rates.size, min(constant, default=0),
-        float(run.cost[meets & (rows >= 0)].min(initial=math.inf)) / rates.size,
-    )  # fmt: skip
+    return Choice(settings[best], float(share[best]), float(run.cost[best]) / rates.size)

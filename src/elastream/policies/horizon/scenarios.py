@@ -25,6 +25,8 @@ RECURS = 2
 REMEMBERED = 17_280
 # Bins whose mean is the present level.
 PRESENT = 3
+# Bins whose median step is usual, and the multiple of it from which a step is a jump: rates before it are no longer present.
+USUAL, JUMP = 60, 4.0
 # Spread of rates as a part of the level, before any was seen.
 FIRST_SPREAD = 0.2
 
@@ -55,7 +57,14 @@ class Past:
     @property
     def level(self) -> float:
         """Return the present rate (records/s); 0 without a past."""
-        return float(self.rates[-PRESENT:].mean()) if self.rates.size else 0.0
+        if not self.rates.size:
+            return self.open[0] / self.open[1] if self.open[1] > 0 else 0.0
+        recent = self.rates[-PRESENT:]
+        if self.rates.size > PRESENT:
+            steps = np.diff(self.rates[-USUAL:])
+            jumps = np.flatnonzero(np.abs(steps[1 - PRESENT :]) > JUMP * np.median(np.abs(steps)) + 0.1 * recent.max())
+            recent = recent[int(jumps[-1]) + 1 :] if jumps.size else recent
+        return float(recent.mean())
 
 
 def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:

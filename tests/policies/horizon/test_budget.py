@@ -1,0 +1,66 @@
+"""Needs of the latency budget, against a queue that serves first in, first out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.policies.horizon.budget import hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+
+rates = st.lists(st.floats(0, 1000), min_size=2, max_size=30).filter(lambda each: max(each) > 1)
+budgets = st.floats(0, 60)
+
+
+def longest_wait(paths: list[float], seconds: float, service: float, waiting: float = 0.0) -> float:
+    """Return the longest wait of a record at the end of a bin: what waits over the rate of service."""
+    longest = 0.0
+    for rate in paths:
+        waiting = max(0.0, waiting + (rate - service) * seconds)
+        longest = max(longest, waiting / service)
+    return longest
+
+
+@given(rates, budgets)
+def test_nobody_waits_beyond_the_budget_at_the_need(paths, budget):
+    service = float(need(np.array([paths]), 5.0, budget)[0])
+    assert longest_wait(paths, 5.0, service) <= budget + 1e-6
+
+
+@given(rates, budgets)
+def test_less_breaks_the_budget_or_leaves_a_backlog(paths, budget):
+    service = 0.98 * float(need(np.array([paths]), 5.0, budget)[0])
+    left = sum(paths) * 5.0 - service * len(paths) * 5.0
+    assert longest_wait(paths, 5.0, service) > budget or left > 0
+
+
+@given(rates, st.floats(0, 10_000), st.floats(5, 60))
+def test_records_that_wait_already_are_in_time_as_well(paths, waiting, budget):
+    without = need(np.array([paths]), 5.0, budget)
+    total = np.concatenate([[0.0], np.cumsum(paths) * 5.0])[None]
+    service = float(with_backlog(without, total, np.array([waiting]), 5.0, budget)[0])
+    assert longest_wait(paths, 5.0, service, waiting) <= budget + 1e-6
+
+
+@given(rates, st.floats(0, 5000), st.floats(1, 500))
+def test_what_waits_later_is_that_of_a_queue(paths, waiting, service):
+    total = np.concatenate([[0.0], np.cumsum(paths) * 5.0])
+    queue = waiting
+    for rate in paths:
+        queue = max(0.0, queue + (rate - service) * 5.0)
+    served = np.arange(total.size) * 5.0 * service
+    assert waiting_at_start(total, np.array(waiting), served) == pytest.approx(queue, abs=1e-6)
+
+
+def test_the_need_lies_between_mean_and_peak():
+    burst = np.array([[100.0] * 10 + [400.0] * 2 + [100.0] * 10])
+    assert need(burst, 10.0, 0.0)[0] == 400.0
+    assert need(burst, 10.0, 40.0)[0] == pytest.approx(400.0 * 20 / 60)
+    assert need(burst, 10.0, 1e9)[0] == burst.mean()
+
+
+def test_late_records_may_take_part_of_a_host_start():
+    assert time_to_serve(np.array([10.0, 1000.0]), np.array([10.0, 10.0]), 3.0, 60.0).tolist() == [3.0, 15.0]
+
+
+def test_whole_hosts_serve_a_need():
+    assert hosts_for(np.array([0.0, 10.0, 10.1]), 10.0).tolist() == [1.0, 1.0, 2.0]

@@ -1,0 +1,105 @@
+"""The policy in simulated time: what it leases, when, and why."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from elastream import Alternate
+from elastream.core.action import DrainHost, LeaseHost
+from elastream.core.hosts import Billing, HostType
+from elastream.core.metrics import Metric
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import lay_out
+from elastream.errors import ElastreamError
+from elastream.evaluation.trials import simulated
+from elastream.loads.pattern import Pattern, Section
+from elastream.policies.horizon.policy import Horizon
+from elastream.simulator import Settings, make_plant
+from policies.test_threshold import host, observe
+
+SMALL = HostType("small", 1.0, price=1 / 3600, billing=Billing(1.0), start=30.0)
+
+
+def same(row):
+    return row
+
+
+def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True):
+    """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
+    load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
+    flow = Dataflow("d")
+    flow.source(None, load=load, name="source").map([Alternate("a", same, cost=0.002)], returns="k string", name="work").sink(None)
+    constants = Settings(monitor=period)
+    plant = make_plant(
+        lay_out(flow.graph, chained=fused), host_types=[SMALL], loads={"source": load}, seed=seed, settings=constants,
+        max_hosts=20, target_latency=target, seconds=len(rates) * every,
+    )  # fmt: skip
+    return simulated(plant, Horizon(), period=period, until=len(rates) * every)
+
+
+def actions(done, kind, since=0.0):
+    return [
+        (decision.time, proposal.action)
+        for decision in done.decisions
+        for proposal in decision.proposals
+        if isinstance(proposal.action, kind) and decision.time >= since
+    ]
+
+
+@pytest.mark.parametrize("in_time", [0.0, 1.0, math.nan])
+def test_a_part_in_time_that_cannot_be_is_refused(in_time):
+    with pytest.raises(ElastreamError, match="in_time"):
+        Horizon(in_time=in_time)
+
+
+def test_a_steady_load_is_left_alone_once_it_has_its_hosts():
+    done = run([1400.0] * 60)
+    assert actions(done, LeaseHost, since=600.0) == []
+    assert len(actions(done, LeaseHost)) <= 4
+
+
+def test_a_step_is_answered_in_the_round_in_which_it_is_seen():
+    done = run([400.0] * 10 + [2400.0] * 10)
+    times = {time for time, _ in actions(done, LeaseHost, since=600.0)}
+    assert min(times) <= 610.0
+    assert len(times) <= 3
+
+
+def test_hosts_go_after_a_fall():
+    done = run([2400.0] * 8 + [400.0] * 12)
+    assert len(actions(done, DrainHost, since=480.0)) >= 3
+
+
+def test_a_reason_names_load_deadline_and_cores():
+    (_, first), *_ = actions(run([2400.0] * 3), LeaseHost)
+    assert "arrive" in first.why
+    assert "cores" in first.why
+
+
+def test_an_unknown_load_leases_nothing_and_is_named():
+    unknown = observe([host("h1")], math.nan)
+    plan = Horizon().plan(unknown)
+    assert not any(isinstance(action, LeaseHost | DrainHost) for action in plan.actions)
+    assert {each.metric for each in plan.unknown} >= {Metric.ARRIVAL_RATE}
+
+
+def test_a_load_that_becomes_unknown_gives_nothing_back():
+    memory = None
+    for second in range(20):
+        memory = Horizon().plan(replace(observe([host("h1"), host("h2")], 150.0), time=1000.0 + 5 * second), memory).memory
+    lost = replace(observe([host("h1"), host("h2")], math.nan), time=1105.0, history=())
+    assert not any(isinstance(action, DrainHost) for action in Horizon().plan(lost, memory).actions)
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0])
+@pytest.mark.parametrize("unit", [1.0, 36_000.0])
+def test_any_price_and_billing_time_unit_gives_a_plan(price, unit):
+    kind = replace(SMALL, price=price, billing=Billing(unit))
+    shown = observe([host("h1")], 150.0)
+    context = replace(shown.context, host_types={"small": kind})
+    memory = None
+    for second in range(80):
+        memory = Horizon().plan(replace(shown, time=1000.0 + 5 * second, context=context), memory).memory
+    assert np.isfinite(memory.needs).all()

@@ -1,0 +1,82 @@
+"""Settings that a replay of the past chooses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from elastream.core.hosts import Billing, HostType
+from elastream.policies.horizon.budget import Outlook
+from elastream.policies.horizon.replay import Choice, Fleet, replay
+from elastream.policies.horizon.scenarios import Past, scenarios
+
+SECOND = HostType("m", 1.0, price=1.0, billing=Billing(1.0), start=60.0)
+FLEET = Fleet(SECOND, each=100.0, seconds=15.0, start=5, budget=28.0, least=1, most=50)
+
+
+def outlooks(rates, fleet: Fleet = FLEET, steps: int = 9) -> list[Outlook]:
+    """Outlooks that the policy would have made."""
+    past, result = Past(fleet.seconds), []
+    for rate in rates:
+        past = past.after(float(rate), fleet.seconds)
+        paths, jump = scenarios(past, steps)
+        result.append(Outlook.of(paths, jump, float(rate), fleet.seconds, fleet.start, fleet.budget))
+    return result
+
+
+def chosen(rates, allowance: float = 0.01, fleet: Fleet = FLEET) -> Choice:
+    return replay(outlooks(rates, fleet), fleet, allowance)
+
+
+def test_a_slow_wave_is_followed():
+    wave = 1000 + 800 * np.sin(np.arange(500) * 2 * np.pi / 250)
+    choice = chosen(wave)
+    assert choice.late <= 0.01
+    assert choice.hosts < 12.5
+    assert not choice.constant
+
+
+def test_bursts_without_notice_end_in_a_fleet_for_the_burst():
+    draw = np.random.default_rng(1)
+    rates = np.where(draw.random(500) < 0.08, 900.0, 50.0)
+    rates[1:] = np.maximum(rates[1:], rates[:-1] * (draw.random(499) < 0.7))
+    choice = chosen(rates)
+    assert choice.late <= 0.01
+    assert choice.setting.least >= 3
+
+
+def test_a_steady_load_leases_nothing():
+    choice = chosen(np.full(400, 450.0))
+    assert choice.hosts == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_lower_allowance_never_takes_fewer_hosts():
+    draw = np.random.default_rng(2)
+    rates = 800 * np.exp(np.cumsum(draw.normal(0, 0.05, 400)))
+    seen = outlooks(rates)
+    hosts = [replay(seen, FLEET, allowance).hosts for allowance in (0.1, 0.01, 0.0)]
+    assert hosts == sorted(hosts)
+
+
+def test_below_zero_the_load_counts_as_greater():
+    seen = outlooks(np.full(200, 450.0))
+    assert replay(seen, FLEET, -0.1).hosts > 1.5 * replay(seen, FLEET, 0.0).hosts
+
+
+def test_whole_hours_are_paid():
+    hour = replace(FLEET, kind=replace(SECOND, billing=Billing(3600.0)))
+    rates = np.where(np.arange(480) % 60 < 20, 900.0, 100.0)
+    assert chosen(rates, fleet=hour).hosts > chosen(rates).hosts
+
+
+def test_no_more_hosts_than_the_limit():
+    few = replace(FLEET, most=3)
+    choice = chosen(np.full(200, 900.0), fleet=few)
+    assert choice.setting.least <= 3
+    assert choice.hosts <= 3
+    assert choice.late > 0.9
+
+
+def test_free_hosts_are_chosen_by_the_fewest_leases():
+    free = replace(FLEET, kind=replace(SECOND, price=0.0))
+    assert chosen(np.full(200, 450.0), fleet=free).late == 0.0

@@ -1,0 +1,62 @@
+"""Scenarios from the past of a load."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.policies.horizon.scenarios import Past, scenarios
+
+
+def past(rates, seconds: float = 5.0) -> Past:
+    return Past(seconds, np.array(rates, dtype=np.float64))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=0, max_size=120), st.integers(2, 20))
+def test_scenarios_are_finite_and_not_negative(rates, steps):
+    paths, jump = scenarios(past(rates), steps)
+    assert paths.shape[1] == steps == jump.size
+    assert (paths >= 0).all() and (jump >= 0).all() and np.isfinite(paths).all() and np.isfinite(jump).all()
+
+
+def test_a_first_rate_is_expected_to_stay_about_the_same():
+    paths, jump = scenarios(past([100.0]), 6)
+    assert paths.mean() == 100.0
+    assert paths.max() == jump[0] == 140.0
+
+
+def test_a_wave_is_continued():
+    wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
+    paths, _ = scenarios(past(wave[:-20]), 20)
+    assert np.abs(np.median(paths, axis=0) - wave[-20:]).max() < 15
+
+
+def test_what_followed_is_scaled_to_the_present():
+    wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
+    slow, _ = scenarios(past(wave[:-20]), 20)
+    fast, _ = scenarios(past(10 * wave[:-20]), 20)
+    assert np.allclose(fast, 10 * slow)
+
+
+def test_the_worst_jump_that_recurred_may_come_again():
+    rates = np.full(300, 10.0)
+    rates[50:60] = rates[200:210] = 80.0
+    _, jump = scenarios(past(rates), 8)
+    assert jump.max() == 80.0
+
+
+def test_a_single_jump_is_no_pattern():
+    rates = np.full(300, 10.0)
+    rates[50] = 80.0
+    assert scenarios(past(rates), 1)[1].max() < 20
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.5, 20)), min_size=1, max_size=50))
+def test_bins_hold_the_records_that_came(rounds):
+    book = Past(5.0)
+    for rate, seconds in rounds:
+        book = book.after(rate, seconds)
+    came = sum(rate * seconds for rate, seconds in rounds)
+    assert (book.rates >= 0).all()
+    assert book.rates.max(initial=0.0) <= max(rate for rate, _ in rounds) + 1e-9
+    if all(seconds <= 5.0 for _, seconds in rounds):
+        assert book.rates.sum() * 5.0 + book.open[0] <= came + 1e-6
