@@ -325,7 +325,8 @@ class Loop:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
         granted = [p for p in decided if not p.refused]
         outcomes = self._apply_all(granted)
-        rollback.decided(self._round + 1, [p for p in granted if p.by == self._policy.name], outcomes, observation)
+        own = [p for p in granted if p.by == self._policy.name]
+        rollback.decided(self._round + 1, own, outcomes, observation, plan.predicted)
         self._scaling.done(outcomes, observation, self._clock.now())
         self._journal.drop_left_over({proposal.action: proposal.refused for proposal in decided})
         self._round += 1

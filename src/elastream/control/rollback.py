@@ -1,14 +1,14 @@
 """Roll-back of bad decisions, for any policy.
 
 A decision is bad if the objective is worse than predicted beyond the usual error in three rounds in a row, at an unchanged
-load. The objective is latency against its target, then cost per record: the cores that a record needs, times the price
-of a core. Without a decision both stay. A switch predicts the cores of its alternates, measured or declared; a lease
-predicts the declared speed of its type. The usual error is a robust scale of the errors of earlier rounds of this run.
-Unknown figures are never worse.
+load. The objective is latency against its target, then cost per record: the cores that a record needs, times the price of
+a core. Both should stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of
+its alternates, measured or declared; a lease predicts the declared speed of its type. The usual error is a robust scale of
+the errors of earlier rounds of this run. Unknown figures are never worse.
 
 | state | this round | next | reason |
 | --- | --- | --- | --- |
-| predicted | an action is not in force, or a figure is unknown | predicted | nothing to judge |
+| predicted | it is not in force, or a figure is unknown | predicted | nothing to judge |
 | predicted | none of its actions came into force | failed | nothing to undo |
 | predicted | as predicted | predicted | harm may show later |
 | predicted | as predicted for `TRIAL_ROUNDS` rounds and twice the target latency | good | it kept its promise |
@@ -16,9 +16,9 @@ Unknown figures are never worse.
 | predicted | worse | suspected 1 | one round may be noise |
 | suspected 1, 2 | as predicted | predicted | only rounds in a row count |
 | suspected 1, 2 | unknown, or late and recovering | the same | neither proof |
-| suspected 1, 2 | worse | suspected 2, 3 | |
-| predicted, suspected | load, speeds, hosts or composition changed otherwise | excused | not the decision's fault |
-| suspected 3 | an undo is in effect, or the policy acted already | undone | the harm ends; the same action is refused |
+| suspected 1, 2 | worse | suspected 2, 3 | after three rounds it is undone, and the same action is refused |
+| predicted, suspected 1, 2 | load, speeds, hosts or composition changed otherwise | excused | not the decision's fault |
+| suspected 3 | its undo is in effect, or the policy acted already | undone | the harm ends |
 | suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
 | undone | the refusal ends | free | the same action may be tried again |
 
@@ -56,8 +56,8 @@ from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Observation
 from elastream.policies.common.alternates import CompositionWork, Costs
-from elastream.policies.common.measures import source_sum
-from elastream.units import ROUNDING, format_duration
+from elastream.policies.common.measures import source_sum, tasks_on
+from elastream.units import format_duration
 
 # Proposer in decision records.
 BY = "roll-back"
@@ -177,9 +177,10 @@ class UsualError:
             self._bound = max(self._least, self._deviations * ordered[int(self._quantile * (len(ordered) - 1))])
         return self._bound
 
-    def exceeded(self, value: float, expected: float) -> bool:
-        """Return True if `value` is above `expected` beyond the usual error; False if unknown."""
-        return value > 0 and expected > 0 and math.log(value / expected) > self.bound
+
+def _worse(value: float, expected: float, usual: float) -> bool:
+    """Return True if `value` is above `expected` beyond the usual error; False if unknown."""
+    return value > 0 and expected > 0 and math.log(value / expected) > usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +205,8 @@ class Trial:
         actions: Granted actions that have an effect.
         before: Observation of its round.
         composition: Requested composition after it.
-        predicted: Predicted figures, from its first effect on.
-        added: Cores per record/s that its switches add, as predicted; NaN if unknown, or without switches.
+        predicted: Predicted figures; cores only of switches, and the latency from the first effect on.
+        usual: Usual errors of the figures until then, as differences of logarithms; inf if unknown.
         level: Mean rate before its first effect (records/s); NaN if unknown.
         band: Usual change of the rate, as a difference of logarithms; inf if unknown.
         begun: True from its first effect on.
@@ -213,7 +214,7 @@ class Trial:
         rates: Number and sum of the rates since then.
         rounds: Rounds as predicted.
         last: Latency at the last evidence.
-        fresh: True if a micro-batch that began under it was committed since the last evidence.
+        fresh: True if a micro-batch that began under it was committed since the last evidence, or there are no batches.
         changed: True if something else changed.
         why: Reason of the verdict.
         tries: Rounds in which an undo was tried.
@@ -223,8 +224,8 @@ class Trial:
     actions: tuple[Action, ...]
     before: Observation
     composition: Composition
-    added: float = math.nan
     predicted: Figures = Figures()
+    usual: Figures = Figures()
     level: float = math.nan
     band: float = math.inf
     begun: bool = False
@@ -353,13 +354,15 @@ class RollBack:
             self._refuse(entry.action, at, entry.reason)
         # Few large errors make the objective's bounds wide, but not the load's: in doubt the decision is good.
         self._latency, self._cores = UsualError(LEAST_ERROR, 0.9), UsualError(LEAST_ERROR, 0.9)
+        self._speeds = UsualError(LEAST_SLOWNESS, 0.9)
         self._load = UsualError(LEAST_LOAD_CHANGE, 0.5)
         self._rates: deque[float] = deque(maxlen=LEVEL)
         self._figures: deque[Figures] = deque(maxlen=ROUNDS)
         self._costs: Costs = {}
         self._leases: Mapping[str, Lease] = {}
         self._leaving: set[str] = set()
-        self._passed = -math.inf  # time at which records last passed
+        self._batched = False  # True once micro-batches were observed
+        self._passed = math.nan  # time at which records last passed
         self.verdicts: list[tuple[Action, str]] = []
         self.remarks: list[str] = []
 
@@ -369,6 +372,7 @@ class RollBack:
         """Compare load, speeds, hosts and composition with those of the decisions on trial."""
         rate = source_sum(observation, Metric.ARRIVAL_RATE)
         lost = self._lost(observation)
+        self._batched = self._batched or bool(observation.batches)
         if not observation.overall(Metric.THROUGHPUT) < PASSING * rate:
             self._passed = observation.time
         self.trials = tuple(self._followed(trial, observation, under_way, rate, lost) for trial in self.trials)
@@ -394,20 +398,21 @@ class RollBack:
         if not trial.begun:
             if all(each in under_way for each in trial.actions):
                 return trial
-            trial = replace(trial, begun=True, predicted=self._predicted(trial), level=self._level, band=self._load.bound)
+            usual = Figures(self._latency.bound, self._cores.bound)
+            trial = replace(trial, begun=True, predicted=self._predicted(trial), usual=usual)
+            trial = replace(trial, level=self._level, band=self._load.bound)
         if math.isinf(trial.since) and not any(each in under_way for each in trial.actions if _is_awaited(each)):
             came = tuple(each for each in trial.actions if not _is_awaited(each) or each.in_force(observation))
             trial = replace(trial, actions=came, since=observation.time)
         if rate >= 0:
             trial = replace(trial, rates=(trial.rates[0] + 1, trial.rates[1] + rate))
         changed = trial.changed or lost or trial.elsewhere(rate, observation)
-        fresh = trial.fresh or observation.context.layout.unchained
-        fresh = fresh or any(each.start >= trial.since for each in observation.batches)
+        fresh = trial.fresh or not self._batched or any(each.start >= trial.since for each in observation.batches)
         return replace(trial, changed=changed, fresh=fresh)
 
     def _predicted(self, trial: Trial) -> Figures:
-        before = self._usual_figures
-        return replace(before, cores=before.cores + trial.added)
+        latency = self._usual_figures.latency
+        return replace(trial.predicted, latency=max(latency, trial.predicted.latency))
 
     @property
     def _usual_figures(self) -> Figures:
@@ -429,25 +434,23 @@ class RollBack:
         """
         self.verdicts, self.remarks = [], []
         now, usual = self._figures_of(observation), self._usual_figures
-        if not any(trial.state is not State.PREDICTED for trial in self.trials):
+        if all(trial.state is State.PREDICTED for trial in self.trials):
             self._latency.add(now.latency, usual.latency)
             self._cores.add(now.cores, usual.cores)
+        judged = {each.host for trial in self.trials for each in trial.leased}
+        for host in observation.usable:
+            if host not in judged:
+                self._speeds.add(observation.speeds[host], observation.leases[host].type.speed)
         newest = max((trial.since for trial in self.trials if trial.since < math.inf), default=-math.inf)
-        self.trials = tuple(self._judged(trial, observation, now, newest) for trial in self.trials)
+        trials = [self._judged(trial, observation, now, newest) for trial in self.trials]
         self._figures.append(now)
         names = (observation.host_name(n) for n in count(sum(isinstance(each, LeaseHost) for each in planned)))
         actions: list[Action] = []
-        trials = []
-        for trial in self.trials:
+        for number, trial in enumerate(trials):
             if trial.state is State.SUSPECTED_3:
                 undo = self._undo(trial, observation, names)
                 actions += undo or ()
-                trial = replace(trial, tries=trial.tries + 1)
-                evidence = (
-                    Evidence.REVERSED if undo == [] else Evidence.NO_UNDO if trial.tries > UNDO_ROUNDS else Evidence.UNKNOWN
-                )
-                trial = replace(trial, state=next_state(trial.state, evidence))
-            trials.append(trial)
+                trials[number] = _after_try(trial, undo)
         self.trials = tuple(trial for trial in trials if trial.open)
         actions += self._instead(planned, observation, names)
         return tuple(Proposal(action, BY) for action in actions)
@@ -471,14 +474,12 @@ class RollBack:
         return work.cores(composition) / rate if known and rate > 0 else math.nan
 
     def _judged(self, trial: Trial, observation: Observation, now: Figures, newest: float) -> Trial:
-        if math.isinf(trial.since) or trial.state is State.SUSPECTED_3:
-            return replace(trial, state=State.EXCUSED) if trial.changed and trial.state is State.PREDICTED else trial
         evidence, why = self._evidence(trial, observation, now, newest)
-        trial = replace(trial, state=next_state(trial.state, evidence), why=why or trial.why)
+        before, trial = trial.state, replace(trial, state=next_state(trial.state, evidence), why=why or trial.why)
         if evidence in (Evidence.AS_PREDICTED, Evidence.WORSE):
             rounds = trial.rounds + 1 if evidence is Evidence.AS_PREDICTED else 0
             trial = replace(trial, rounds=rounds, fresh=False, last=now.latency)
-        if trial.state is State.SUSPECTED_3:
+        if trial.state is State.SUSPECTED_3 is not before:
             self.remarks.append(f"{ROLLED_BACK}{trial.describe()}: {trial.why} for {ROUNDS} rounds at an unchanged load")
             for action in trial.actions:
                 self._refuse(action, observation.time, trial.why, trial.level, trial.band)
@@ -491,13 +492,13 @@ class RollBack:
             return Evidence.NOT_IN_FORCE, ""
         if trial.changed:
             return Evidence.CHANGED, ""
+        if math.isinf(trial.since):
+            return Evidence.UNKNOWN, ""
         if trial.state is State.PREDICTED and trial.since < newest:
             return Evidence.OVERTAKEN, ""
-        if self._cores.exceeded(now.cores, trial.predicted.cores):
-            return (
-                Evidence.WORSE,
-                f"a record needs {now.cores:.3g} core-seconds, {trial.predicted.cores:.3g} were predicted",
-            )
+        if _worse(now.cores, trial.predicted.cores, trial.usual.cores):
+            why = f"a record needs {now.cores:.3g} core-seconds, {trial.predicted.cores:.3g} were predicted"
+            return Evidence.WORSE, why
         if slow := self._slow(trial, observation):
             return Evidence.WORSE, slow
         target = observation.context.target_latency
@@ -505,7 +506,8 @@ class RollBack:
         if not (trial.fresh or stopped) or (target is not None and math.isnan(now.latency)):
             return Evidence.UNKNOWN, ""
         late = target is not None and trial.predicted.latency <= target < now.latency
-        if late and self._latency.exceeded(now.latency, trial.predicted.latency):
+        idle = all(isinstance(each, LeaseHost) and not tasks_on(observation, each.host) for each in trial.actions)
+        if late and not idle and _worse(now.latency, trial.predicted.latency, trial.usual.latency):
             if now.latency < RECOVERING * trial.last:
                 return Evidence.UNKNOWN, ""
             expected = format_duration(trial.predicted.latency)
@@ -515,17 +517,13 @@ class RollBack:
 
     def _slow(self, trial: Trial, observation: Observation) -> str:
         """Return a sentence if leased hosts are slower than declared, so that another type is cheaper; else ""."""
-        for name in {each.type for each in trial.leased}:
-            kind = observation.context.host_types[name]
-            speed = _shown_speed(observation, kind)
-            others = [lease for lease in observation.leases.values() if lease.type.name != name]
-            errors = [abs(math.log(observation.speeds[each.host] / each.type.speed)) for each in others]
-            usual = max(math.log1p(LEAST_SLOWNESS), max(errors, default=0.0))
-            if not math.log(kind.speed / speed) > usual or (other := self._other_type(observation, kind)) is None:
-                continue
-            if _price(other, _shown_speed(observation, other)) * (1 + LEAST_ERROR) < _price(kind, speed):
+        leases = observation.leases
+        for kind in {leases[each.host].type for each in trial.leased if each.host in leases}:
+            speed, other = _shown_speed(observation, kind), self._other_type(observation, kind)
+            slow = _worse(kind.speed, speed, self._speeds.bound)
+            if slow and other is not None and _price(other, observation) * (1 + LEAST_ERROR) < _price(kind, observation):
                 return (
-                    f"hosts of type {name} have speed {speed:.2g} instead of {kind.speed:.2g}, and {other.name} is cheaper"
+                    f"hosts of type {kind.name} have speed {speed:.2g} instead of {kind.speed:.2g}: {other.name} is cheaper"
                 )
         return ""
 
@@ -561,30 +559,12 @@ class RollBack:
         usable = [host for host in observation.usable if host not in bad]
         if not trial.predicted.latency <= (before.context.target_latency or math.inf):
             promised += math.fsum([leases[host].type.cores * leases[host].type.speed for host in bad])
-            actions += self._replacements(promised, there, bad, observation, names, why)
         if math.fsum([observation.cores.each[host] for host in usable]) < promised * (1 - LEAST_SPEED_CHANGE):
             return actions, True
         for host in bad:
             running = leases[host].state is HostState.RUNNING
             actions.append(DrainHost(host, why=why) if running else ReleaseHost(host, why=why))
         return actions, False
-
-    def _replacements(
-        self,
-        promised: float,
-        there: Sequence[str],
-        bad: Sequence[str],
-        observation: Observation,
-        names: Iterator[str],
-        why: str,
-    ) -> list[Action]:
-        """Return leases of another type up to the promised cores; none if there is no other type."""
-        other = self._other_type(observation, observation.leases[bad[0]].type)
-        lacking = promised - math.fsum([observation.cores.each[host] for host in there])
-        if other is None or not lacking > 0:
-            return []
-        hosts = math.ceil(lacking / (other.cores * other.speed) - ROUNDING)
-        return [LeaseHost(next(names), other.name, other.region, why=why) for _ in range(hosts)]
 
     def _other_type(self, observation: Observation, kind: HostType) -> HostType | None:
         """Return the type with the lowest price of a core beside `kind` that is not refused; None without one."""
@@ -594,7 +574,7 @@ class RollBack:
             for each in observation.context.host_types.values()
             if each.name != kind.name and not self._refused(("lease", each.name, each.region), now)
         ]
-        return min(others, key=lambda each: _price(each, _shown_speed(observation, each)), default=None)
+        return min(others, key=lambda each: _price(each, observation), default=None)
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
@@ -631,26 +611,31 @@ class RollBack:
         """Return leases of another type in place of refused ones, so that no capacity is missing."""
         actions: list[Action] = []
         for action in planned:
-            if (
-                isinstance(action, LeaseHost)
-                and action.host not in observation.leases
-                and self.refusal(action, observation)
-            ):
-                kind = observation.context.host_types[action.type]
-                if (other := self._other_type(observation, kind)) is not None:
-                    why = f"in place of {action.describe()}, which is refused"
-                    actions.append(LeaseHost(next(names), other.name, other.region, why=why))
+            kind = observation.context.host_types.get(action.type) if isinstance(action, LeaseHost) else None
+            if kind is None or not self.refusal(action, observation):
+                continue
+            if (other := self._other_type(observation, kind)) is not None:
+                why = f"in place of {action.describe()}, which is refused"
+                actions.append(LeaseHost(next(names), other.name, other.region, why=why))
         return actions
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def decided(self, number: int, granted: Sequence[Proposal], outcomes: Sequence[Outcome], before: Observation) -> None:
+    def decided(
+        self,
+        number: int,
+        granted: Sequence[Proposal],
+        outcomes: Sequence[Outcome],
+        before: Observation,
+        predicted: Mapping[str, float],
+    ) -> None:
         """Begin the trial of a round's decision.
 
         Args:
             number: Number of the round.
-            granted: Proposals that were tried; those of extensions and of the roll-back are not judged.
-            outcomes: Their outcomes.
+            granted: Proposals of the policy that were tried.
+            outcomes: Outcomes of the round, also of actions by others.
+            predicted: The policy's figures; a longer latency replaces that of the last rounds.
         """
         done = {each.action for each in outcomes if each.succeeded}
         self._leaving |= {each.host for each in done if isinstance(each, DrainHost | ReleaseHost)}
@@ -661,10 +646,17 @@ class RollBack:
         composition = before.composition
         for each in done:
             composition = each.onto_composition(composition) if isinstance(each, Switch) else composition
-        added = math.nan
-        if composition is not before.composition:
-            added = self._cores_needed(before, composition) - self._cores_needed(before, before.composition)
-        self.trials = (*self.trials, Trial(number, actions, before, composition, added))
+        cores = self._cores_needed(before, composition) if composition is not before.composition else math.nan
+        figures = Figures(predicted.get(Metric.LATENCY_P99.value, 0.0), cores)
+        self.trials = (*self.trials, Trial(number, actions, before, composition, figures))
+
+
+def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
+    """Return the trial after its undo was proposed; None waits for hosts, and an empty one is in effect."""
+    trial = replace(trial, tries=trial.tries + 1)
+    if undo is not None and not undo:
+        return replace(trial, state=next_state(trial.state, Evidence.REVERSED))
+    return replace(trial, state=next_state(trial.state, Evidence.NO_UNDO)) if trial.tries > UNDO_ROUNDS else trial
 
 
 def _is_awaited(action: Action) -> bool:
@@ -672,9 +664,9 @@ def _is_awaited(action: Action) -> bool:
     return not isinstance(action, DrainHost | ReleaseHost)
 
 
-def _price(kind: HostType, speed: float) -> float:
+def _price(kind: HostType, observation: Observation) -> float:
     """Return the price of a core of speed 1 (money per second)."""
-    return kind.price / kind.billing.unit / (kind.cores * speed)
+    return kind.price / kind.billing.unit / max(kind.cores * _shown_speed(observation, kind), 1e-9)
 
 
 def _shown_speed(observation: Observation, kind: HostType) -> float:
