@@ -71,6 +71,7 @@ class Loop:
         facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.
         figures: False: decisions carry no figures of their observations, and are not completed with later ones.
+        roll_back: False: the policy's decisions stay, also bad ones.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Loop:
         facts: Callable[[], Mapping[str, float | str]] = dict,
         remarks: Sequence[str] = (),
         figures: bool = True,
+        roll_back: bool = True,
     ) -> None:
         self._plant = plant
         self._policy = policy
@@ -125,7 +127,7 @@ class Loop:
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
         journal = Journal() if journal is None else journal
-        self._rollback = RollBack(journal.entries)
+        self._rollback = RollBack(journal.entries if roll_back else (), active=roll_back)
         self._journal = JournalWriter(journal, self._alarms, self._clock.now)
 
     def stop(self, reason: str = "stopped on request") -> None:

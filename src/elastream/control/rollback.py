@@ -344,9 +344,11 @@ class RollBack:
 
     Args:
         entries: Entries of the journal, which hold what was undone earlier.
+        active: False: judge and refuse nothing.
     """
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), *, active: bool = True) -> None:
+        self._active = active
         self.trials: tuple[Trial, ...] = ()
         self._refusals: dict[Hashable, Refusal] = {}
         undone = [(entry.history[-1][0], entry) for entry in entries if entry.state is ActionState.UNDONE]
@@ -370,6 +372,8 @@ class RollBack:
 
     def observed(self, observation: Observation, under_way: Collection[Action]) -> None:
         """Compare load, speeds, hosts and composition with those of the decisions on trial."""
+        if not self._active:
+            return
         rate = source_sum(observation, Metric.ARRIVAL_RATE)
         lost = self._lost(observation)
         self._batched = self._batched or bool(observation.batches)
@@ -433,12 +437,14 @@ class RollBack:
         `verdicts` and `remarks` are those of this round.
         """
         self.verdicts, self.remarks = [], []
+        if not self._active:
+            return ()
         now, usual = self._figures_of(observation), self._usual_figures
         if all(trial.state is State.PREDICTED for trial in self.trials):
             self._latency.add(now.latency, usual.latency)
             self._cores.add(now.cores, usual.cores)
         judged = {each.host for trial in self.trials for each in trial.leased}
-        for host in observation.usable:
+        for host in observation.usable if len(observation.context.host_types) > 1 else ():
             if host not in judged:
                 self._speeds.add(observation.speeds[host], observation.leases[host].type.speed)
         newest = max((trial.since for trial in self.trials if trial.since < math.inf), default=-math.inf)
@@ -641,7 +647,7 @@ class RollBack:
         self._leaving |= {each.host for each in done if isinstance(each, DrainHost | ReleaseHost)}
         self._leaving -= {each.host for each in done if isinstance(each, CancelDrain)}
         actions = tuple(each.action for each in granted if each.action in done and has_effect(each.action, before))
-        if not actions:
+        if not actions or not self._active:
             return
         composition = before.composition
         for each in done:
