@@ -23,8 +23,9 @@ the errors of earlier rounds of this run. Unknown figures are never worse.
 | undone | the refusal ends | free | the same action may be tried again |
 
 A refusal lasts `FIRST_REFUSAL_S`. It lasts twice as long as the last one if the action is undone again before as much time
-has passed since that one ended. Refusals of changes of hosts end with the load for which they were judged.
-The journal holds what was undone, so that refusals survive a resumed run; decisions on trial are forgotten.
+has passed since that one ended. A refusal to remove hosts ends early if the load changes or a host is lost. In place of a
+refused lease, a host of another type is leased. The journal holds what was undone, so that refusals survive a resumed run;
+decisions on trial are forgotten.
 """
 
 import math
@@ -78,6 +79,8 @@ LEAST_ERROR, LEAST_LOAD_CHANGE, LEAST_SPEED_CHANGE = 0.1, 0.02, 0.05
 LEAST_SLOWNESS = 0.25
 # Part of the arriving records that have to pass, or processing has stopped.
 PASSING = 0.1
+# Actions of a decision that its remark names.
+SHOWN = 3
 # Part of an earlier latency below which late records recover.
 RECOVERING = 0.95
 
@@ -254,7 +257,10 @@ class Trial:
         return tuple(each.host for each in self.actions if isinstance(each, DrainHost | ReleaseHost))
 
     def describe(self) -> str:
-        return f"round {self.round} ({', '.join(each.describe() for each in self.actions)})"
+        """Return the decision as text, with its first actions."""
+        first = ", ".join(each.describe() for each in self.actions[:SHOWN])
+        more = f" and {len(self.actions) - SHOWN} more" if len(self.actions) > SHOWN else ""
+        return f"round {self.round} ({first}{more})"
 
     def elsewhere(self, rate: float, observation: Observation) -> bool:
         """Return True if load, speeds or composition are other ones than those of the decision."""
