@@ -204,15 +204,15 @@ class Trial:
     """A decision until it is judged.
 
     Attributes:
-        round: Number of the decision.
-        actions: Granted actions that have an effect.
+        round: Number of the round.
+        actions: Granted actions that have an effect: leases, or others.
         before: Observation of its round.
         composition: Requested composition after it.
         predicted: Predicted figures; cores only of switches, and the latency from the first effect on.
         usual: Usual errors of the figures until then, as differences of logarithms; inf if unknown.
         level: Mean rate before its first effect (records/s); NaN if unknown.
         band: Usual change of the rate, as a difference of logarithms; inf if unknown.
-        begun: True from its first effect on.
+        begun: Time of its first effect; of leases, of their last one; inf until then.
         since: Time from which all of it is in force; inf until then.
         rates: Number and sum of the rates since then.
         rounds: Rounds as predicted.
@@ -231,7 +231,7 @@ class Trial:
     usual: Figures = Figures()
     level: float = math.nan
     band: float = math.inf
-    begun: bool = False
+    begun: float = math.inf
     since: float = math.inf
     rates: tuple[int, float] = (0, 0.0)
     state: State = State.PREDICTED
@@ -405,11 +405,12 @@ class RollBack:
     def _followed(
         self, trial: Trial, observation: Observation, under_way: Collection[Action], rate: float, lost: bool
     ) -> Trial:
-        if not trial.begun:
-            if all(each in under_way for each in trial.actions):
+        if math.isinf(trial.begun):
+            awaited = [each in under_way for each in trial.actions]
+            if any(awaited) if trial.leased else all(awaited):
                 return trial
             usual = Figures(self._latency.bound, self._cores.bound)
-            trial = replace(trial, begun=True, predicted=self._predicted(trial), usual=usual)
+            trial = replace(trial, begun=observation.time, predicted=self._predicted(trial), usual=usual)
             trial = replace(trial, level=self._level, band=self._load.bound)
         if math.isinf(trial.since) and not any(each in under_way for each in trial.actions if _is_awaited(each)):
             came = tuple(each for each in trial.actions if not _is_awaited(each) or each.in_force(observation))
@@ -453,7 +454,7 @@ class RollBack:
         for host in observation.usable if len(observation.context.host_types) > 1 else ():
             if host not in judged:
                 self._speeds.add(observation.speeds[host], observation.leases[host].type.speed)
-        newest = max((trial.since for trial in self.trials if trial.since < math.inf), default=-math.inf)
+        newest = max((trial.begun for trial in self.trials if trial.begun < math.inf), default=-math.inf)
         trials = [self._judged(trial, observation, now, newest) for trial in self.trials]
         self._figures.append(now)
         names = (observation.host_name(n) for n in count(sum(isinstance(each, LeaseHost) for each in planned)))
@@ -504,10 +505,10 @@ class RollBack:
             return Evidence.NOT_IN_FORCE, ""
         if trial.changed:
             return Evidence.CHANGED, ""
+        if trial.state is State.PREDICTED and trial.begun < newest:
+            return Evidence.OVERTAKEN, ""
         if math.isinf(trial.since):
             return Evidence.UNKNOWN, ""
-        if trial.state is State.PREDICTED and trial.since < newest:
-            return Evidence.OVERTAKEN, ""
         if _worse(now.cores, trial.predicted.cores, trial.usual.cores):
             why = f"a record needs {now.cores:.3g} core-seconds, {trial.predicted.cores:.3g} were predicted"
             return Evidence.WORSE, why
@@ -544,39 +545,36 @@ class RollBack:
     def _undo(self, trial: Trial, observation: Observation, names: Iterator[str]) -> list[Action] | None:
         """Return the actions that undo a decision; None while they have to wait; empty if nothing is left."""
         why = f"{ROLLED_BACK}{trial.why}"
-        actions: list[Action] = [
-            undo for each in trial.actions if (undo := _opposite(each, trial.before, observation, why)) is not None
-        ]
-        back, waits = self._hosts_back(trial, observation, names, why)
-        return None if waits and not actions and not back else [*actions, *back]
+        if trial.leased:
+            return self._without_leased(trial, observation, names, why)
+        undos = (_opposite(each, trial.before, observation, why) for each in trial.actions)
+        return [*filter(None, undos), *_removed_back(trial, observation, names, why)]
 
-    def _hosts_back(
+    def _without_leased(
         self, trial: Trial, observation: Observation, names: Iterator[str], why: str
-    ) -> tuple[list[Action], bool]:
-        """Return the actions that bring back removed hosts and remove leased ones, and True if more follow later."""
-        leases, before = observation.leases, trial.before
-        bad = [each.host for each in trial.leased if each.host in leases]
-        bad = [host for host in bad if leases[host].state in (HostState.RUNNING, HostState.STARTING, HostState.REQUESTED)]
-        there = [host for host in (*observation.usable, *observation.coming) if host not in bad]
-        actions: list[Action] = []
-        kinds = [before.leases[host].type for host in trial.removed]
-        for host in trial.removed:
-            if len(there) + len(actions) < len(before.usable) and host in observation.draining:
-                actions.append(CancelDrain(host, why=why))
-        lacking = min(len(before.usable) - len(there), len(trial.removed)) - len(actions)
-        actions += [LeaseHost(next(names), each.name, each.region, why=why) for each in kinds[: max(lacking, 0)]]
+    ) -> list[Action] | None:
+        """Return drains of leased hosts, once the others have as many cores as before; until then leases of others."""
+        leases, cores = observation.leases, observation.cores.each
+        leased = {each.host for each in trial.leased}
+        bad = [host for host in observation.usable if host in leased]
         if not bad:
-            return actions, False
-        promised = math.fsum([before.cores.each[host] for host in before.usable])
-        usable = [host for host in observation.usable if host not in bad]
-        if not trial.predicted.latency <= (before.context.target_latency or math.inf):
+            return []
+        promised = trial.before.cores.of(trial.before.usable)
+        if not trial.predicted.latency <= (trial.before.context.target_latency or math.inf):
             promised += math.fsum([leases[host].type.cores * leases[host].type.speed for host in bad])
-        if math.fsum([observation.cores.each[host] for host in usable]) < promised * (1 - LEAST_SPEED_CHANGE):
-            return actions, True
-        for host in bad:
-            running = leases[host].state is HostState.RUNNING
-            actions.append(DrainHost(host, why=why) if running else ReleaseHost(host, why=why))
-        return actions, False
+        promised *= 1 - LEAST_SPEED_CHANGE
+        if math.fsum([cores[host] for host in observation.usable if host not in leased]) >= promised:
+            return [DrainHost(host, why=why) for host in bad]
+        other = self._other_type(observation, leases[bad[0]].type)
+        lacking = promised - math.fsum(
+            [cores[host] for host in (*observation.usable, *observation.coming) if host not in leased]
+        )
+        if other is None or not lacking > 0:
+            return None
+        return [
+            LeaseHost(next(names), other.name, other.region, why=why)
+            for _ in range(math.ceil(lacking / (other.cores * other.speed)))
+        ]
 
     def _other_type(self, observation: Observation, kind: HostType) -> HostType | None:
         """Return the type with the lowest price of a core beside `kind` that is not refused; None without one."""
@@ -641,7 +639,7 @@ class RollBack:
         before: Observation,
         predicted: Mapping[str, float],
     ) -> None:
-        """Begin the trial of a round's decision.
+        """Begin the trial of a round's decision; of its leases and other actions each, because leases take time.
 
         Args:
             number: Number of the round.
@@ -660,7 +658,10 @@ class RollBack:
             composition = each.onto_composition(composition) if isinstance(each, Switch) else composition
         cores = self._cores_needed(before, composition) if composition is not before.composition else math.nan
         figures = Figures(predicted.get(Metric.LATENCY_P99.value, 0.0), cores)
-        self.trials = (*self.trials, Trial(number, actions, before, composition, figures))
+        leases = tuple(each for each in actions if isinstance(each, LeaseHost))
+        others = tuple(each for each in actions if not isinstance(each, LeaseHost))
+        parts = ((leases, replace(figures, cores=math.nan)), (others, figures))
+        self.trials += tuple(Trial(number, part, before, composition, expected) for part, expected in parts if part)
 
 
 def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
@@ -685,6 +686,16 @@ def _shown_speed(observation: Observation, kind: HostType) -> float:
     """Return the median speed of the running hosts of a type; the declared one without any."""
     speeds = [observation.speeds[host] for host in observation.usable if observation.leases[host].type.name == kind.name]
     return median(speeds or [kind.speed])
+
+
+def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
+    """Return the actions that bring back as many of the removed hosts as are missing."""
+    before, there = trial.before, len(observation.usable) + len(observation.coming)
+    lacking = min(max(len(before.usable) - there, 0), len(trial.removed))
+    draining = [host for host in trial.removed if host in observation.draining][:lacking]
+    gone = [before.leases[host].type for host in trial.removed if host not in draining][: lacking - len(draining)]
+    drains = (CancelDrain(host, why=why) for host in draining)
+    return [*drains, *(LeaseHost(next(names), each.name, each.region, why=why) for each in gone)]
 
 
 def _opposite(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
