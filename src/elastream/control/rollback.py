@@ -155,12 +155,13 @@ class UsualError:
 
     Args:
         least: Least relative error that is unusual.
-        quantile: Part of the errors below the quantile, which the multiple takes to three standard deviations.
+        quantile: Part of the errors below the quantile.
+        deviations: Standard deviations to which the multiple takes the quantile.
     """
 
-    def __init__(self, least: float, quantile: float) -> None:
+    def __init__(self, least: float, quantile: float, deviations: float = 3.0) -> None:
         self._least, self._quantile = math.log1p(least), quantile
-        self._deviations = 3 / NormalDist().inv_cdf((1 + quantile) / 2)
+        self._multiple = deviations / NormalDist().inv_cdf((1 + quantile) / 2)
         self._errors: deque[float] = deque(maxlen=ERRORS)
         self._bound: float | None = None
 
@@ -177,7 +178,7 @@ class UsualError:
             return math.inf
         if self._bound is None:
             ordered = sorted(self._errors)
-            self._bound = max(self._least, self._deviations * ordered[int(self._quantile * (len(ordered) - 1))])
+            self._bound = max(self._least, self._multiple * ordered[int(self._quantile * (len(ordered) - 1))])
         return self._bound
 
 
@@ -363,7 +364,8 @@ class RollBack:
         # Few large errors make the objective's bounds wide, but not the load's: in doubt the decision is good.
         self._latency, self._cores = UsualError(LEAST_ERROR, 0.9), UsualError(LEAST_ERROR, 0.9)
         self._speeds = UsualError(LEAST_SLOWNESS, 0.9)
-        self._load = UsualError(LEAST_LOAD_CHANGE, 0.5)
+        # Four deviations, because the few errors early in a run may make the scale too small.
+        self._load = UsualError(LEAST_LOAD_CHANGE, 0.5, 4.0)
         self._rates: deque[float] = deque(maxlen=LEVEL)
         self._figures: deque[Figures] = deque(maxlen=ROUNDS)
         self._costs: Costs = {}
