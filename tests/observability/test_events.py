@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
+from elastream.control.rollback import ROLLED_BACK
 from elastream.core.action import DrainHost, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Fault, Proposal, Unknown
@@ -96,6 +97,13 @@ def test_a_policy_that_needs_more_than_max_hosts_is_a_warning(why):
 def test_hosts_that_did_not_help_are_ineffective_scaling(note):
     (event,) = EventBook().decided(decision(note=f"1 observation skipped; {note}: 2 cores processed 10/s"))
     assert (event.reason, event.message) == (Reason.INEFFECTIVE_SCALING, f"{note}: 2 cores processed 10/s")
+
+
+def test_undone_decision_is_an_event_each_time():
+    book, note = EventBook(), f"{ROLLED_BACK}round 12 (drain h3): records take 9.0 s, 1.0 s were predicted"
+    events = [event for time in (0.0, 60.0) for event in book.decided(decision(time, note=note))]
+    assert [(each.reason, each.type) for each in events] == [(Reason.ROLLED_BACK, "Warning")] * 2
+    assert events[0].message.startswith("round 12 (drain h3): records take")
 
 
 def test_metrics_unknown_for_several_rounds_count_as_missing():

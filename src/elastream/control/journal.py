@@ -48,6 +48,8 @@ class ActionState(StrEnum):
     INTERRUPTED = "interrupted"
     # abandoned: replaced by another action, or obsolete after a restart
     DROPPED = "dropped"
+    # done, and undone since
+    UNDONE = "undone"
 
 
 TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
@@ -73,11 +75,16 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
         ActionState.GRANTED,  # proposed again, and it still makes sense
         ActionState.DROPPED,  # proposed again, and it does not
     },
+    ActionState.DONE: {
+        ActionState.UNDONE,  # the objective became worse than predicted
+    },
     ActionState.REFUSED: set(),
-    ActionState.DONE: set(),
     ActionState.FAILED: set(),
     ActionState.DROPPED: set(),
+    ActionState.UNDONE: set(),
 }
+# States of actions that nothing is awaited of.
+CONCLUDED = frozenset(state for state, following in TRANSITIONS.items() if following <= {ActionState.UNDONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,7 @@ class Journal:
 
     @property
     def unconcluded(self) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self._entries.values() if TRANSITIONS[entry.state])
+        return tuple(entry for entry in self._entries.values() if entry.state not in CONCLUDED)
 
     def entry(self, number: int) -> Entry:
         return self._entries[number]
@@ -162,7 +169,7 @@ class Journal:
     def _forget(self) -> None:
         """Forget the oldest concluded actions; compact the file at times."""
         left = len(self._entries) - self._capacity
-        for number in [each.number for each in self._entries.values() if not TRANSITIONS[each.state]][:left]:
+        for number in [each.number for each in self._entries.values() if each.state in CONCLUDED][:left]:
             del self._entries[number]
         if self._lines is not None and not self._unwritten and self._lines.count > LINES_PER_ACTION * self._capacity:
             written = [each for each in self._entries.values() if each.state is not ActionState.GRANTED]
@@ -225,6 +232,13 @@ class JournalWriter:
         """Move an entry to `state`; return the new entry."""
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
+
+    def note_undone(self, actions: Sequence[tuple[Action, str]]) -> None:
+        """Note that done actions are undone, each with its reason."""
+        for action, reason in actions:
+            done = (each for each in reversed(self._journal.entries) if each.action == action)
+            if (entry := next(done, None)) is not None and entry.state is ActionState.DONE:
+                self.note(entry, ActionState.UNDONE, reason)
 
     def drop_left_over(self, reasons: Mapping[Action, str]) -> None:
         """Drop left-over actions that were not tried again, each with its reason."""

@@ -9,6 +9,7 @@ from typing import Any
 from elastream.control.arbitration import BackOff, MissingMetrics, arbitrate, bound_remark, check_plan, lateness_remark
 from elastream.control.extension import LoopExtension
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
+from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
 from elastream.core.action import Action, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
@@ -70,6 +71,7 @@ class Loop:
         facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.
         figures: False: decisions carry no figures of their observations, and are not completed with later ones.
+        roll_back: False: the policy's decisions stay, also bad ones.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Loop:
         facts: Callable[[], Mapping[str, float | str]] = dict,
         remarks: Sequence[str] = (),
         figures: bool = True,
+        roll_back: bool = True,
     ) -> None:
         self._plant = plant
         self._policy = policy
@@ -123,7 +126,9 @@ class Loop:
         self._logged = ""
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
-        self._journal = JournalWriter(Journal() if journal is None else journal, self._alarms, self._clock.now)
+        journal = Journal() if journal is None else journal
+        self._rollback = RollBack(journal.entries if roll_back else (), active=roll_back)
+        self._journal = JournalWriter(journal, self._alarms, self._clock.now)
 
     def stop(self, reason: str = "stopped on request") -> None:
         """End the run within a monitoring period, from any thread or signal handler."""
@@ -270,6 +275,7 @@ class Loop:
         self._notes += lost.values()
         self._notes += self._plant.incidents()
         self._leases = observation.leases
+        self._rollback.observed(observation, self._under_way)
 
     def _lost(self, observation: Observation) -> dict[str, str]:
         gone = self._leases.keys() - observation.leases.keys()
@@ -303,7 +309,10 @@ class Loop:
         took = self._clock.now() - began
         left = self._unanswered_lateness(observation, plan)
         limited = "" if self._failed_plans else bound_remark(observation, plan) or left
-        proposals = [Proposal(action, self._policy.name) for action in plan.actions]
+        rollback = self._rollback
+        proposals = [*rollback.proposals(observation, plan.actions)]
+        self._journal.note_undone(rollback.verdicts)
+        proposals += [Proposal(action, self._policy.name, rollback.refusal(action, observation)) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         for extension in self._extensions:
             proposals += extension.proposals(observation, plan.actions, self._alarms)
@@ -316,7 +325,10 @@ class Loop:
         mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
         if mode:
             decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
-        outcomes = self._apply_all([p for p in decided if not p.refused])
+        granted = [p for p in decided if not p.refused]
+        outcomes = self._apply_all(granted)
+        own = [p for p in granted if p.by == self._policy.name]
+        rollback.decided(self._round + 1, own, outcomes, observation, plan.predicted)
         self._scaling.done(outcomes, observation, self._clock.now())
         self._journal.drop_left_over({proposal.action: proposal.refused for proposal in decided})
         self._round += 1
@@ -329,7 +341,9 @@ class Loop:
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
-            note="; ".join(filter(None, [*self._notes, *plan.remarks, limited, *map(str, observation.implausible)])),
+            note="; ".join(
+                filter(None, [*self._notes, *rollback.remarks, *plan.remarks, limited, *map(str, observation.implausible)])
+            ),
             faults=tuple(self._faults),
             unknown=self._missing.after(plan.unknown, observation.time),
             guards=observation.guards,

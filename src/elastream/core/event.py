@@ -20,6 +20,8 @@ class Reason(StrEnum):
     SCALING_VETOED = "ScalingVetoed"
     # new hosts brought less than half of the expected improvement
     INEFFECTIVE_SCALING = "IneffectiveScaling"
+    # a decision was worse than predicted, and is undone
+    ROLLED_BACK = "RolledBack"
     # the policy has lacked a metric for rounds, and skips a part of its decision
     METRICS_MISSING = "MetricsMissing"
     # a host failed, or never came
@@ -45,6 +47,7 @@ WARNINGS = frozenset(
     {
         Reason.SCALING_VETOED,
         Reason.INEFFECTIVE_SCALING,
+        Reason.ROLLED_BACK,
         Reason.METRICS_MISSING,
         Reason.HOST_LOST,
         Reason.HOST_REFUSED,

@@ -101,6 +101,7 @@ def simulated(
     guards: GuardDocument | None = None,
     scaling: ScalingRules = NO_RULES,
     figures: bool = True,
+    roll_back: bool = True,
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds; close the plant at `until`.
 
@@ -108,7 +109,7 @@ def simulated(
         look: Receives every observation, once a period.
         guards: In force throughout; external signals keep their initial values.
         scaling: Rules for the number of hosts.
-        figures: See `Loop`.
+        figures, roll_back: See `Loop`.
     """
     plant.advance(plant.time + period)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)
@@ -118,7 +119,7 @@ def simulated(
     decisions = steered(
         plant, policy, period=period, until=until, look=look,
         extensions=(GuardExtension(versions, outside), KeyTableExtension(plant.network.tables)),
-        scaling=scaling, figures=figures,
+        scaling=scaling, figures=figures, roll_back=roll_back,
     )  # fmt: skip
     return SimulatedRun(plant.result(), decisions)
 
@@ -137,13 +138,14 @@ def steered(
     extensions: Sequence[LoopExtension] = (),
     scaling: ScalingRules = NO_RULES,
     figures: bool = True,
+    roll_back: bool = True,
 ) -> tuple[Decision, ...]:
     """Run `policy` on any plant in simulated time; return every round's decision."""
     watch = _Watch(look)
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        extensions=extensions, scaling=scaling, figures=figures,
+        extensions=extensions, scaling=scaling, figures=figures, roll_back=roll_back,
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():

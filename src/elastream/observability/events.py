@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from elastream.control.rollback import ROLLED_BACK
 from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, Switch
 from elastream.core.decision import Decision, Proposal
 from elastream.core.event import Reason, RunEvent
@@ -29,7 +30,15 @@ REPEAT_INTERVAL_S = 1800.0  # as Flink's `job.autoscaler.event.interval`
 HISTORY_S = 86_400.0  # A run of months has thousands of host names, so counts of unsent events expire.
 # each such event is another occurrence
 ALWAYS_SENT = frozenset(
-    {Reason.SCALED_UP, Reason.SCALED_DOWN, Reason.SWITCHED, Reason.PAUSED, Reason.UNPAUSED, Reason.HOST_LOST}
+    {
+        Reason.SCALED_UP,
+        Reason.SCALED_DOWN,
+        Reason.SWITCHED,
+        Reason.ROLLED_BACK,
+        Reason.PAUSED,
+        Reason.UNPAUSED,
+        Reason.HOST_LOST,
+    }
 )
 # starts of refusals that prevent nothing wanted
 HARMLESS_REFUSALS = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
@@ -153,6 +162,8 @@ def _note_events(note: str) -> Iterator[tuple[Reason, str, str]]:
     for sentence in note.split("; "):
         if sentence.startswith((NO_HELP, HALF_HELP)):
             yield Reason.INEFFECTIVE_SCALING, "", sentence
+        elif sentence.startswith(ROLLED_BACK):
+            yield Reason.ROLLED_BACK, "", sentence.removeprefix(ROLLED_BACK)
         elif rule := rule_of(sentence):
             yield Reason.SCALING_LIMITED, rule, sentence
 

@@ -219,7 +219,7 @@ def run_case(case: E2dfCase) -> E2dfRun:
             (seen.time / 60, arriving, math.nan if latency is None else 1e3 * latency, replicas, len(seen.leases))
         )
 
-    run = simulated(make(case), case.policy, period=APPLICATION_PERIOD, until=seconds, look=look)
+    run = simulated(make(case), case.policy, period=APPLICATION_PERIOD, until=seconds, look=look, roll_back=False)
     result = run.result
     columns = np.array(series)
     source = result.operators["source"]

@@ -78,7 +78,7 @@ def run_larger_hosts(case: LargerHostsCase) -> LargerHostsRun:
         consolidate_below=CONSOLIDATE_BELOW,
         seed=case.seed,
     )
-    run = simulated(plant, policy, period=e2df.APPLICATION_PERIOD, until=SECONDS)
+    run = simulated(plant, policy, period=e2df.APPLICATION_PERIOD, until=SECONDS, roll_back=False)
     kinds = Counter(
         each.action.__class__.__name__ for decision in run.decisions for each in decision.outcomes if each.succeeded
     )

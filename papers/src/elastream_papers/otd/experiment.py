@@ -332,7 +332,7 @@ def run_case(case: OtdCase) -> OtdRun:
         answer = clients(case) / rate if rate > 0 else math.nan
         rows.append((seen.time, cpu, between_nodes(seen), rate, answer, float(plant.migrations)))
 
-    run = simulated(plant, policy_of(case), period=PERIOD, until=SECONDS, look=look)
+    run = simulated(plant, policy_of(case), period=PERIOD, until=SECONDS, look=look, roll_back=False)
     table = np.array(rows)
     later = table[:, 0] > SETTLED
     late = float(table[table[:, 0] > LATE, 3].mean())

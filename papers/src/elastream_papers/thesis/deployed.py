@@ -138,7 +138,7 @@ def deployed(site: Site, problem: Problem, plan: Deployment) -> SimulatedPlant:
 def run_site(site: Site, plant: SimulatedPlant, policy: Policy) -> tuple[Worth, SimulatedRun]:
     """Run `policy` on `plant` for 12 hours; return its worth and the run."""
     watch = WorthWatch(site.graph, site.goal, INSTANT)
-    run = simulated(plant, policy, period=INSTANT, until=RUN, look=watch.look)
+    run = simulated(plant, policy, period=INSTANT, until=RUN, look=watch.look, roll_back=False)
     return watch.worth(), run
 
 

@@ -175,7 +175,12 @@ def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
 def run_case(case: VispCase) -> VispRun:
     assumptions, plant, unused = case.assumptions, make(case), list[tuple[float, float]]()
     result = simulated(
-        plant, case.policy, period=case.period, until=RUN_SECONDS, look=lambda seen: unused.append(unused_of(seen))
+        plant,
+        case.policy,
+        period=case.period,
+        until=RUN_SECONDS,
+        look=lambda seen: unused.append(unused_of(seen)),
+        roll_back=False,
     ).result
     billed = {
         minutes: [rebilled(lease, docker_host(minutes, assumptions)) for lease in result.ledger]

@@ -41,7 +41,7 @@ def balanced_after(made: Bed) -> float:
     # decides. A measurement of it is of one batch: two in a row are to say that a host is overloaded, and after a change
     # one is waited for. Both take up to LONGEST.
     policy = RingBalance(queue_high=made.normal() / 2, patience=LONGEST, cool_down=LONGEST, cut="load")
-    watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT)
+    watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT, roll_back=False)
     watch.loop.run()
     return watch.after
 

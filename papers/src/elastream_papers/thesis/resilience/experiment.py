@@ -98,7 +98,7 @@ def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     }
     plant = _ring(case, loads, SKEWED_UNTIL, max_hosts=case.hosts, skewed=(0.0, 1.0 / case.hosts))
     plant.advance(PERIOD)
-    steered(plant, policy(case.given), period=PERIOD, until=SKEWED_UNTIL)
+    steered(plant, policy(case.given), period=PERIOD, until=SKEWED_UNTIL, roll_back=False)
     series = _by_host(plant)
     longest = _waits(plant)
     unstable = series["seconds"][(longest >= _long(plant)) & (series["seconds"] > SKEWED_AT)]
@@ -144,7 +144,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     first, last, seconds = GROWTH
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
     plant.advance(PERIOD)
-    steered(plant, policy(case.given), period=PERIOD, until=seconds)
+    steered(plant, policy(case.given), period=PERIOD, until=seconds, roll_back=False)
     reactions, known = [], {f"h{number + 1}" for number in range(case.hosts)}
     for each in plant.reducers.takeovers:
         if each.why == "tokens" and each.host not in known:
