@@ -1,6 +1,6 @@
 """Clairvoyant lower bound of cost: no policy that keeps the target on this load can cost less in the simulator.
 
-The bound is the optimum of a relaxed model that has the true load. `docs/how-to/compare.md` says why it is a bound.
+The bound is the optimum of a relaxed model that has the true load. `docs/how-to/simulate.md` says why it is a bound.
 """
 
 import math
@@ -397,18 +397,15 @@ def problem_of(scene: Scene, target: float) -> Problem:
     flows = {name: source.until(scene.seconds) for name, source in network.sources.items()}
     times = np.concatenate([flow.times for flow in flows.values()])
     counts = np.concatenate([flow.counts for flow in flows.values()])
-    source = np.repeat(list(flows), [flow.times.size for flow in flows.values()])
+    source = np.repeat(np.arange(len(flows)), [flow.times.size for flow in flows.values()])
     order = np.argsort(times, kind="stable")
     times, counts, source = times[order], counts[order], source[order]
-    work = np.zeros(times.size)
-    for name in flows:
-        mine = source == name
-        work[mine] = counts[mine] * need.work[name]
+    work = counts * np.array([need.work[name] for name in flows])[source]
     slack = 0.0
     if isinstance(network, QueueNetwork):
         work += _drawn(network, constants, need, counts, source)
         slack = _slack(network, scene.settings.types, constants)
-    late = _heaviest(work, counts, (1 - target) * need.weight)
+    late = _heaviest(work, counts, 1.0 if math.isinf(need.weight) else (1 - target) * need.weight)
     if not need.in_order:  # records of the last seconds may then be in time in place of older ones
         late += float(work[times >= scene.seconds - latency].sum())
     leases = tuple(_lease(kind, plant, constants) for kind in scene.settings.types)
@@ -535,12 +532,12 @@ def _total(
     return total
 
 
-def _drawn(network: QueueNetwork, settings: Settings, need: _Need, counts: Floats, source: NDArray[np.str_]) -> Floats:
+def _drawn(network: QueueNetwork, settings: Settings, need: _Need, counts: Floats, source: Indices) -> Floats:
     """Return the work of each arrival at operators whose service times the seed draws, item by item in order."""
     work = np.zeros(counts.size)
-    for name, volumes in need.drawn.items():
-        station = network.by_name[name]
-        items = np.cumsum(counts * np.array([volumes[each] for each in source.tolist()]))
+    for operator, volumes in need.drawn.items():
+        station = network.by_name[operator]
+        items = np.cumsum(counts * np.array([volumes[name] for name in network.sources])[source])
         shape = station.shape
         drawn = _factors(shape.kind, shape.spread, shape.samples, station.seed, station.stream, math.ceil(items[-1]))
         reach = np.concatenate([[0.0], np.cumsum(drawn)])
@@ -560,7 +557,7 @@ def _factors(kind: int, spread: float, samples: Floats, seed: int, stream: int, 
 
 def _heaviest(work: Floats, counts: Floats, share: float) -> float:
     """Return the work of the `share` of all records with most work each."""
-    left = share * float(counts.sum())
+    left = max(0.0, share * float(counts.sum()))
     if left >= counts.sum():
         return float(work.sum())
     each = np.divide(work, counts, out=np.zeros(work.size), where=counts > 0)
