@@ -160,7 +160,7 @@ def check_run(seed: int, *, whole: bool) -> None:
     assert bound.cost <= trial.cost * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(300))
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_no_random_run_beats_the_bound(seed, whole):
     check_run(seed, whole=whole)
