@@ -612,6 +612,13 @@ class SimulateSettings(DataflowSettings):
         group=SIMULATION,
     )
     target: float = setting("Fraction of records that must be in time.", Fraction(), default=0.95, option=True, group=GOAL)
+    bound: bool = setting(
+        "Also compute the least cost that any policy could have on this load, and the best constant fleet in hindsight.",
+        Flag(),
+        default=False,
+        option=True,
+        group=SIMULATION,
+    )
     max_hosts: int | None = setting(
         "Most hosts at once. Default: the cloud's, or 1000.", Whole(least=1), default=None, option=True, group=HOSTS
     )

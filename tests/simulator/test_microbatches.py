@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_simulated_plant_conforms import BIG, words
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.core.action import LeaseHost, MoveTask, SetParallelism, Status
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
 from elastream.core.promises import PlantKind
@@ -104,6 +104,17 @@ def test_a_batch_whose_host_is_lost_is_done_again_and_counted_once():
     faulty.advance(200.0)
     assert faulty.finished
     assert faulty.result().committed == pytest.approx(6000)
+
+
+def test_a_released_host_is_paid_until_the_batch_that_counts_on_it_ends():
+    busy = plant(hosts=2, rate=1000, seconds=1, cost=0.02, keyed=False, settings=Settings(monitor=1.0, batch_seconds=20.0))
+    busy.advance(3.0)
+    (segment,) = busy.network.segments.values()
+    ends = segment.works_until(0)
+    assert ends > 3.0 + ONE.stop
+    assert busy.apply(ReleaseHost("h2")).status is Status.ACCEPTED
+    busy.advance(20.0)
+    assert busy.ledger[1].until == ends
 
 
 def test_a_batch_begins_at_its_trigger_and_a_missed_one_follows():

@@ -9,13 +9,15 @@ from typing import TypeVar
 from elastream.core.composition import consistency_of
 from elastream.core.fitting import check_service_levels
 from elastream.core.plant import Policy
+from elastream.core.wording import counted
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import links_from, speeds_from
 from elastream.errors import ElastreamError, InputError
-from elastream.evaluation.comparison import STATIC_PEAK_SIMULATED, Comparison, Peak, cheaper
+from elastream.evaluation.bound import lower_bound, problem_of
+from elastream.evaluation.comparison import BEST_CONSTANT, STATIC_PEAK_SIMULATED, Comparison, Peak, Trial, cheaper
 from elastream.evaluation.trials import Scene, cores, run_beside, tried
 from elastream.evaluation.worth import goal_of
 from elastream.guards.document import load_guards
@@ -57,6 +59,27 @@ def compare(
     Raises:
         InputError: The load has neither end nor limit, or the plant refuses something.
     """
+    scene, peak = scene_of(graph, policies, settings, constants)
+    length = scene.seconds
+    trials = run_beside(
+        lambda named, tell: tried(scene, *named, tell),
+        _checked(scene, policies),
+        cores(),
+        lambda fractions, done: progress(_how_far(tuple(policies), fractions, done, length), sum(done), len(done)),
+    )
+    clocks = (each.begins for each in scene.loads.values() if isinstance(each, Pattern))
+    begins = next((each for each in clocks if each is not None), None)
+    result = Comparison(graph, length, scene.records, settings.target, tuple(trials), peak, settings.latency, begins=begins)
+    if settings.bound:
+        progress("bound", len(trials), len(trials))
+        return _bounded(scene, replace(result, peak=_best_constant(scene, result, peak) if result.promised else peak))
+    return replace(result, peak=_tried_if_better(scene, result, peak))
+
+
+def scene_of(
+    graph: Graph, policies: Mapping[str, Policy], settings: SimulateSettings, constants: Settings | None = None
+) -> tuple[Scene, Peak | str]:
+    """Return the conditions under which `compare` runs `policies`, and the static peak; raises what `compare` raises."""
     if not policies:
         raise InputError("there is no policy to compare")
     consistency = consistency_of(settings.consistency, simulated=True)
@@ -98,16 +121,7 @@ def compare(
     if fixed is None:
         widest = scene.max_hosts if isinstance(peak, str) else min(scene.max_hosts, BEYOND_PEAK * peak.hosts)
         scene = replace(scene, partitions_for=widest)
-    trials = run_beside(
-        lambda named, tell: tried(scene, *named, tell),
-        _checked(scene, policies),
-        cores(),
-        lambda fractions, done: progress(_how_far(tuple(policies), fractions, done, length), sum(done), len(done)),
-    )
-    clocks = (each.begins for each in loads.values() if isinstance(each, Pattern))
-    begins = next((each for each in clocks if each is not None), None)
-    result = Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency, begins=begins)
-    return replace(result, peak=_tried_if_better(scene, result, peak))
+    return scene, peak
 
 
 def _a(kind: type[Trace], trace: object, source: object) -> Trace:
@@ -159,6 +173,45 @@ def _tried_if_better(scene: Scene, result: Comparison, peak: Peak | str) -> Peak
         return peak
     static = Static(peak.hosts, host_type=peak.type)
     return replace(peak, trial=tried(scene, STATIC_PEAK_SIMULATED, static, lambda _: None))
+
+
+def _best_constant(scene: Scene, result: Comparison, peak: Peak | str) -> Peak | str:
+    """Return the cheapest constant fleet that meets the target, by bisection for each host type."""
+    guess = 1 if isinstance(peak, str) else peak.hosts
+    fleets = [each for each in (_smallest(scene, result, type.name, guess) for type in scene.settings.types) if each]
+    if fleets:
+        return min(fleets, key=lambda each: each.cost)
+    return f"no constant fleet of at most {counted(scene.max_hosts, 'host')} meets the target"
+
+
+def _smallest(scene: Scene, result: Comparison, type: str, guess: int) -> Peak | None:
+    """Return the smallest fleet of `type` that meets the target, or None; `guess`: a number of hosts to begin with."""
+    trials: dict[int, Trial] = {}
+
+    def meets(hosts: int) -> bool:
+        trials[hosts] = tried(scene, BEST_CONSTANT, Static(hosts, host_type=type), lambda _: None)
+        return result.meets(trials[hosts])
+
+    below, hosts = scene.min_hosts - 1, max(scene.min_hosts, min(guess, scene.max_hosts))
+    while not meets(hosts):
+        if hosts == scene.max_hosts:
+            return None
+        below, hosts = hosts, min(2 * hosts, scene.max_hosts)
+    while hosts - below > 1:
+        middle = (below + hosts) // 2
+        below, hosts = (below, middle) if meets(middle) else (middle, hosts)
+    return Peak(hosts, type, trials[hosts].cost, trial=trials[hosts], in_hindsight=True)
+
+
+def _bounded(scene: Scene, result: Comparison) -> Comparison:
+    """Return `result` with the lower bound at the target, and for policies that miss it at what they reach."""
+    try:
+        bound = lower_bound(problem_of(scene, result.target))
+        missed = [trial for trial in result.trials if not result.meets(trial)]
+        reached = {trial.name: lower_bound(problem_of(scene, trial.compliance or 0.0), whole=False) for trial in missed}
+    except InputError as error:
+        return replace(result, bound=str(error))
+    return replace(result, bound=bound, bounds=reached)
 
 
 def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:

@@ -2,7 +2,8 @@
 
 import html
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 # columns for value against cost; chi: instants off the target by more than the tolerance
 MERITS = ("throughput", "value", "profit", "chi")
+# columns with a bound
+OVER = ("cost / bound", "cost / constant")
 STATIC_PEAK = "static peak (not simulated)"
 STATIC_PEAK_SIMULATED = "static peak"
+BEST_CONSTANT = "best constant fleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Static provision for the load's peak, from declared costs.
+    """Static provision for the load's peak, from declared costs; or the best constant fleet in hindsight.
 
     Attributes:
         bound: Why no number of hosts holds the load, or empty.
         trial: Its simulation. None: a policy in time costs no more, or `bound`.
+        in_hindsight: True for the cheapest constant fleet that meets the target, by simulation.
     """
 
     hosts: int
@@ -81,12 +86,32 @@ class Peak:
     cost: float
     bound: str = ""
     trial: Trial | None = None
+    in_hindsight: bool = False
+
+    @property
+    def title(self) -> str:
+        return "best constant fleet in hindsight" if self.in_hindsight else "static peak provision"
 
     @property
     def fleet(self) -> int:
         """Return the hosts of the simulation, which may need more than the load fills, else `hosts`."""
         peak = math.nan if self.trial is None else self.trial.peak_hosts
         return self.hosts if math.isnan(peak) else round(peak)  # unknown where the load ends before a host is ready
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Lower bound of cost.
+
+    Attributes:
+        cost: No run in time costs less.
+        whole: True if hosts are whole ones in the model.
+        note: What the solver did not finish, or empty.
+    """
+
+    cost: float
+    whole: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +145,8 @@ class Comparison:
         target: Fraction of records due in time.
         peak: Static peak provision, or why it is unknown.
         begins: Time of 0 on the load's own clock, seconds since 1970; None without one.
+        bound: Lower bound of cost at the target, why there is none, or None if not requested.
+        bounds: For policies that miss the target, the bound at what they reach.
     """
 
     graph: Graph
@@ -131,6 +158,19 @@ class Comparison:
     target_latency: float | None = None
     error: ExpectedError | None = None
     begins: float | None = None
+    bound: Bound | str | None = None
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+
+    def over_bound(self, trial: Trial) -> float:
+        """Return the trial's cost over the least cost at which any policy could keep as much in time; NaN if unknown."""
+        bound = self.bounds.get(trial.name, self.bound)
+        return trial.cost / bound.cost if isinstance(bound, Bound) and bound.cost > 0 else math.nan
+
+    def over_constant(self, trial: Trial) -> float:
+        """Return the trial's cost over that of the best constant fleet in hindsight; NaN if unknown."""
+        if isinstance(self.peak, str) or not self.peak.in_hindsight or not self.peak.cost > 0:
+            return math.nan
+        return trial.cost / self.peak.cost
 
     def meets(self, trial: Trial) -> bool:
         """Return True if a trial keeps the target or nothing is promised."""
@@ -166,7 +206,9 @@ class Comparison:
     def verdict(self) -> str:
         """Return the best policy, cheaper ones that miss, the static peak's cost, and the simulator's error."""
         error = [] if self.error is None else [str(self.error)]
-        return " ".join(filter(None, (*self._judged(), *self._left(), self._peak_sentence(), *error)))
+        return " ".join(
+            filter(None, (*self._judged(), *self._left(), self._peak_sentence(), self._bound_sentence(), *error))
+        )
 
     def _judged(self) -> list[str]:
         winner = self.winner
@@ -216,16 +258,26 @@ class Comparison:
         hosts = counted(self.peak.fleet, "host")
         fleet = f"{hosts} of {self.peak.type} for all of the load"
         trial = self.peak.trial
+        title = self.peak.title
         if trial is None:
             bound = f", but at the peak {self.peak.bound}" if self.peak.bound else ""
-            return f"The static peak provision, {fleet}, costs {money(self.peak.cost)}{bound}."
+            return f"The {title}, {fleet}, costs {money(self.peak.cost)}{bound}."
         share = f"{_share(trial.compliance)} in time"
         if self.static_wins:
             better = "cheaper than every policy in time" if self.winner else "in time, as no policy is"
-            return f"The static peak provision is {better}: {fleet}, {money(trial.cost)} ({share})."
+            return f"The {title} is {better}: {fleet}, {money(trial.cost)} ({share})."
         if self.meets(trial):
-            return f"The static peak provision, {fleet}, costs {money(trial.cost)} ({share})."
-        return f"The static peak provision, {fleet}, costs {money(trial.cost)} but MISSES the target: only {share}."
+            return f"The {title}, {fleet}, costs {money(trial.cost)} ({share})."
+        return f"The {title}, {fleet}, costs {money(trial.cost)} but MISSES the target: only {share}."
+
+    def _bound_sentence(self) -> str:
+        if not isinstance(self.bound, Bound):
+            return f"{self.bound[:1].upper()}{self.bound[1:]}." if self.bound else ""
+        note = f" ({self.bound.note})" if self.bound.note else ""
+        least = f"No policy can meet the target on this load for less than {money(self.bound.cost)}{note}"
+        ratio = math.nan if self.winner is None else self.over_bound(self.winner)
+        times = "." if self.winner is None or math.isnan(ratio) else f"; {self.winner.name} costs {ratio:.2f} times that."
+        return least + times
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -271,20 +323,32 @@ class Comparison:
                 "hosts": self.peak.hosts,
                 "type": self.peak.type,
                 "cost": self.peak.cost,
+                **({"in hindsight": True} if self.peak.in_hindsight else {}),
                 **({} if (trial := self.peak.trial) is None else {"simulated": _figures(trial)}),
             },
-            "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
+            "policies": {
+                trial.name: _figures(trial) | {"meets target": self.meets(trial)} | self._over_figures(trial)
+                for trial in self.trials
+            },
         }
+        if self.bound is not None:
+            figures["bound"] = asdict(self.bound) if isinstance(self.bound, Bound) else {"cost": None, "note": self.bound}
         if self.error is not None:
             figures["expected error"] = {
                 each.metric: None if math.isnan(each.relative) else each.relative for each in self.error.figures
             }
         return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
+    def _over_figures(self, trial: Trial) -> dict[str, Any]:
+        ratios = {"cost over bound": self.over_bound(trial), "cost over constant": self.over_constant(trial)}
+        known = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
+        return {} if self.bound is None else known
+
     def table(self) -> Table:
         """Return a row per policy; missed targets are marked."""
         rows: list[tuple[str, ...]] = []
         judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
+        compared_to = OVER if self.bound is not None else ()
         for trial in self.trials:
             actions = trial.result.upscalings + trial.result.downscalings
             rows.append(
@@ -292,6 +356,7 @@ class Comparison:
                     trial.name,
                     money(trial.cost),
                     self._in_time(trial),
+                    *self._over(trial)[: len(compared_to)],
                     *_merits(trial.merits),
                     f"{trial.mean_hosts:.2f}",
                     f"{trial.peak_hosts:.0f}",
@@ -305,13 +370,14 @@ class Comparison:
         if isinstance(self.peak, Peak):
             hosts = f"{self.peak.fleet}"
             judged = (UNKNOWN,) * len(judged_by)
-            name, cost, in_time = STATIC_PEAK, self.peak.cost, UNKNOWN
+            name, cost, in_time, over = STATIC_PEAK, self.peak.cost, UNKNOWN, (UNKNOWN,) * len(compared_to)
             if (fleet := self.peak.trial) is not None:
                 name, cost, in_time = fleet.name, fleet.cost, self._in_time(fleet)
-            rows.append((name, money(cost), in_time, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
+                over = self._over(fleet)[: len(compared_to)]
+            rows.append((name, money(cost), in_time, *over, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
         header: tuple[str, ...] = (
-            "policy", "cost", "in time", *judged_by, "hosts (mean)", "hosts (peak)", "leases", "early releases", "scalings",
-            "migrations", "left waiting",
+            "policy", "cost", "in time", *compared_to, *judged_by, "hosts (mean)", "hosts (peak)", "leases",
+            "early releases", "scalings", "migrations", "left waiting",
         )  # fmt: skip
         if any(trial.lacked for trial in self.trials):
             header = (*header, "remarks")
@@ -325,6 +391,10 @@ class Comparison:
         winners = {trial.name for trial in self.winners}
         good = tuple(True if trial.name in winners else None if self.meets(trial) else False for trial in self.trials)
         return Table(caption, header, tuple(rows), (*good, *(None,) * (len(rows) - len(good))))
+
+    def _over(self, trial: Trial) -> tuple[str, ...]:
+        ratios = (self.over_bound(trial), self.over_constant(trial))
+        return tuple(UNKNOWN if math.isnan(each) else f"{each:.2f}" for each in ratios)
 
     def _in_time(self, trial: Trial) -> str:
         compliance = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"

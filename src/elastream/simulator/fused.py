@@ -356,6 +356,10 @@ class FusedNetwork:
                 traffic.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
         return traffic
 
+    def works_until(self, row: int) -> float:
+        """Return the end of the last running batch that counts on a host; 0 without one."""
+        return max((segment.works_until(row) for segment in self.segments.values()), default=0.0)
+
     @property
     def empty(self) -> bool:
         return all(source.ended for source in self.sources.values()) and not any(

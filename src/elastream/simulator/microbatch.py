@@ -465,6 +465,13 @@ class FusedSegment:
         total = max(1.0, float(tasks.sum()))
         return TaskPlaces(hosts, tasks, np.zeros_like(tasks), tasks / total, (tasks > 0) / total, np.zeros(hosts.size))
 
+    def works_until(self, row: int) -> float:
+        """Return the end of the running batch if it counts on a host, else 0."""
+        marks = self.marks
+        if not marks[batching.RUNNING] or row not in self.query.charged[: marks[batching.CHARGED_HOSTS]]:
+            return 0.0
+        return float(self.state[batching.ENDS])
+
     @property
     def recent(self) -> list[MicroBatch]:
         return [MicroBatch(self.segment.name, *row) for row in self.log.tolist()]

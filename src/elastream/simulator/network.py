@@ -4,6 +4,7 @@ Each time window runs in topological order, so that inputs are complete before a
 composition wait aside until their operator adopts it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -355,6 +356,11 @@ class QueueNetwork:
     @property
     def scalable(self) -> frozenset[str]:
         return self.layout.simulated_scalable
+
+    def works_until(self, row: int) -> float:
+        """Return the time at which a host's instances finish the items that they serve; 0 without any."""
+        ends = (station.crew.finish[station.crew.host == row] for station in self.stations)
+        return max((float(end) for each in ends for end in each if end < math.inf), default=0.0)
 
     @property
     def empty(self) -> bool:

@@ -290,8 +290,9 @@ class SimulatedPlant:
             return Status.DONE, ""
         if self.pool.tasks[row] and not self.staffing.has_room_elsewhere(row):
             return Status.REFUSED, f"the instances on host {host!r} do not fit on other hosts"
+        works_until = self.network.works_until(row)  # before its instances move away
         self.staffing.empty(row, self.time)
-        self.pool.to(row, HostState.RELEASING, self.time)
+        self.pool.to(row, HostState.RELEASING, self.time, works_until)
         return Status.ACCEPTED, "the host is shutting down"
 
     def _resize(self, parallelism: Mapping[str, int]) -> None:

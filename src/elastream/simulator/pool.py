@@ -169,13 +169,13 @@ class SimulatedHosts:
             if event is not None and event.state is HostState.RELEASED:
                 self.to(event.row, HostState.RELEASED, time)
 
-    def to(self, row: int, state: HostState, now: float) -> None:
-        """Set a host's state; a release takes `stop` seconds."""
+    def to(self, row: int, state: HostState, now: float, works_until: float = 0.0) -> None:
+        """Set a host's state; a release takes `stop` seconds, and no less than what the host works on."""
         self.leases[row] = self.leases[row].to(state, now)
         self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
         self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
         if state is HostState.RELEASING:
-            self._schedule(now + self.leases[row].type.stop, HostState.RELEASED, row)
+            self._schedule(max(now + self.leases[row].type.stop, works_until), HostState.RELEASED, row)
         if state in (HostState.RELEASED, HostState.LOST):
             self.images[row] = False
             self.until[row] = now
