@@ -10,6 +10,7 @@ from ruamel.yaml.error import YAMLError
 from elastream.errors import DataflowError, ElastreamError, InputError
 from elastream.loads.pattern import Pattern, chain, constant, ramp, random_walk, sine, steps
 from elastream.loads.traces import trace
+from elastream.units import truth
 
 
 def _steps(levels: Sequence[Any], every: Any = None) -> Pattern:
@@ -26,14 +27,27 @@ SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
     "trace": (trace, {"path": "path", "interval": "interval", "gaps": "gaps"}),
 }
 
+
+def _repeated(pattern: Pattern, times: object) -> Pattern:
+    if isinstance(times, int) and not isinstance(times, bool):
+        return pattern.repeated(times)
+    return pattern.repeated() if truth(times) else pattern
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return value
+
+
 # modifiers after the shape, applied in document order
 CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
     "hold": Pattern.hold,
-    "then_back": lambda pattern, enabled: pattern.then_back() if enabled else pattern,
-    "scaled": Pattern.scaled,
-    "faster": Pattern.faster,
+    "then_back": lambda pattern, enabled: pattern.then_back() if truth(enabled) else pattern,
+    "scaled": lambda pattern, factor: pattern.scaled(_number(factor)),
+    "faster": lambda pattern, factor: pattern.faster(_number(factor)),
     "lasting": Pattern.lasting,
-    "repeated": lambda pattern, times: pattern.repeated(None if times is True else times),
+    "repeated": lambda pattern, times: _repeated(pattern, times),
 }
 
 
@@ -53,8 +67,8 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
             raise DataflowError("a load is an empty list; it needs at least one part")
         case list() | tuple():
             return chain([pattern_from(part, folder) for part in document])
-        case Mapping() if document:
-            (shape, fields), *changes = document.items()
+        case Mapping() if any(not str(key).startswith("x-") for key in document):
+            (shape, fields), *changes = (each for each in document.items() if not str(each[0]).startswith("x-"))
             pattern = _shape(shape, fields, folder)
             for name, value in changes:
                 pattern = _apply_change(pattern, name, value)
