@@ -47,7 +47,6 @@ from elastream.documents.schema import (
     NamedParameters,
     Names,
     ScalingKeys,
-    Truth,
     at_most_one,
     belongs,
     chosen,
@@ -279,17 +278,17 @@ class OperatorKeys(FunctionKeys):
     aggregate: Columns | None = None
     apply: str | None = None
     state: str | None = None
-    own_state: Truth = False
+    own_state: bool = False
     timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
     select_by: Names | None = None
-    sequential: Truth = False
+    sequential: bool = False
     unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: Annotated[Cores, Field(ge=0)] | None = None
     memory: Memory = 0.0
     image: Memory = 0.0
-    waits: Truth = False
+    waits: bool = False
     record_bytes: float | None = Field(None, ge=0)
     on_error: OnError = OnError.FAIL
 

@@ -288,7 +288,7 @@ def links_from(source: LinkSource | str | Path) -> LinkSource:
 def _trace(source: object, recorded: Callable[[str | Path], Any], registry: Registry) -> Any:
     if not isinstance(source, str | Path):
         return source
-    if isinstance(source, Path) or source.endswith((".csv", ".csv.gz")):
+    if isinstance(source, Path) or source.lower().endswith((".csv", ".csv.gz")):
         return recorded(source)
     name, parameters = named_in(source, registry)
     try:

@@ -23,17 +23,10 @@ from elastream.errors import ElastreamError
 
 
 def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeValidator:
-    def check(value: object) -> object:
+    def convert(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             name = parse.__name__.replace("_", " ")
             raise ValueError(f"write {name if name.endswith('s') else f'a {name}'} such as {example!r}")
-        return parse(value)
-
-    return _value(check)
-
-
-def _value(parse: Callable[[object], object]) -> BeforeValidator:
-    def convert(value: object) -> object:
         try:
             return parse(value)
         except ElastreamError as error:
@@ -60,7 +53,6 @@ Memory = Annotated[float, _quantity(units.memory, "512 MB")]
 Cores = Annotated[float, _quantity(units.cores, "500m")]
 Price = Annotated[tuple[float, float | None], _quantity(units.price, "0.04/h")]
 Bandwidth = Annotated[float, _quantity(units.bytes_per_second, "100mbit")]
-Truth = Annotated[bool, _value(units.truth)]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
@@ -152,7 +144,7 @@ def key_of(setting: settings.Setting, default: object) -> Any:
         case settings.Choice(names=names):
             kind = Literal[names]
         case settings.Flag():
-            kind = Truth
+            kind = bool
         case settings.SparkSettings():
             kind = dict[str, str | int | float | bool]
         case settings.Text() | settings.PathOf():
