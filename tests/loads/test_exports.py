@@ -143,6 +143,20 @@ def test_several_columns_can_be_added(read):
     assert totals(read(text, rate="us")) == [54_000, 54_000]
 
 
+def test_rates_of_several_units_are_not_added(read):
+    text = lines((0, 1, 60), (60, 1, 60), header="Time,orders/s,bytes/min")
+    with pytest.raises(InputError, match="rates of several units cannot be added"):
+        read(text, rate=["orders/s", "bytes/min"])
+    assert totals(read(text, rate="bytes/min")) == [60, 60]
+
+
+def test_a_column_counts_once_and_holds_no_times(read):
+    text = lines((0, 1), (60, 2), header="Time,n")
+    assert totals(read(text, count=["n", "n"])) == [1, 2]
+    with pytest.raises(InputError, match="'Time' holds the times"):
+        read(text, count="Time")
+
+
 @pytest.mark.parametrize("option", [{"count": "eu"}, {"rate": "eu"}, {"time": "eu"}, {"count": ["Time", "eu"]}])
 def test_a_column_that_is_not_there_is_named(read, option):
     with pytest.raises(InputError, match=r"line 1: no column is called 'eu'; there is 'Time', 'n'"):
@@ -293,6 +307,8 @@ def test_the_unit_of_an_epoch_is_seen_by_its_size(read, unit):
         ("timestamp", 20260301, 20260302),
         ("timestamp", 2026030100, 2026030101),
         ("time", 202603010000, 202603010001),
+        ("time", 2025, 2026),
+        ("timestamp", "1.74079E+09", "1.74080E+09"),
         ("Date", 46082, 46083),
         ("Time", 46082.5, 46082.50069444),
     ],
@@ -361,7 +377,9 @@ def test_dates_of_which_day_or_month_may_be_first_are_refused(read, dates):
         read(lines(*((each, 600) for each in dates), header="timestamp;count", mark=";"))
 
 
-@pytest.mark.parametrize("time", ["13/03/26 00:00", "2026-03-01 00:00 CET", "noon", "00:00", "2026-13-01", "31/31/2026"])
+@pytest.mark.parametrize(
+    "time", ["13/03/26 00:00", "2026-03-01 00:00 CET", "noon", "00:00", "2026-13-01", "31/31/2026", "2026-03-01 00.01"]
+)
 def test_what_is_no_sure_time_is_refused(read, time):
     with pytest.raises(InputError, match="line 2: "):
         read(lines((time, 1), (time, 1), header="time,count"))
@@ -441,6 +459,14 @@ def test_the_name_of_a_series_says_what_its_values_are(read, series, per_minute)
     assert totals(read(text)) == [per_minute] * 2
 
 
+def test_series_of_counts_and_of_rates_are_not_added(read):
+    text = "Series,Time,Value\norders/s,0,1\norders,0,2\norders/s,60,1\norders,60,2\n"
+    with pytest.raises(InputError, match="is not said"):
+        read(text, series="*")
+    assert totals(read(text, series="orders/s")) == [60, 60]
+    assert totals(read(text, series="orders")) == [2, 2]
+
+
 def test_notes_beside_the_numbers_are_no_series(read):
     assert totals(read("minute,requests,note\n0,1,ok\n1,2,late\n2,3,ok\n3,4,ok\n")) == [1, 2, 3, 4]
 
@@ -477,6 +503,8 @@ def test_parquet_is_read_as_pandas_writes_it(tmp_path):
     for name in ("index.parquet", "column.PARQUET"):
         load = load_from(f"{tmp_path / name}:gaps=hold")
         assert (load.begins, totals(load)) == (START, [600, 600, 700])
+    frame.convert_dtypes().to_parquet(tmp_path / "nullable.parquet")
+    assert totals(load_from(f"{tmp_path}/nullable.parquet:gaps=empty")) == [600, 0, 700]
     (tmp_path / "false.parquet").write_text("PAR1")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         load_from(tmp_path / "false.parquet")

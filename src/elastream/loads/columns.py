@@ -143,24 +143,30 @@ def meaning(name: str) -> Meaning:
     return Meaning(Kind.VALUE if words & VALUE_WORDS else Kind.NEUTRAL)
 
 
+def rate_unit(name: str) -> float:
+    """Return the time that a column of rates counts in (seconds): a second if its name says no other."""
+    what = meaning(name)
+    return what.per if what.kind is Kind.RATE else max(_per(name), 0.0) or 1.0
+
+
 def _per(name: str) -> float:
     """Return the time of a rate (seconds) that a unit in the name says: 0 for none, and -1 for one that is no time."""
     words = words_in(name)
     split = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+(?:\.\d+)?|[/*^+]", name)
     tokens = [part for token in split for part in _parts(token.lower())]
-    found = []
+    units = []
     for at, token in enumerate(tokens):
         following = tokens[at + 1 : at + 3]
         if token in ("/", "per"):
             number = float(following.pop(0)) if following and following[0][0].isdigit() else 1.0
-            found.append(number * _UNITS[following[0]] if following and following[0] in _UNITS and number else -1.0)
+            units.append(number * _UNITS[following[0]] if following and following[0] in _UNITS and number else -1.0)
         elif token in ("*", "^", "+"):
-            found.append(-1.0)
+            units.append(-1.0)
         elif token[0].isdigit() and following and following[0] in _UNITS and tokens[at - 1 : at] not in (["/"], ["per"]):
             # rate5m is a rate in records per second; requests_5m are the requests of five minutes.
-            found.append(1.0 if "rate" in words else float(token) * _UNITS[following[0]] or -1.0)
-    found += [1.0 for word in words if word in _PER_SECOND] + [60.0 for word in words if word in _PER_MINUTE]
-    return 0.0 if not found else found[0] if len(found) == 1 else -1.0
+            units.append(1.0 if "rate" in words else float(token) * _UNITS[following[0]] or -1.0)
+    units += [1.0 for word in words if word in _PER_SECOND] + [60.0 for word in words if word in _PER_MINUTE]
+    return 0.0 if not units else units[0] if len(units) == 1 else -1.0
 
 
 _AGGREGATE = re.compile(r"sum\s*(?:(?:by|without)\s*\([^()]*\)\s*)?\((.*?)\)\s*(?:(?:by|without)\s*\([^()]*\))?", re.DOTALL)

@@ -36,6 +36,7 @@ def intervals_of(file: Path, several: Sequence[Series], default: float | None, *
     """Return the intervals that all series cover.
 
     Args:
+        file: The file, for errors.
         several: The series.
         default: Length without times (seconds).
         local: True if times are local ones of a zone that nobody names.

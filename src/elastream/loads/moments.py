@@ -6,7 +6,6 @@ Local times without a zone are taken as UTC: they must not jump at this machine'
 import re
 import statistics
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -16,8 +15,14 @@ from elastream.loads.numerals import is_number
 # Smaller times (before 1980) are those since a trace's start; larger ones (after 2100) have another unit.
 MIN_EPOCH_S, MAX_EPOCH_S = 315_532_800, 4_102_444_800
 EPOCH_UNITS = (1.0, 1e-3, 1e-6, 1e-9)  # units of times since 1970, which their sizes tell apart
+_YEARS = range(1970, 2101)
 _SHEET_DAYS = (29_221, 73_051)  # 1980 and 2100 in days since 1900, as spreadsheets count
 
+# Python reads more: `2026-03-01 00.01` as a hundredth of a second after midnight.
+_ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}(?::?\d{2})?)?)?"
+    r"|\d{8}T\d{4}(?:\d{2})?(?:Z|[+-]\d{2}(?::?\d{2})?)?"
+)
 _DATE = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?:,?[ T]+(.+))?")
 _YEAR_FIRST = re.compile(r"(\d{4})([/.])(\d{1,2})\2(\d{1,2})(.*)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})([.]\d+)?)?(?:\s*([AaPp])\.?[Mm]\.?)?(\s*(?:Z|[+-]\d{2}:?\d{2}))?")
@@ -82,7 +87,7 @@ def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[
         step = numbers[1] - first if len(numbers) > 1 else 0.0
         if since_1970 is None and (abs(first) > 1e9 or "date" in name.lower()):
             raise ValueError(f"{first:.16g} is no number of seconds, neither since 1970 nor since a start")
-        if _is_day_of_sheet(first, step) or _has_digits_of_date(first):
+        if _is_day_of_sheet(first, step) or _has_digits_of_date(first) or (step == 1 and first in _YEARS):
             raise ValueError(f"{first:.16g} can be a date, and can be seconds: write a date such as 2026-03-01")
     elif since_1970 not in (None, unit) or first * unit > MAX_EPOCH_S:
         raise ValueError(f"{first:.16g} in {name!r} does not look like its unit; rename the column 'timestamp'")
@@ -147,16 +152,19 @@ def _seconds(moment: datetime) -> float:
 
 def _iso(text: str) -> datetime | None:
     text = text.strip()
-    with suppress(ValueError):
-        return datetime.fromisoformat(text)
+    if _ISO.fullmatch(text) is None:
+        text = _as_iso(text)
+    try:
+        return datetime.fromisoformat(text) if _ISO.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def _as_iso(text: str) -> str:
     if year_first := _YEAR_FIRST.fullmatch(text):
         year, _, month, day, rest = year_first.groups()
         text = f"{year}-{int(month):02}-{int(day):02}{rest}"
-    text = re.sub(r" ?UTC$", "+00:00", re.sub(r" ([+-]\d\d:?\d\d)$", r"\1", text))
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
+    return re.sub(r" ?UTC$", "+00:00", re.sub(r" ([+-]\d\d:?\d\d)$", r"\1", text))
 
 
 def _dates(text: str) -> list[datetime | None]:

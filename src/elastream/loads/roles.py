@@ -51,7 +51,9 @@ def choose(table: Table, request: Request) -> Roles:
     if request.counts and request.rates:
         raise InputError(f"{table.file}: name columns of counts or of rates, not both")
     times = _times(table, request)
-    if chosen := tuple(table.named(name) for name in request.counts or request.rates):
+    if chosen := tuple(dict.fromkeys(table.named(name) for name in request.counts or request.rates)):
+        if both := {*times} & {*chosen}:
+            raise InputError(f"{table.file}, line 1: {table.name(both.pop())!r} holds the times")
         per = _unit_of(table, chosen) if request.rates else None
         return Roles(times, chosen, per, _labels(table, request, (*times, *chosen)))
     at, what = _value_column(table, times)
@@ -149,8 +151,7 @@ def _ways(table: Table, name: str) -> str:
 
 
 def _unit_of(table: Table, chosen: Sequence[int]) -> float:
-    meanings = [columns.meaning((table.names or ())[at]) for at in chosen]
-    units = {each.per for each in meanings if each.kind is Kind.RATE} or {1.0}
+    units = {columns.rate_unit(table.name(at)) for at in chosen}
     if len(units) > 1:
         raise InputError(f"{table.file}: rates of several units cannot be added")
     return units.pop()
@@ -168,10 +169,10 @@ def _labels(table: Table, request: Request, others: Sequence[int]) -> tuple[int,
 
 def _by_labels(table: Table, request: Request, value: int, labels: Sequence[int]) -> Meaning:
     """Return the meaning of a column of values by the names of its series: they may be those of rates."""
-    rows = [[row.cells[at].strip() for at in labels] for row in table.rows]
-    chosen = [cells for cells in rows if not request.series or SUM in request.series or {*cells} & {*request.series}]
-    texts = {text for cells in chosen for text in cells if columns.says_unit(text)}
-    meanings = {columns.meaning(text) for text in texts}
+    meanings = set()
+    for cells in {tuple(row.cells[at].strip() for at in labels) for row in table.rows}:
+        if not request.series or SUM in request.series or {*cells} & {*request.series}:
+            meanings |= {columns.meaning(text) for text in cells if columns.says_unit(text)} or {Meaning(Kind.VALUE)}
     if len(meanings) > 1 or any(each.kind in (Kind.UNCLEAR, Kind.OTHER) for each in meanings):
         raise _open_meaning(table, value)
     return meanings.pop() if meanings else Meaning(Kind.VALUE)

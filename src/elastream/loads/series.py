@@ -11,6 +11,8 @@ from elastream.loads import columns, moments, numerals
 from elastream.loads.roles import SUM, Request, Roles
 from elastream.loads.tables import Row, Table
 
+ROUNDED_DIGITS = 6  # of a time as a spreadsheet shows it: 1.74079E+09
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -57,6 +59,8 @@ def _times(table: Table, chosen: tuple[int, ...], request: Request) -> tuple[lis
         if not numerals.is_number(texts[0]):
             times, local = moments.read_dates(texts)
             return [*times], local
+        if (digits := max(map(_digits_before_exponent, texts))) and digits <= ROUNDED_DIGITS:
+            raise ValueError(f"{texts[0]} is rounded to {digits} digits")
         numbers = [_number(row, text, "," if "," in text else ".") for row, text in zip(rows, texts, strict=True)]
         by_name = table.names is not None and (request.time is not None or columns.is_time(name))
         return [*moments.in_seconds(numbers, columns.time_unit(name) if by_name else None, name)], False
@@ -67,6 +71,12 @@ def _times(table: Table, chosen: tuple[int, ...], request: Request) -> tuple[lis
         if not numerals.is_number(texts[0]) and (row := next(wrong, None)) is not None:
             raise _NotAPointError(row).placed(table) from None
         raise InputError(f"{first}: {error}") from None
+
+
+def _digits_before_exponent(text: str) -> int:
+    """Return the number of digits in front of an exponent; 0 without one."""
+    mantissa, exponent, _ = text.lower().partition("e")
+    return sum(map(str.isdigit, mantissa)) if exponent else 0
 
 
 class _NotAPointError(ValueError):

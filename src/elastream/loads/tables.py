@@ -118,7 +118,7 @@ def _lines_of(file: Path) -> tuple[str, list[Row]]:
             return mark, [Row(reader.line_num + skipped, fields or [""]) for fields in reader]
     except FileNotFoundError:
         raise InputError(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
+    except (OSError, ValueError, EOFError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as {'gzipped ' if packed else ''}CSV: {error}") from None
 
 
@@ -196,14 +196,18 @@ def _read_parquet(file: Path) -> Table:
         raise InputError(f"{file} cannot be read as Parquet: {first_line(error)}") from None
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
-    columns = [[_text_of(value) for value in frame[name].astype(object)] for name in frame.columns]
+    columns = [
+        [
+            "" if empty else _text_of(value)
+            for value, empty in zip(frame[name].astype(object), frame[name].isna(), strict=True)
+        ]
+        for name in frame.columns
+    ]
     rows = [Row(number, cells) for number, cells in enumerate(zip(*columns, strict=True), 1)]
     return Table(file, tuple(map(str, frame.columns)), rows)
 
 
 def _text_of(value: Any) -> str:
-    if value is None or value != value:
-        return ""
     return str(value.isoformat()) if isinstance(value, datetime.date) else str(value)
 
 

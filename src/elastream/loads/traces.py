@@ -74,4 +74,4 @@ def trace(
 
 
 def _listed(names: Names | None) -> tuple[str, ...]:
-    return () if names is None else (names,) if isinstance(names, str) else tuple(map(str, names))
+    return () if names is None else tuple(map(str, names)) if isinstance(names, list | tuple) else (str(names),)
