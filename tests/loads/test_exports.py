@@ -96,6 +96,9 @@ def test_a_columns_name_says_how_many_records_a_minute_has(read, name, per_minut
         "CPU",
         "bytes/s",
         "latency_ms",
+        "derivative",
+        "_col1",
+        "A-series",
         "Anfragen pro Sekunde",
         "每秒请求数",
         "rate(container_cpu_usage_seconds_total[5m])",
@@ -114,6 +117,12 @@ def test_a_column_with_a_unit_beside_other_words_holds_no_times(read):
     rows = [(12 + at, START + 60 * at, 6000 + at) for at in range(4)]
     load = read(lines(*rows, header="latency_ms,timestamp,requests"))
     assert (load.seconds, load.period_total) == (240, 24006)
+
+
+@pytest.mark.parametrize("index", ["", "Unnamed: 0", "index", "id"])
+def test_an_index_is_no_load(read, index):
+    rows = [(at, START + 60 * at, 100) for at in range(3)]
+    assert totals(read(lines(*rows, header=f"{index},timestamp,orders"))) == [100] * 3
 
 
 def test_of_errors_and_requests_the_requests_are_the_load(read):
@@ -257,6 +266,11 @@ def test_thousands_that_can_be_decimals_are_refused(read, mark, cells):
         read(lines(*enumerate(cells), header=f"minute{mark}requests", mark=mark))
 
 
+def test_more_records_than_there_can_be_are_refused_with_their_file(read):
+    with pytest.raises(InputError, match=r"load\.csv: a load of 1\.66667e\+98/s .* makes no sense"):
+        read("minute,requests\n0,1e100\n1,1\n")
+
+
 @pytest.mark.parametrize("cell", ["5%", "1.5k", "5 req/s", "true", "0x10", '"12,34,567"', '"1,2,3"', "inf", "$5", "-1"])
 def test_what_is_no_number_of_records_is_refused(read, cell):
     with pytest.raises(InputError, match=r"load\.csv, line 3: "):
@@ -306,6 +320,7 @@ def test_the_unit_of_an_epoch_is_seen_by_its_size(read, unit):
         ("date", 20260301, 20260302),
         ("timestamp", 20260301, 20260302),
         ("timestamp", 2026030100, 2026030101),
+        ("unix", 29_013_120, 29_013_121),
         ("time", 202603010000, 202603010001),
         ("time", 2025, 2026),
         ("timestamp", "1.74079E+09", "1.74080E+09"),
@@ -388,6 +403,13 @@ def test_what_is_no_sure_time_is_refused(read, time):
 def test_a_date_and_a_time_of_day_may_have_columns_of_their_own(read):
     load = read("date,time,count\n2026-03-01,23:59,1\n2026-03-02,00:00,2\n")
     assert (load.begins, load.seconds) == (START + 86_340, 120)
+
+
+def test_numbers_as_large_as_an_epoch_are_times_under_a_times_name(read):
+    rows = [(START + at, 5) for at in (0, 60)]
+    assert read(lines(*rows, header="kafka_timestamp,requests")).begins == START
+    with pytest.raises(InputError, match=r"the first column has numbers .* and its name is none of a time"):
+        read(lines(*rows, header="order_no,requests"))
 
 
 def test_times_with_and_without_an_offset_are_refused(read):

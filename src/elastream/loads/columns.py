@@ -41,8 +41,8 @@ _PER_SECOND = _words("qps rps tps eps mps cps reqps")
 _PER_MINUTE = _words("qpm rpm tpm epm mpm")
 _UNCLEAR = _words(
     "total totals cumulative cum cumsum counter avg average mean median max maximum minimum percentile quantile std stddev "
-    "rolling moving ewma delta diff growth change hourly daily minutely weekly monthly rates hz iops limit quota target "
-    "capacity k b bn g mn mio tsd thousand thousands million millions krps kqps "
+    "rolling moving ewma derivative deriv delta diff growth change hourly daily minutely weekly monthly rates hz iops limit "
+    "quota target capacity k b bn g mn mio tsd thousand thousands million millions krps kqps "
     "pro par por sek sekunde seconde segundo secondo"
 )
 _UNCLEAR_WITHOUT_UNIT = _words("throughput load traffic speed velocity frequency ops")
@@ -53,8 +53,9 @@ _GLUED = re.compile(r"(\w*)per(sec|second|min|minute|hour|day)")  # as Hive writ
 _OTHER = _words(
     "latency duration delay byte bytes kb mb gb tb kib mib gib bits bps kbps mbps cpu memory mem heap percent percentage "
     "pct ratio temperature cost price lag offset utilization utilisation usage size length depth level gauge flight "
-    "concurrency pending waiting backlog connections errors error failures failed timeouts"
+    "concurrency pending waiting backlog connections errors error failures failed timeouts index id unnamed"
 )
+_SAYS_NOTHING = _words("col column f field y data metric result series var measure")
 LABEL_WORDS = _words(
     "series host hostname instance pod node region zone partition shard topic job service metric label app queue consumer "
     "group cluster namespace source table"
@@ -124,8 +125,10 @@ def meaning(name: str) -> Meaning:
     if re.search(r"\w\s*\(.*\[|\b(rate|irate|increase|histogram_quantile)\(", name):
         return _of_query(name)
     words = {*words_in(name)}
-    if words & _OTHER:
+    if words & _OTHER or not (name or selects):  # pandas gives its index no name
         return Meaning(Kind.OTHER)
+    if words and {word for word in words if len(word) > 1} <= _SAYS_NOTHING and words & _SAYS_NOTHING:
+        return Meaning(Kind.UNCLEAR)
     others = words - (_PER_SECOND | _PER_MINUTE | _UNCLEAR_WITHOUT_UNIT)
     if not name or words & _UNCLEAR or _UNCLEAR_TEXT.search(name) or any(map(_UNCLEAR_WORD.fullmatch, others)):
         return Meaning(Kind.UNCLEAR)

@@ -14,6 +14,7 @@ from elastream.loads.numerals import is_number
 
 # Smaller times (before 1980) are those since a trace's start; larger ones (after 2100) have another unit.
 MIN_EPOCH_S, MAX_EPOCH_S = 315_532_800, 4_102_444_800
+MAX_START_S = 1e6  # eleven days: a larger first time is one since 1970 in a unit that nobody names
 EPOCH_UNITS = (1.0, 1e-3, 1e-6, 1e-9)  # units of times since 1970, which their sizes tell apart
 _YEARS = range(1970, 2101)
 _SHEET_DAYS = (29_221, 73_051)  # 1980 and 2100 in days since 1900, as spreadsheets count
@@ -85,7 +86,7 @@ def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[
     if unit is None:
         unit = since_1970 or 1.0
         step = numbers[1] - first if len(numbers) > 1 else 0.0
-        if since_1970 is None and (abs(first) > 1e9 or "date" in name.lower()):
+        if since_1970 is None and (abs(first) > MAX_START_S or "date" in name.lower()):
             raise ValueError(f"{first:.16g} is no number of seconds, neither since 1970 nor since a start")
         if _is_day_of_sheet(first, step) or _has_digits_of_date(first) or (step == 1 and first in _YEARS):
             raise ValueError(f"{first:.16g} can be a date, and can be seconds: write a date such as 2026-03-01")

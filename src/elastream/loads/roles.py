@@ -102,13 +102,20 @@ def _times(table: Table, request: Request) -> tuple[int, ...]:
         raise InputError(f"{table.file}, line 1: that {listed} holds the times is not said: {way}")
     if best:
         return (best[0],)
-    dated = [at for at in range(len(names)) if moments.is_date(table.rows[0].cells[at])]
+    first = table.rows[0]
+    dated = [at for at, cell in enumerate(first.cells) if moments.is_date(cell)]
+    dated += [at for at, cell in enumerate(first.cells) if _is_epoch(names[at], cell)]
     if dated or request.interval is not None:
         return tuple(dated[:1])
-    first = table.rows[0]
-    if numerals.is_number(first.cells[0]) and moments.epoch_unit(numerals.number_of(first.cells[0], ".")) is None:
+    if numerals.is_number(first.cells[0]):
         moments.seconds_of(first.cells[0], None, f"{table.file}, line {first.number}")
     return (0,)
+
+
+def _is_epoch(name: str, cell: str) -> bool:
+    """Return True for seconds since 1970 under a name such as `kafka_timestamp`."""
+    named = {*columns.words_in(name)} & columns.MOMENTS
+    return bool(named) and cell.strip().isdecimal() and moments.epoch_unit(float(cell)) is not None
 
 
 def _day_and_clock(table: Table, pair: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from elastream.errors import InputError
+from elastream.errors import DataflowError, InputError
 from elastream.loads import moments
 from elastream.loads.intervals import filled, intervals_of
 from elastream.loads.pattern import Pattern, Section
@@ -69,7 +69,10 @@ def trace(
         raise InputError(f"{file}: an interval of {min(lasts):g} s; it must be above 0")
     first = intervals.first
     begins = first if length is None and first is not None and first >= moments.MIN_EPOCH_S else None
-    sections = (Section(each, count / each, count / each, count) for each, count in zip(lasts, counts, strict=True))
+    try:
+        sections = [Section(each, count / each, count / each, count) for each, count in zip(lasts, counts, strict=True)]
+    except DataflowError as error:
+        raise InputError(f"{file}: {error}") from None
     return Pattern(tuple(sections), begins=begins)
 
 
