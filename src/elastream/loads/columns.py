@@ -41,8 +41,8 @@ _PER_SECOND = _words("qps rps tps eps mps cps reqps")
 _PER_MINUTE = _words("qpm rpm tpm epm mpm")
 _UNCLEAR = _words(
     "total totals cumulative cum cumsum counter avg average mean median max maximum minimum percentile quantile std stddev "
-    "rolling moving ewma derivative deriv delta diff growth change hourly daily minutely weekly monthly rates hz iops limit "
-    "quota target capacity k b bn g mn mio tsd thousand thousands million millions krps kqps "
+    "rolling moving ewma derivative deriv delta diff growth change hourly daily minutely weekly monthly rates hz iops "
+    "limit quota target capacity k b bn g mn mio tsd thousand thousands million millions krps kqps "
     "pro par por sek sekunde seconde segundo secondo"
 )
 _UNCLEAR_WITHOUT_UNIT = _words("throughput load traffic speed velocity frequency ops")
