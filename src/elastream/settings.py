@@ -598,7 +598,8 @@ class SimulateSettings(DataflowSettings):
         default=(),
     )
     load: ArrivalPattern | str | Path | None = setting(
-        "Load of every source instead of its own: a pattern, a CSV of counts, a YAML file, or text such as 50/s.",
+        "Load of every source instead of its own: a pattern, a recorded load (FILE.csv[:rate=COLUMN,...]), a YAML file, "
+        "or text such as 50/s.",
         Text(metavar="LOAD"),
         default=None,
         option=True,

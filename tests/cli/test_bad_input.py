@@ -212,9 +212,9 @@ def test_a_load_as_a_bare_number_lacks_its_unit() -> None:
 
 def test_a_gap_in_a_recorded_load_names_what_the_command_line_takes() -> None:
     Path("gap.csv").write_text("minute,requests\n0,100\n1,120\n3,100\n")
-    refused(with_document("simulate", "--load", "gap.csv"), "gap.csv, line 4", "{trace: {path: gap.csv, gaps: hold}}")
-    result = with_document("simulate", "--load", "{trace: {path: gap.csv, gaps: hold}}")
-    assert "440 records in 4.0 min" in result.output
+    refused(with_document("simulate", "--load", "gap.csv"), "gap.csv, line 4", "write gap.csv:gaps=hold")
+    for load in ("gap.csv:gaps=hold", "{trace: {path: gap.csv, gaps: hold}}"):
+        assert "440 records in 4.0 min" in with_document("simulate", "--load", load).output
 
 
 def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -189,6 +191,35 @@ def test_an_excluded_period_begins_and_ends_with_its_minutes():
     assert [bool(rules.excluded(at + seconds)) for seconds in (-0.1, 0.0, 119.9, 120.0)] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("rule", "zone", "night", "minutes"),
+    [
+        ("* 1-4 * * *", "Europe/Vienna", "2026-10-25", 300),
+        ("* 3 * * *", "Europe/Vienna", "2026-10-25", 60),
+        ("* * * * *", "Europe/Vienna", "2026-10-25", 540),
+        ("0 3 * * *", "Europe/Vienna", "2026-10-25", 1),
+        ("*/5 2 * * *", "Europe/Vienna", "2026-10-25", 24),
+        ("30 2 * * *", "Europe/Vienna", "2026-10-25", 2),
+        ("* 1-4 * * *", "Europe/Vienna", "2026-03-29", 180),
+        ("* 3 * * *", "Europe/Vienna", "2026-03-29", 60),
+        ("* 2 * * *", "Europe/Vienna", "2026-03-29", 0),
+        ("* 1 * * *", "America/New_York", "2026-11-01", 120),
+        ("* 3 * * *", "America/New_York", "2026-03-08", 60),
+        ("* 1 * * *", "America/Sao_Paulo", "2018-11-04", 60),
+        ("* 2 * * *", "Australia/Lord_Howe", "2026-04-05", 60),
+        ("* 1 * * *", "Australia/Lord_Howe", "2026-04-05", 90),
+        ("* 0 * * *", "Atlantic/Azores", "2026-10-25", 120),
+        ("* 0 * * *", "Africa/Cairo", "2026-04-24", 0),
+        ("* * 25 10 *", "Europe/Vienna", "2026-10-25", 540),
+    ],
+)
+def test_at_a_change_of_the_clock_minutes_are_those_on_the_wall(rule, zone, night, minutes):
+    rules = ScalingRules(excluded_periods=rule, time_zone=zone)
+    midnight = datetime.fromisoformat(night).replace(tzinfo=ZoneInfo(zone)).timestamp()
+    wall = [datetime.fromtimestamp(midnight + 60.0 * n, ZoneInfo(zone)) for n in range(9 * 60)]
+    assert sum(bool(rules.excluded(each.timestamp() + 7.0)) for each in wall) == minutes
+
+
 def test_bounds_hold_for_the_policy_and_for_arbitration():
     _, refused, granted = run(grow(9), limit=4.0, max_hosts=6)
     assert granted[0.0] == 2
@@ -259,6 +290,9 @@ def test_a_missing_recommendation_is_read_from_the_actions():
         ({"max_scale_down": 1.5}, "max_scale_down", "at most 1"),
         ({"tolerance": -0.1}, "tolerance", "below 1"),
         ({"tolerance": "much"}, "tolerance", "could not convert"),
+        ({"tolerance": "0,1"}, "tolerance", "could not convert"),
+        ({"max_scale_up": True}, "max_scale_up", "True is no number"),
+        ({"budget": "2,5/h"}, "budget", "a comma separates thousands"),
         ({"min_hosts": 0}, "min_hosts", "no whole number"),
         ({"max_hosts": 2.5}, "max_hosts", "no whole number"),
         ({"min_hosts": 3, "max_hosts": 2}, "min_hosts", "more than max_hosts, 2"),

@@ -10,7 +10,19 @@ from elastream.errors import ElastreamError
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("50ms", 0.05), ("2s", 2), ("10 min", 600), ("1h", 3600), ("1.5 s", 1.5), (3, 3), ("250us", 25e-5)],
+    [
+        ("50ms", 0.05),
+        ("2s", 2),
+        ("10 min", 600),
+        ("1h", 3600),
+        ("1.5 s", 1.5),
+        (3, 3),
+        ("250us", 25e-5),
+        ("1h30m", 5400),
+        ("1m30s", 90),
+        ("1 h 30 min", 5400),
+        ("1d2h3m4s5ms", 93784.005),
+    ],
 )
 def test_durations_are_read_as_people_write_them(text, seconds):
     assert units.duration(text) == pytest.approx(seconds)
@@ -24,7 +36,18 @@ def test_rates_are_read_as_people_write_them(text, rate):
     assert units.rate(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(("text", "megabytes"), [("512 MB", 512), ("7GB", 7000), ("1GiB", 1073.741824), (64, 64)])
+@pytest.mark.parametrize(
+    ("text", "megabytes"),
+    [
+        ("512 MB", 512),
+        ("7GB", 7000),
+        ("1GiB", 1073.741824),
+        (64, 64),
+        ("2Gi", 2147.483648),
+        ("512Mi", 536.870912),
+        ("1,024 MB", 1024),
+    ],
+)
 def test_memory_is_read_as_people_write_it(text, megabytes):
     assert units.memory(text) == pytest.approx(megabytes)
 
@@ -50,9 +73,48 @@ def test_what_is_no_quantity_is_named_in_the_refusal(reader, text):
     assert repr(text) in str(refused.value)
 
 
+@pytest.mark.parametrize(("text", "cores"), [("500m", 0.5), ("1500m", 1.5), ("2", 2), (0.25, 0.25)])
+def test_cores_are_read_as_kubernetes_writes_them(text, cores):
+    assert units.cores(text) == pytest.approx(cores)
+
+
+@pytest.mark.parametrize("reader", [units.duration, units.rate, units.memory, units.cores, units.price])
+@pytest.mark.parametrize("text", ["0,04", "1,5", "0,500", "1,00", "1,000,5", "12,34,567", "1.000,5", "1 000", ",5"])
+def test_a_comma_that_groups_no_thousands_is_refused(reader, text):
+    for unit in ("", {"duration": "s", "rate": "/s", "memory": " GB", "cores": "m", "price": "/h"}[reader.__name__]):
+        with pytest.raises(ElastreamError, match="is not a"):
+            reader(text + unit)
+
+
+@pytest.mark.parametrize("text", ["30m1h", "1h30", "1h1h", "1h-30m", "-1h30m", "1h,30m", "1:30", "1,5h30m"])
+def test_parts_of_a_duration_have_units_that_decrease(text):
+    with pytest.raises(ElastreamError, match="is not a duration"):
+        units.duration(text)
+
+
+@pytest.mark.parametrize("text", ["500m/s", "500m", "5s", "1.5G/s"])
+def test_a_rate_that_has_several_meanings_is_refused(text):
+    with pytest.raises(ElastreamError, match="is not a rate"):
+        units.rate(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"),
+    [("no", False), ("Off", False), ("FALSE", False), (False, False), (0, False), ("yes", True), ("on", True), (1, True)],
+)
+def test_truths_are_read_as_people_write_them(value, truth):
+    assert units.truth(value) is truth
+
+
+@pytest.mark.parametrize("value", ["", "maybe", 2, 0.5, None, []])
+def test_what_is_neither_true_nor_false_is_refused(value):
+    with pytest.raises(ElastreamError, match="is neither true nor false"):
+        units.truth(value)
+
+
 @given(st.text(max_size=12))
 def test_any_text_is_either_a_quantity_or_refused(text):
-    for reader in (units.duration, units.rate, units.memory, units.bytes_per_second):
+    for reader in (units.duration, units.rate, units.memory, units.bytes_per_second, units.cores):
         with contextlib.suppress(ElastreamError):
             assert reader(text) >= 0
 

@@ -209,6 +209,8 @@ def test_a_price_list_becomes_host_types_priced_by_the_second(tmp_path):
         ("instance_type,vcpu,memory_gib\na,1,1\n", "usd_per_hour"),
         ("instance_type,usd_per_hour,vcpu,memory_gib\na,1,x,1\n", "line 2: .* must be a number"),
         ("instance_type,usd_per_hour,vcpu,memory_gib,speed\na,1,1,1,quick\n", "line 2: .* must be a number"),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\na,0,04,2,8\n", "line 2: more fields than names"),
+        ('instance_type,usd_per_hour,vcpu,memory_gib\na,"0,04",2,8\n', "line 2: .* must be a number"),
         ("instance_type,usd_per_hour,vcpu,memory_gib\n", "holds no price"),
         ("instance_type,usd_per_hour,vcpu,memory_gib\na,-1,1,1\n", "line 2: usd_per_hour of 'a' is '-1'; it must be"),
     ],

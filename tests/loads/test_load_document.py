@@ -71,7 +71,7 @@ def test_the_path_of_a_trace_is_relative_to_its_document(tmp_path: Path) -> None
 
 
 def test_a_load_is_a_csv_file_a_document_or_written_out(tmp_path: Path) -> None:
-    (tmp_path / "counts.csv").write_text("0,3\n60,7\n")
+    (tmp_path / "counts.csv").write_text("time,count\n0,3\n60,7\n")
     (tmp_path / "load.yaml").write_text("ramp: {from: 5/s, to: 550/s, over: 60s}\nthen_back: true\n")
     assert load_from(tmp_path / "counts.csv").count(120) == 10
     assert load_from(str(tmp_path / "load.yaml")) == ramp(5, 550, 60).then_back()

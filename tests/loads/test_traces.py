@@ -29,16 +29,14 @@ def test_counts_without_times_need_an_interval(tmp_path: Path) -> None:
 
 
 def test_an_interval_given_replaces_the_recorded_one(tmp_path: Path) -> None:
-    load = trace(written(tmp_path, "0,30\n60,60\n"), "1s")
+    load = trace(written(tmp_path, "s,n\n0,30\n60,60\n"), "1s")
     assert (load.seconds, load.rate(0.5), load.count(2)) == (2, 30, 90)
-    assert trace(written(tmp_path, "0,3\n"), "60s").seconds == 60
-    with pytest.raises(InputError, match="has no times, so its interval is unknown"):
-        trace(written(tmp_path, "0,3\n4\n"), "60s")
+    assert trace(written(tmp_path, "s,n\n0,3\n"), "60s").seconds == 60
 
 
 def test_gzipped_traces_are_read(tmp_path: Path) -> None:
     path = tmp_path / "load.csv.gz"
-    path.write_bytes(gzip.compress(b"0,3\n1,7\n"))
+    path.write_bytes(gzip.compress(b"s,n\n0,3\n1,7\n"))
     assert trace(path).count(2) == 10
 
 
@@ -63,20 +61,20 @@ def test_a_header_says_which_column_is_which(tmp_path: Path, text: str, seconds:
     [
         ("", "holds no count"),
         ("time,count\n", "holds no count"),
-        ("0,3\n60,-1\n", "line 2: a count of -1 records"),
-        ("0,3\n60,nan\n", "line 2: a count of nan records"),
-        ("0,3\n60,many\n", "line 2: '60,many' is not a time and a count"),
+        ("s,n\n0,3\n60,-1\n", "line 3: a count of -1 records"),
+        ("s,n\n0,3\n60,nan\n", "line 3: a gap, no value"),
+        ("s,n\n0,3\n60,many\n", "line 3: '60,many' is not a time and a count"),
         ("t,n\n0,3\n\nnoon,4\n", "line 4: 'noon,4' is not a time and a count"),
-        ("0,3\n60,4\n240,5\n300,6\n360,6\n", "line 3: a gap, 2 intervals of 60 s before it"),
-        ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, not a multiple of 60 s"),
-        ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: 30 s before the line before it; lines must be in order of time"),
-        ("0,3\n0,4\n", "do not increase"),
+        ("s,n\n0,3\n60,4\n240,5\n300,6\n360,6\n", "line 4: a gap, 2 intervals of 60 s before it"),
+        ("s,n\n0,3\n60,4\n90,5\n150,1\n", "line 4: 30 s after the line before it, not a multiple of 60 s"),
+        ("s,n\n0,3\n60,4\n30,5\n90,5\n150,1\n", "line 4: 30 s before the line before it; lines must be in order of time"),
+        ("s,n\n0,3\n0,4\n", "do not increase"),
         ("id,count\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time: call it"),
         ("requests,errors\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time"),
         ("time,a,b\n0,3,4\n", "line 1: which of the columns 'a', 'b' holds the counts is not said: call it 'count'"),
-        ("1700000000000,3\n1700000005000,4\n", "line 1: the time 1700000000000 is no number of seconds"),
-        ("0,3\n4\n", "has no times, so its interval is unknown"),
-        ("0,3\n", "has one line, so its interval is unknown: add a line or set `interval`"),
+        ("0,3\n60,4\n", "line 1: 0,3 can be a time and a count, or a number with a decimal comma"),
+        ("s,n\n0,3\n4\n", "line 3: 1 field, and the first line has 2"),
+        ("s,n\n0,3\n", "has one line, so its interval is unknown: add a line or set `interval`"),
     ],
 )
 def test_a_damaged_trace_is_refused_naming_file_and_line(tmp_path: Path, text: str, says: str) -> None:
@@ -95,7 +93,7 @@ def test_a_missing_file_and_a_false_gzip_are_refused(tmp_path: Path) -> None:
 
 
 def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
-    path = written(tmp_path, "0,3\n60,4\n180,5\n240,5\n")
+    path = written(tmp_path, "s,n\n0,3\n60,4\n180,5\n240,5\n")
     assert trace(path, gaps="hold").count(1e9) == 3 + 4 + 4 + 5 + 5
     assert trace(path, gaps="empty").count(1e9) == 3 + 4 + 5 + 5
 

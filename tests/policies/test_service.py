@@ -8,11 +8,20 @@ from elastream.core.observation import MicroBatch
 from elastream.policies.common.service import FIRST_OVERHEAD, MOST_OVERHEAD, Service
 
 
-def shown(batches, *, queries=1, since_change=1e9, time=1000.0):
-    """The part of an observation that the service reads."""
-    layout = SimpleNamespace(segments=tuple(range(queries)))
+def shown(batches, *, queries=1, since_change=1e9, time=1000.0, tasks=4, version=0):
+    """The part of an observation that the service reads, with four slots."""
     return SimpleNamespace(
-        batches=batches, time=time, since_change=since_change, context=SimpleNamespace(layout=layout)
+        batches=batches,
+        time=time,
+        since_change=since_change,
+        working=("h1",),
+        cores=SimpleNamespace(slots=lambda hosts: (4, 1.0)),
+        composition=SimpleNamespace(version=version, parallelism={"work": tasks}),
+        context=SimpleNamespace(
+            layout=SimpleNamespace(segments=tuple(range(queries))),
+            scalable=frozenset({"work"}),
+            graph=SimpleNamespace(by_name={"work": SimpleNamespace(waits=False)}),
+        ),
     )
 
 
@@ -39,6 +48,17 @@ def test_a_few_slow_batches_do_not_count():
 def test_batches_from_before_a_change_of_hosts_do_not_count():
     late = shown(batches(20, 1.0, 3200), since_change=10.0, time=30.0)
     assert Service().after(late, 4.0, 0.001).overhead == FIRST_OVERHEAD
+
+
+@pytest.mark.parametrize("shape", [{"tasks": 5}, {"tasks": 3}])
+def test_batches_whose_tasks_do_not_fill_the_hosts_do_not_count(shape):
+    assert Service().after(shown(batches(20, 1.0, 3200), **shape), 4.0, 0.001).overhead == FIRST_OVERHEAD
+
+
+def test_batches_under_another_composition_do_not_count():
+    earlier = [each._replace(version=1.0) for each in batches(20, 1.0, 3200)]
+    assert Service().after(shown(earlier, version=2), 4.0, 0.001).overhead == FIRST_OVERHEAD
+    assert Service().after(shown(earlier, version=1), 4.0, 0.001).overhead > FIRST_OVERHEAD
 
 
 def test_first_batches_and_queries_that_share_hosts_do_not_count():

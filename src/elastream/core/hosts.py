@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.errors import CloudError
-from elastream.units import ROUNDING, bytes_per_second, duration, memory
+from elastream.units import ROUNDING, bytes_per_second, cores, duration, memory
 
 # More is a typing mistake that would otherwise show only on a cluster (memory in MB).
 MAX_CORES, MAX_MEMORY_MB = 100_000, 1_000_000_000
+
+
+_READ = {"cores": cores, "start": duration, "stop": duration, "memory": memory, "bandwidth": bytes_per_second}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class HostType:
     """Type of host that can be leased.
 
     Attributes:
-        cores: Number of cores; may be fractional.
+        cores: Number of cores; may be fractional, or text such as "500m".
         memory: Memory (MB, or text such as "8 GB").
         speed: Core speed relative to the standard core (thesis: pi).
         bandwidth: Bandwidth of its link (bytes/s, or text such as "1 gbit"). None: unlimited.
@@ -75,7 +78,7 @@ class HostType:
     zone: str = ""
 
     def __post_init__(self) -> None:
-        for name, read in (("start", duration), ("stop", duration), ("memory", memory), ("bandwidth", bytes_per_second)):
+        for name, read in _READ.items():
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, read(value))
         self._check()

@@ -70,7 +70,7 @@ class ScalingRules:
     def _check_factors(self) -> None:
         for name in FACTORS:
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, self._checked(name, float, value))
+                object.__setattr__(self, name, self._checked(name, _factor, value))
         if self.max_scale_up is not None and not 0 < self.max_scale_up < math.inf:
             raise _wrong("max_scale_up", f"{self.max_scale_up:g} is no factor above 0; 1 allows twice the hosts")
         if self.max_scale_down is not None and not 0 < self.max_scale_down <= 1:
@@ -138,7 +138,8 @@ class ScalingRules:
         """Return the expression that excludes the minute of `epoch` (seconds since 1970), or ""."""
         from cronsim import CronSim
 
-        minute = datetime.fromtimestamp(epoch, self._zone).replace(second=0, microsecond=0)
+        # The clock on the wall, without a zone: CronSim begins each hour of a night of the change with a minute too few.
+        minute = datetime.fromtimestamp(epoch, self._zone).replace(second=0, microsecond=0, tzinfo=None, fold=0)
         for each in self.excluded_periods:
             try:
                 if next(CronSim(each, minute - MINUTE)) == minute:
@@ -182,6 +183,12 @@ def _cron_problem(expression: str) -> str:
     except CronSimError as error:
         return str(error)
     return ""
+
+
+def _factor(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{value!r} is no number")
+    return float(value)
 
 
 def _wrong(name: str, message: str) -> InputError:

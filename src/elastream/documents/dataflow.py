@@ -18,7 +18,7 @@ Paths and `file.py:name` are relative to the document. A policy, cloud, source o
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from elastream.documents.located import Loc, Located, read_yaml
 from elastream.documents.registry import CLOUD, DEFAULT_POLICY, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import (
     Columns,
+    Cores,
     Duration,
     HostTypeKeys,
     Keys,
@@ -59,7 +60,7 @@ from elastream.documents.user_code import ProgramError, References, near
 from elastream.errors import DataflowError, ElastreamError
 from elastream.loads import pattern_from
 from elastream.settings import PathOf, RunSettings, Setting, settings_of
-from elastream.units import duration
+from elastream.units import duration, truth
 
 # Keys for the function of a stateless operator, as in the Python API.
 FORMS: Mapping[str, Form] = {
@@ -92,6 +93,15 @@ def _endpoint(value: object) -> object:
     return value
 
 
+def _truth_or_text(value: object) -> object:
+    with suppress(ElastreamError):
+        return truth(value)
+    return value
+
+
+True_ = Annotated[Literal[True], BeforeValidator(_truth_or_text)]
+
+
 def _under(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: value if value is None or isinstance(value, Mapping) else {key: value})
 
@@ -122,7 +132,7 @@ class FunctionKeys(Keys):
 class EndpointKeys(Keys):
     """Keys of sources and sinks: `simulated`, Kafka with its options, or `own` for a class of the user's."""
 
-    simulated: Literal[True] | None = None
+    simulated: True_ | None = None
     own: dict[str, dict[str, Any]] | None = None
     kafka: str | None = None
     servers: str = "127.0.0.1:9092"
@@ -233,8 +243,8 @@ class SourceKeys(EndpointKeys):
 class SinkKeys(EndpointKeys):
     """The output of a sink. `nothing` ends an empty branch; `parquet: true` writes into the run's folder."""
 
-    nothing: Literal[True] | None = None
-    parquet: str | Literal[True] | None = None
+    nothing: True_ | None = None
+    parquet: Annotated[str | Literal[True] | None, BeforeValidator(_truth_or_text)] = None
     collect: str | None = None
 
     @model_validator(mode="after")
@@ -275,7 +285,7 @@ class OperatorKeys(FunctionKeys):
     unrolled: int | None = Field(None, ge=1, le=MAX_UNROLLED_ROUNDS)
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
-    cores: float | None = Field(None, ge=0)
+    cores: Annotated[Cores, Field(ge=0)] | None = None
     memory: Memory = 0.0
     image: Memory = 0.0
     waits: bool = False

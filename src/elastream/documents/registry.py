@@ -19,7 +19,7 @@ from elastream.core.plant import POLICY_MEMBERS, PlainPolicy
 from elastream.documents.user_code import References, near
 from elastream.errors import ElastreamError, InputError
 from elastream.loads import LinkSource, SpeedSource, recorded_links, recorded_speeds
-from elastream.units import duration
+from elastream.units import cores, duration, truth
 
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 """Function that makes an error from the path of keys to the fault and a sentence."""
@@ -258,6 +258,13 @@ def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> 
     kinds = _kinds(hint)
     if value is None and NoneType in kinds:
         return value
+    try:
+        if path[-1] == "cores" and float in kinds:
+            return cores(value)
+        if bool in kinds and not kinds & {int, float, str}:
+            return truth(value)
+    except ElastreamError as error:
+        raise refusal(path, str(error)) from None
     if str in kinds or not kinds & {int, float}:
         return value
     if isinstance(value, str) and float in kinds:
@@ -290,7 +297,7 @@ def links_from(source: LinkSource | str | Path) -> LinkSource:
 def _trace(source: object, recorded: Callable[[str | Path], Any], registry: Registry) -> Any:
     if not isinstance(source, str | Path):
         return source
-    if isinstance(source, Path) or source.endswith((".csv", ".csv.gz")):
+    if isinstance(source, Path) or source.lower().endswith((".csv", ".csv.gz")):
         return recorded(source)
     name, parameters = named_in(source, registry)
     try:

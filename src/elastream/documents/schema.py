@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from elastream import settings, units
 from elastream.core.hosts import Billing, HostType
@@ -16,7 +25,8 @@ from elastream.errors import ElastreamError
 def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeValidator:
     def convert(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise ValueError(f"write a {parse.__name__.replace('_', ' ')} such as {example!r}")
+            name = parse.__name__.replace("_", " ")
+            raise ValueError(f"write {name if name.endswith('s') else f'a {name}'} such as {example!r}")
         try:
             return parse(value)
         except ElastreamError as error:
@@ -40,6 +50,7 @@ def named(value: object) -> object:
 
 Duration = Annotated[float, _quantity(units.duration, "50ms")]
 Memory = Annotated[float, _quantity(units.memory, "512 MB")]
+Cores = Annotated[float, _quantity(units.cores, "500m")]
 Price = Annotated[tuple[float, float | None], _quantity(units.price, "0.04/h")]
 Bandwidth = Annotated[float, _quantity(units.bytes_per_second, "100mbit")]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
@@ -47,9 +58,16 @@ Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class Keys(BaseModel):
-    """A mapping that forbids unknown keys."""
+    """A mapping that forbids unknown keys. Those that begin with `x-` are the user's own, such as for anchors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_own_keys(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: each for key, each in value.items() if not str(key).startswith("x-")}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -63,7 +81,7 @@ class Keys(BaseModel):
 class HostTypeKeys(Keys):
     """A host type. `btu` is its billing time unit; a price without a unit of time is that of one BTU."""
 
-    cores: float
+    cores: Cores
     memory: Memory = 4000.0
     speed: float = 1.0
     bandwidth: Bandwidth | None = None

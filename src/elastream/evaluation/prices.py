@@ -79,12 +79,16 @@ NEEDED = ("instance_type", "usd_per_hour", "vcpu", "memory_gib")
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
-            return [{(name or "").strip(): value for name, value in row.items()} for row in rows]
+            lines = csv.DictReader(file, skipinitialspace=True)
+            rows = [{(name or "").strip(): value for name, value in row.items()} for row in lines]
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as CSV: {error}") from None
+    for number, row in enumerate(rows, 2):
+        if any(isinstance(value, list) and any(value) for value in row.values()):
+            raise InputError(f"{path}, line {number}: more fields than names in the first line; a decimal has a point")
+    return rows
 
 
 def _host_type(name: str, row: Mapping[str, str], billing: Billing, place: str) -> HostType:

@@ -1,6 +1,10 @@
 """Loads from YAML or JSON values and from the argument of `--load`."""
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,21 @@ from ruamel.yaml.error import YAMLError
 
 from elastream.errors import DataflowError, ElastreamError, InputError
 from elastream.loads.pattern import Pattern, chain, constant, ramp, random_walk, sine, steps
+from elastream.loads.tables import SUFFIXES, is_of_prometheus, kind_of
 from elastream.loads.traces import trace
+from elastream.units import truth
 
 
 def _steps(levels: Sequence[Any], every: Any = None) -> Pattern:
     return steps(*(tuple(level) if isinstance(level, list | tuple) else level for level in levels), every=every)
 
+
+# Parameters of `trace` beside the path; those that may be several are repeated on the command line.
+OPTIONS = ("interval", "gaps", "count", "rate", "time", "series", "time_zone")
+SEVERAL = ("count", "rate", "series")
+_KINDS = "|".join(map(re.escape, SUFFIXES))
+_RECORDED = re.compile(rf"([^\[{{].*?(?:{_KINDS})(?:\.gz)?)(?::(.*))?", re.DOTALL | re.IGNORECASE)
+_NEXT_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
 
 # shape in a document -> (constructor, {field in the document: parameter})
 SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
@@ -23,17 +36,30 @@ SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
     "ramp": (ramp, {"from": "start", "to": "end", "over": "over"}),
     "sine": (sine, {"low": "low", "high": "high", "period": "period"}),
     "random_walk": (random_walk, {n: n for n in ("start", "step", "low", "high", "every", "lasts", "seed")}),
-    "trace": (trace, {"path": "path", "interval": "interval", "gaps": "gaps"}),
+    "trace": (trace, {name: name for name in ("path", *OPTIONS)}),
 }
+
+
+def _repeated(pattern: Pattern, times: object) -> Pattern:
+    if isinstance(times, int) and not isinstance(times, bool):
+        return pattern.repeated(times)
+    return pattern.repeated() if truth(times) else pattern
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return value
+
 
 # modifiers after the shape, applied in document order
 CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
     "hold": Pattern.hold,
-    "then_back": lambda pattern, enabled: pattern.then_back() if enabled else pattern,
-    "scaled": Pattern.scaled,
-    "faster": Pattern.faster,
+    "then_back": lambda pattern, enabled: pattern.then_back() if truth(enabled) else pattern,
+    "scaled": lambda pattern, factor: pattern.scaled(_number(factor)),
+    "faster": lambda pattern, factor: pattern.faster(_number(factor)),
     "lasting": Pattern.lasting,
-    "repeated": lambda pattern, times: pattern.repeated(None if times is True else times),
+    "repeated": lambda pattern, times: _repeated(pattern, times),
 }
 
 
@@ -53,8 +79,8 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
             raise DataflowError("a load is an empty list; it needs at least one part")
         case list() | tuple():
             return chain([pattern_from(part, folder) for part in document])
-        case Mapping() if document:
-            (shape, fields), *changes = document.items()
+        case Mapping() if any(not str(key).startswith("x-") for key in document):
+            (shape, fields), *changes = (each for each in document.items() if not str(each[0]).startswith("x-"))
             pattern = _shape(shape, fields, folder)
             for name, value in changes:
                 pattern = _apply_change(pattern, name, value)
@@ -63,23 +89,30 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
 
 
 def load_from(text: str | Path) -> Pattern:
-    """Return the load in the argument of `--load`: a CSV, YAML or JSON file, or an inline value.
+    """Return the load in the argument of `--load`: a recorded load, a YAML or JSON file, or an inline value.
+
+    A recorded load may have the parameters of `trace` behind its name: `load.csv:rate=QPS,gaps=hold`.
 
     Raises:
         InputError: It is none of these.
     """
-    path = Path(text)
-    if path.suffixes and (path.suffix == ".csv" or path.suffixes[-2:] == [".csv", ".gz"]):
-        return trace(path)
-    if path.suffix in (".yaml", ".yml", ".json"):
+    path, options = Path(text), ""
+    if not isfile(path) and (match := _RECORDED.fullmatch(str(text))):
+        path, options = Path(match.group(1)), match.group(2) or ""
+    if options or kind_of(path) in (".csv", ".tsv", ".parquet"):
+        return trace(path, **_options(options, str(text)))
+    if path.suffix.lower() in (".yaml", ".yml", ".json"):
         try:
-            return pattern_from(_parse(path.read_text(encoding="utf-8"), str(path)), path.parent)
+            value = _parse(path.read_text(encoding="utf-8"), str(path))
+            return trace(path) if is_of_prometheus(value) else pattern_from(value, path.parent)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read the load {path}: {getattr(error, 'strerror', None) or error}") from None
         except InputError:
             raise
         except ElastreamError as error:
             raise InputError(f"{path}: {error}") from None
+    if isfile(path):
+        raise InputError(f"the load {path} is a file of another kind than {', '.join(SUFFIXES)} and .yaml")
     value = _parse(str(text), "the load")
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise InputError(f"the load {str(text)!r} has no unit: write a rate such as '{text}/s' or '{text}k/h'")
@@ -89,7 +122,20 @@ def load_from(text: str | Path) -> Pattern:
         raise InputError(f"{str(text)!r} is neither a file of counts nor a load: {error}") from None
 
 
+def _options(text: str, whole: str) -> dict[str, Any]:
+    """Return the parameters of `trace` in `key=value,...`; a column's name may hold commas."""
+    options: dict[str, Any] = {}
+    for part in _NEXT_OPTION.split(text) if text else ():
+        key, equals, value = part.partition("=")
+        if not equals or key not in OPTIONS or (key in options and key not in SEVERAL):
+            raise InputError(f"{part!r} in {whole!r} is not key=value with one of {', '.join(OPTIONS)}")
+        options[key] = [*options.get(key, []), value] if key in SEVERAL else value
+    return options
+
+
 def _parse(text: str, name: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)  # YAML takes minutes for what a query returns
     try:
         return YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:

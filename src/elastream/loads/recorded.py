@@ -15,10 +15,12 @@ import numpy as np
 
 from elastream.core.wording import counted
 from elastream.errors import InputError
+from elastream.loads.columns import TIME_UNITS, words_in
 from elastream.loads.links import LinkTrace, pairs_of
+from elastream.loads.moments import seconds_of
 from elastream.loads.pattern import Floats
 from elastream.loads.speeds import GENERATED_HOSTS, SpeedTrace
-from elastream.loads.traces import TIME_UNITS, read_lines, seconds_of, words_in
+from elastream.loads.tables import read_lines
 
 INTERVAL_TOLERANCE = 1e-6  # part of an interval by which two lines may miss a whole number of intervals
 SCORE_COLUMNS = ("value", "score", "speed")
@@ -109,7 +111,7 @@ def _read(file: Path, keys: Sequence[Name], values: Sequence[Name]) -> Mapping[t
     groups: dict[tuple[str, ...], list[RecordedLine]] = {}
     for number, fields in lines:
         place = f"{file}, line {number}"
-        if len(fields) < len(names):
+        if len(fields) != len(names):
             raise InputError(f"{place}: {counted(len(fields), 'field')}, and the first line names {len(names)}")
         when = 0.0 if times is None else _time(fields[times], names[times], place)
         key = tuple(fields[at].strip() for at in key_columns)

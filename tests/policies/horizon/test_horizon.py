@@ -30,7 +30,9 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True):
     """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
     load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
     flow = Dataflow("d")
-    flow.source(None, load=load, name="source").map([Alternate("a", same, cost=0.002)], returns="k string", name="work").sink(None)
+    flow.source(None, load=load, name="source").map(
+        [Alternate("a", same, cost=0.002)], returns="k string", name="work"
+    ).sink(None)
     constants = Settings(monitor=period)
     plant = make_plant(
         lay_out(flow.graph, chained=fused), host_types=[SMALL], loads={"source": load}, seed=seed, settings=constants,

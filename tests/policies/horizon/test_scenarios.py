@@ -15,7 +15,7 @@ def past(rates, seconds: float = 5.0) -> Past:
 def test_scenarios_are_finite_and_not_negative(rates, steps):
     paths, jump = scenarios(past(rates), steps)
     assert paths.shape[1] == steps == jump.size
-    assert (paths >= 0).all() and (jump >= 0).all() and np.isfinite(paths).all() and np.isfinite(jump).all()
+    assert all(((each >= 0) & np.isfinite(each)).all() for each in (paths, jump))
 
 
 def test_a_first_rate_is_expected_to_stay_about_the_same():

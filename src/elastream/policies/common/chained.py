@@ -17,15 +17,16 @@ THREADS = 64
 
 def has_equal_shares(observation: Observation, slots: int) -> bool:
     """Return True if no stateless stage has more tasks than `slots`: then each slot gets equal work."""
-    return all(tasks <= slots for tasks in _tasks(observation))
+    return all(tasks <= slots for tasks in stateless_tasks(observation))
 
 
 def is_narrow(observation: Observation, slots: int) -> bool:
     """Return True if a stateless stage has fewer tasks than `slots`."""
-    return any(tasks < slots for tasks in _tasks(observation))
+    return any(tasks < slots for tasks in stateless_tasks(observation))
 
 
-def _tasks(observation: Observation) -> list[int]:
+def stateless_tasks(observation: Observation) -> list[int]:
+    """Return the tasks of each stateless stage whose number can be set."""
     graph, counts = observation.context.graph, observation.composition.parallelism
     return [counts[each] for each in observation.context.scalable & counts.keys() if not graph.by_name[each].waits]
 

@@ -4,12 +4,14 @@ Under load a micro-batch takes a fixed time, waits for its slowest task, and lea
 load show by how much more cores hosts must have than records keep busy.
 """
 
+import math
 import statistics
 from dataclasses import dataclass
 
 import numpy as np
 
 from elastream.core.observation import Observation
+from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.sizing import FIRST_BATCHES
 
 # Seconds that a batch lasts under load: the governor's default. From half of it a batch counts as loaded.
@@ -51,6 +53,9 @@ class Service:
         """
         if not observation.batches:
             return self
+        slots = observation.cores.slots(observation.working)[0]
+        uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
+        version = observation.composition.version
         several = len(observation.context.layout.segments) > 1
         changed = observation.time - observation.since_change  # earlier batches ran on other cores
         ended = {name: (count, start) for name, count, start in self.ended}
@@ -64,7 +69,10 @@ class Service:
             alone = each.start - before + each.seconds
             waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
             # Queries that share hosts slow each other down, which says nothing about one of them.
-            if not several and each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
+            # Neither do batches whose tasks do not fill the hosts evenly, as for a round after hosts came or went.
+            if several or uneven or not (math.isnan(each.version) or each.version == version):
+                continue
+            if each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
                 overheads.append(each.seconds * capacity / (each.records * work))
         marks = tuple((name, count, start) for name, (count, start) in ended.items())
         return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest, marks)

@@ -25,7 +25,7 @@ RECURS = 2
 REMEMBERED = 17_280
 # Bins whose mean is the present level.
 PRESENT = 3
-# Bins whose median step is usual, and the multiple of it from which a step is a jump: rates before it are no longer present.
+# Bins whose median step is usual, and the multiple of it from which a step is a jump. Rates before a jump are not present.
 USUAL, JUMP = 60, 4.0
 # Spread of rates as a part of the level, before any was seen.
 FIRST_SPREAD = 0.2
