@@ -126,9 +126,11 @@ class Scaling:
     _down: float = -math.inf
     _frozen_hosts: int = -1
     _contexts: tuple[Context, Context] | None = None
+    _has_rules: bool = False
     _money: "BudgetAccount | None" = None
 
     def __post_init__(self) -> None:
+        self._has_rules = bool(self.rules.set)
         if (terms := self.rules.budget_terms) is not None:
             self._money = BudgetAccount(*terms)
 
@@ -136,7 +138,7 @@ class Scaling:
         """Return `observation` with the rules and resulting bounds."""
         if self._money is not None:
             self._money.record(observation.time, observation.leases.values())
-        if not self.rules.set:
+        if not self._has_rules:
             return observation
         context = observation.context
         if self._contexts is None or self._contexts[0] is not context:
@@ -168,7 +170,7 @@ class Scaling:
             excluded,
             self._frozen_hosts,
             now - self._down,
-            _waiting(observation),
+            _waiting(observation) if rules.catch_up else math.nan,
             first,
             self._money,
         )

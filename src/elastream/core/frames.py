@@ -23,6 +23,8 @@ Integers: TypeAlias = NDArray[np.int64]
 OLD = 300.0
 
 
+# Rows up to which a loop checks a column.
+FEW = 16
 # Largest possible value by metric.
 MOST: Mapping[Metric, float] = {metric: metric.quantity.most for metric in Metric}
 
@@ -97,8 +99,14 @@ class Frame:
 
     def _plausible(self, metric: Metric, column: Floats) -> Floats:
         """Return `column` with NaN for impossible values."""
-        least, most = np.fmin.reduce(column, initial=np.inf), np.fmax.reduce(column, initial=-np.inf)
-        if not (least < 0 or most > MOST[metric]):  # NaN where all of it is unknown
+        limit = MOST[metric]
+        if column.size <= FEW:  # a loop over few values is faster than two reductions
+            for value in column.tolist():
+                if value < 0 or value > limit:
+                    break
+            else:
+                return column
+        elif not (np.fmin.reduce(column) < 0 or np.fmax.reduce(column) > limit):  # NaN where all of it is unknown
             return column
         wrong = (column < 0) | (column > MOST[metric])
         row = int(np.argmax(wrong))

@@ -278,6 +278,9 @@ class MetricsCollector:
             )
         )
 
+    def _history(self) -> tuple[Sample, ...]:
+        return tuple(self.samples)[:-1]
+
     def _operators(self, age: float) -> Frame:
         table = self._table.copy()
         for station in self.network.stations:
@@ -303,7 +306,7 @@ class MetricsCollector:
             leases=leases,
             composition=composition,
             images=self._image_sets(),
-            history=tuple(self.samples)[:-1],
+            history=self._history(),
             next_host=self.pool.next_number,
             batches=self._batches(now),
             exchange=exchange,
@@ -338,8 +341,9 @@ class MetricsCollector:
 
     def _host_frame(self, names: tuple[str, ...], now: float, link: Floats) -> Frame:
         pool, active = self.pool, self.pool.active
-        busy = np.zeros(len(pool))
-        busy[: self.host_busy.size] = self.host_busy
+        busy = self.host_busy
+        if busy.size < len(pool):
+            busy = np.append(busy, np.zeros(len(pool) - busy.size))
         cpu = busy[active] / pool.cores[active]
         network = self.network
         if isinstance(network, QueueNetwork) and network.per_task:
@@ -354,11 +358,9 @@ class MetricsCollector:
         table[at[Metric.BANDWIDTH]] = link
         if Metric.MEMORY in at:
             table[at[Metric.MEMORY]] = pool.used_memory[active]
+        age = now - self.ticks * self.settings.monitor
         return TableFrame(
-            self._host_rows,
-            at,
-            table,
-            dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), now - self.ticks * self.settings.monitor),
+            self._host_rows, at, table, dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), age) if age else 0.0
         )
 
     def _task_frame(self) -> TaskFrame:

@@ -111,8 +111,10 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
         times: Strictly ascending (seconds); shape (samples,).
         values: Not negative, NaN if unknown; shape (samples,).
     """
-    measured = ~np.isnan(values)
-    times, values = _averaged(times[measured], values[measured])
+    unknown = np.isnan(values)
+    if unknown.any():
+        times, values = times[~unknown], values[~unknown]
+    times, values = _averaged(times, values)
     if not values.size:
         return Forecast(np.nan, np.nan, np.nan, np.nan)
     if (values == values[0]).all():
@@ -184,5 +186,6 @@ def _deviation(values: Floats) -> float:
 
 def _median(values: Floats) -> float:
     """Return the median. `numpy.median`'s checks take longer than the median of a few values."""
-    ordered, middle = np.sort(values), values.size // 2
+    ordered, middle = values.copy(), values.size // 2
+    ordered.sort()
     return float(ordered[middle] if values.size % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
