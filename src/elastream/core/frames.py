@@ -4,6 +4,7 @@ Unknown is NaN in a column and None in a `Reading`, never zero. Old values and i
 unknown, so that no policy, view or record needs its own rule for them.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,9 @@ class Frame:
         ages: float | Mapping[Metric, float] = 0.0,
     ) -> None:
         self.ids: tuple[str, ...] = tuple(ids)
+        self._enter(values, ages)
+
+    def _enter(self, values: Mapping[Metric, ArrayLike] | None, ages: float | Mapping[Metric, float]) -> None:
         self._ages = ages
         self._columns: dict[Metric, Floats] = {}
         for metric, column in (values or {}).items():
@@ -241,6 +245,13 @@ class TaskFrame(Frame):
         self.host: Integers = np.asarray(host, dtype=np.int64)
         self._operators = tuple(operators)
         super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
+
+    def measured(self, values: Mapping[Metric, ArrayLike], ages: float | Mapping[Metric, float] = 0.0) -> "TaskFrame":
+        """Return a frame of the same tasks with other columns."""
+        other = copy.copy(self)
+        other._implausible = ()
+        other._enter(values, ages)
+        return other
 
     @cached_property
     def per_host(self) -> Integers:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame, TableFrame, application_frame
+from elastream.core.frames import Floats, Frame, TableFrame, TaskFrame, application_frame
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch, Observation, Sample
 from elastream.simulator.batch_watch import BatchMetricsCollector, ClosedPeriods
 from elastream.simulator.fused import Reports
 from elastream.simulator.links import exchange_of
-from elastream.simulator.watching import HOSTS_FUSED
+from elastream.simulator.watching import AT, HOSTS_FUSED
 
 # Rounds to simulate ahead: at first, and at most.
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 128
@@ -47,7 +47,10 @@ class Foresight(BatchMetricsCollector):
         }
         self._begun = dict(self._delivered)
         self._host_tables: Floats | None = None
+        self._usages: Floats | None = None
         self._fields: dict[str, Any] = {}
+        self._speed = self.pool.mean_speed(begin)
+        self._costs = self.pool.costs(self._ahead.ends).tolist()
 
     @property
     def _ahead(self) -> ClosedPeriods:
@@ -73,11 +76,11 @@ class Foresight(BatchMetricsCollector):
             first = super().observation(now, composition)
             self._fields = {each.name: getattr(first, each.name) for each in fields(first)}
             return first
-        self._alternates.ran(self._ran(), self.pool.mean_speed(now))
+        self._alternates.ran(self._ran(), self._speed)
         self.application = self._figures()
         tasks, hosts = self._task_frame(), self._fields["hosts"].ids
         exchange = exchange_of(self.streams, self.network.stations, 0.0)
-        overall = {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}
+        overall = {**self.application, **self.network.updates.figures, Metric.COST: self._costs[self._row]}
         observation = object.__new__(Observation)
         vars(observation).update(
             self._fields,
@@ -108,6 +111,23 @@ class Foresight(BatchMetricsCollector):
         table = self._host_tables[self._row]
         table[HOSTS_FUSED[Metric.BANDWIDTH]] = link
         return TableFrame(self._host_rows, HOSTS_FUSED, table)
+
+    def _show(self, row: int) -> None:
+        self._row, self.ticks = row, self._ahead.before + row + 1
+        self.offered_last = float(self._ahead.offered[row])
+        self._table, self.host_busy = self._ahead.table[row], self._ahead.hosts[row]
+        self._stream()
+
+    def _task_frame(self) -> TaskFrame:
+        if self._usages is None:
+            self._task_template, columns = super()._task_frame(), []
+            for station in self.fused.stations:
+                busy = self._ahead.table[:, AT[Metric.BUSY_CORES], self.rows[station.name], None]
+                placed = station.crew.host >= 0
+                columns.append(busy * station.shares[placed])
+            self._usages = np.concatenate(columns, axis=1)
+        usage = self._usages[self._row]
+        return self._task_template.measured({Metric.UTILISATION: usage, Metric.BUSY_CORES: usage})
 
     def _history(self) -> tuple[Sample, ...]:
         until = self._earlier + self._row

@@ -38,17 +38,17 @@ class LinearFit:
     samples: int
 
     @classmethod
-    def through(cls, rates: Floats, busy: Floats) -> "LinearFit":
+    def through(cls, rates: Sequence[float], busy: Sequence[float]) -> "LinearFit":
         """Fit busy cores over rates by least squares."""
-        total, count = np.add.reduce, len(rates)  # as the methods of an array, without their checks
-        mean, mean_busy = float(total(rates) / count), total(busy) / count
-        apart = rates - mean
-        spread = float(total(apart * apart))
-        slope = float(total(apart * (busy - mean_busy)) / spread)
-        intercept = float(mean_busy) - slope * mean
-        rest = busy - intercept - slope * rates
-        deviation = math.sqrt(float(total(rest * rest)) / (count - 2))
-        return cls(intercept, slope, deviation, mean, spread, float(rates.max()), len(rates))
+        count = len(rates)
+        mean, mean_busy = sum(rates) / count, sum(busy) / count
+        apart = [rate - mean for rate in rates]
+        spread = sum([each * each for each in apart])
+        slope = sum([each * (cores - mean_busy) for each, cores in zip(apart, busy, strict=True)]) / spread
+        intercept = mean_busy - slope * mean
+        rest = [cores - intercept - slope * rate for rate, cores in zip(rates, busy, strict=True)]
+        deviation = math.sqrt(sum([each * each for each in rest]) / (count - 2))
+        return cls(intercept, slope, deviation, mean, spread, max(rates), count)
 
     def cores(self, rate: float, proportional: float) -> float:
         """Return the cores busy at `rate`.

@@ -76,12 +76,11 @@ class SizingInputs:
             while not self._shows_work(last):
                 last -= 1
             first = int(samples[0].searchsorted(float(samples[0, last]) - self.window, side="right"))
-        processed, busy, warm = samples[3:, first:]
-        usable = processed + busy == processed + busy  # NaN is unequal to itself
-        if not self.cold:
-            usable &= warm > 0
-        records = float(np.add.reduce(processed[usable]))
-        work = float(np.add.reduce(busy[usable])) / records if records > 0 else math.nan
+        records = work = 0.0
+        for processed, busy, warm in zip(*samples[3:, first:].tolist(), strict=True):
+            if processed + busy == processed + busy and (warm or self.cold):  # NaN is unequal to itself
+                records, work = records + processed, work + busy
+        work = work / records if records > 0 else math.nan
         return work if work < math.inf else math.nan
 
     def _shows_work(self, sample: int) -> bool:
@@ -247,15 +246,17 @@ class SizingInputs:
         return rate * self.work
 
     @once
-    def _pairs(self) -> Floats:
-        recent = self.history.samples[3:, -LINE_SAMPLES:]
-        return np.asarray(recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)])
+    def _pairs(self) -> list[tuple[float, float]]:
+        recent = zip(*self.history.samples[3:, -LINE_SAMPLES:].tolist(), strict=True)
+        return [(rate, busy) for rate, busy, warm in recent if rate > 0 and busy >= 0 and warm > 0]
 
     @once
     def _fit(self) -> LinearFit | None:
         """Fit of recent samples; None if they do not separate fixed from proportional work."""
-        rates, busy = self._pairs
-        if rates.size < LEAST_SAMPLES or not np.maximum.reduce(rates) > SPREAD * np.minimum.reduce(rates):
+        if len(self._pairs) < LEAST_SAMPLES:
+            return None
+        rates, busy = zip(*self._pairs, strict=True)
+        if not max(rates) > SPREAD * min(rates):
             return None
         fit = LinearFit.through(rates, busy)
         return fit if fit.slope > 0 and fit.intercept > 0 else None
