@@ -38,6 +38,8 @@ def arbitrate(
         first: True in the first round, which may add any number of hosts.
         limits: The user's rules for this round.
     """
+    if not (proposals := tuple(proposals)):
+        return ()
     growth = math.inf if first else max(MIN_GROWTH_HOSTS, (MAX_GROWTH_FACTOR - 1) * len(observation.leases))
     plan = _Plan(observation, under_way, growth, limits or ScalingLimits())
     answered = []

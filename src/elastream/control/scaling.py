@@ -104,6 +104,9 @@ class ScalingLimits:
         return f"tolerance: {self.recommended:.3g} hosts are wanted, {there} are there; that is within {tolerance:.0%}"
 
 
+NO_LIMITS = ScalingLimits()
+
+
 def _part(factor: float, hosts: int) -> int:
     return max(1, math.floor(factor * hosts + ROUNDING))
 
@@ -155,6 +158,8 @@ class Scaling:
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)
+        if not self._has_rules:
+            return NO_LIMITS
         excluded = rules.excluded(self.epoch + now) if rules.excluded_periods else ""
         self._frozen_hosts = (there if self._frozen_hosts < 0 else self._frozen_hosts) if excluded else -1
         lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf

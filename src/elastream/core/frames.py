@@ -244,6 +244,7 @@ class TaskFrame(Frame):
         self.index: Integers = np.asarray(index, dtype=np.int64)
         self.host: Integers = np.asarray(host, dtype=np.int64)
         self._operators = tuple(operators)
+        self._rows_of: dict[int, Integers] = {}
         super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
 
     def measured(self, values: Mapping[Metric, ArrayLike], ages: float | Mapping[Metric, float] = 0.0) -> "TaskFrame":
@@ -252,6 +253,13 @@ class TaskFrame(Frame):
         other._implausible = ()
         other._enter(values, ages)
         return other
+
+    def rows_of(self, operator: int) -> Integers:
+        """Return the rows of the tasks of an operator, by its row."""
+        rows = self._rows_of.get(operator)
+        if rows is None:
+            rows = self._rows_of[operator] = np.flatnonzero(self.operator == operator)
+        return rows
 
     @cached_property
     def per_host(self) -> Integers:

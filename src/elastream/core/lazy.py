@@ -6,7 +6,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 T = TypeVar("T")
 
 
-class once(Generic[T]):  # noqa: N801  (named as the decorator that it is)
+class once(Generic[T]):
     """`functools.cached_property` without its lock, which takes longer than most of what a round computes once.
 
     Python 3.12 has removed the lock.

@@ -269,7 +269,7 @@ class ChainedRound(SizingRound):
         """Return the cores that process the late backlog in time; 0 if unknown."""
         target = self.observation.context.target_latency
         within = max(target or 0.0, self.host_type.start) if self.catch_up is None else self.catch_up
-        if target is None or not within > 0:
+        if target is None or not within > 0 or not self._late > 0:
             return 0.0
         drain = self._late * self._record_work(base) / within
         return drain if 0 < drain < math.inf else 0.0

@@ -208,14 +208,14 @@ class BatchMetricsCollector(MetricsCollector):
             logs.append(closed.logs[name][by - int(batches[row]) : by])
             rate += float(rates[row])
         _, seconds, records, oldest, newest = np.ascontiguousarray((logs[0] if len(logs) == 1 else np.concatenate(logs)).T)
-        row = {
+        figures = {
             Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
             Metric.THROUGHPUT: rate,
             **spread_figures(records, oldest, newest, self.context.target_latency, compiled_spread),
         }
         if records.size:
-            row[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
-        return row
+            figures[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
+        return figures
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         if not self.settings.replicas:

@@ -42,12 +42,11 @@ class Foresight(BatchMetricsCollector):
         self.fused.advance(begin, end, pool)
         self._earlier = len(self.samples)
         self.tick(end)
-        self._delivered = {
-            name: int((log[:, 0] + log[:, 1]).searchsorted(begin)) for name, log in self._ahead.logs.items()
-        }
+        self._delivered = {name: int((log[:, 0] + log[:, 1]).searchsorted(begin)) for name, log in self._ahead.logs.items()}
         self._begun = dict(self._delivered)
         self._host_tables: Floats | None = None
         self._usages: Floats | None = None
+        self._task_template = TaskFrame()
         self._fields: dict[str, Any] = {}
         self._speed = self.pool.mean_speed(begin)
         self._costs = self.pool.costs(self._ahead.ends).tolist()
@@ -95,7 +94,6 @@ class Foresight(BatchMetricsCollector):
             exchange=exchange,
             alternates=self._alternates.frame(now),
         )
-        observation.__post_init__()
         return observation
 
     def _host_frame(self, names: tuple[str, ...], now: float, link: Floats) -> Frame:

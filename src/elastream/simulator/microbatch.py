@@ -269,7 +269,7 @@ class FusedSegment:
         other.stations = [stations[station.name] for station in self.stations]
         other.leader = other.stations[0]
         other.queue = Items(*(column.copy() for column in self.queue))
-        other.query = QueryState(*(column.copy() for column in self.query))
+        other.query = copy.deepcopy(self.query)
         other.marks, other.state = other.query.marks, other.query.state
         other.served = dict(self.served)
         other.later = list(self.later)

@@ -145,9 +145,7 @@ class LoadHistory:
         times, began = columns[0], math.inf if before is None else before.began
         began = min(began, next((time for time, done in zip(times, columns[2], strict=True) if done > 0), math.inf))
         young = [at for at in observation.came if times and at + warming > times[0]]  # most hosts came long ago
-        warm = [
-            0.0 if time < began + warming or any(at <= time < at + warming for at in young) else 1.0 for time in times
-        ]
+        warm = [0.0 if time < began + warming or any(at <= time < at + warming for at in young) else 1.0 for time in times]
         samples = np.array([*columns, warm])
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
         last_batches = {} if before is None else before.last_batches

@@ -213,7 +213,7 @@ def _trial(observation: Observation, load: SizingInputs, history: LoadHistory, c
 def _heaviest(observation: Observation, operator: str, count: int) -> tuple[float, int]:
     """Return the heaviest partition's part of its stage's work and its number; -1 if unknown."""
     tasks = observation.tasks
-    mine = tasks.operator == observation.operators.rows.get(operator, -1)
+    mine = tasks.rows_of(observation.operators.rows.get(operator, -1))
     busy = tasks.column(Metric.BUSY_CORES)[mine]
     total = np.add.reduce(busy)
     if busy.size < count or not total > 0:
@@ -221,7 +221,7 @@ def _heaviest(observation: Observation, operator: str, count: int) -> tuple[floa
         if measured.size < count or not measured.sum() > 0:
             return 1 / count, -1
     heaviest = int(busy.argmax())
-    return float(busy[heaviest] / total), int(tasks.index[mine][heaviest])
+    return float(busy[heaviest] / total), int(tasks.index[mine[heaviest]])
 
 
 def _sentence(operator: str, count: int, share: float, number: int) -> str:

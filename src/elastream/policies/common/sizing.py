@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame, known_sum
+from elastream.core.frames import Frame, known_sum
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
@@ -177,9 +177,9 @@ class SizingInputs:
         """
         frames, ratio = self._rounds, 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
-            waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
-            if math.isnan(waiting[0]):
+            if math.isnan(frames[0].value(name, Metric.BACKLOG)):
                 continue
+            waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
