@@ -151,8 +151,7 @@ class LoadHistory:
         last_batches = {} if before is None else before.last_batches
         ended = {} if before is None else before.ended
         if observation.batches:
-            ended = _with_ended(ended, last_batches, observation.batches)
-            last_batches = {**last_batches, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
+            ended, last_batches = _with_batches(ended, last_batches, observation.batches)
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
@@ -240,16 +239,18 @@ class LoadHistory:
         return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
 
 
-def _with_ended(
+def _with_batches(
     ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
-) -> Mapping[str, int]:
-    """Return `ended` with the batches that ended after the last ones."""
-    counts = dict(ended)
+) -> tuple[Mapping[str, int], Mapping[str, tuple[float, float]]]:
+    """Return `ended` with the batches that ended after the last ones, and the new last ones."""
+    counts, newest = dict(ended), dict(last)
     for each in batches:
-        segment = each.segment
-        if segment not in last or each.end > last[segment][0]:
+        segment, seconds = each.segment, each.seconds
+        end = each.start + seconds
+        if segment not in last or end > last[segment][0]:
             counts[segment] = counts.get(segment, 0) + 1
-    return counts
+        newest[segment] = (end, seconds)
+    return counts, newest
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
