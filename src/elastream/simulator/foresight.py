@@ -21,6 +21,8 @@ from elastream.simulator.watching import AT, HOSTS_FUSED
 
 # Rounds to simulate ahead: at first, and at most.
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 128
+# Most rounds times leases, which bounds the memory.
+MOST_HOST_ROUNDS = 200_000
 
 
 class Foresight(BatchMetricsCollector):

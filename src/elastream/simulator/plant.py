@@ -42,7 +42,7 @@ from elastream.policies.common.provision import first_provision
 from elastream.simulator.arrivals import Load
 from elastream.simulator.batch_watch import BatchMetricsCollector
 from elastream.simulator.costs import unsimulated
-from elastream.simulator.foresight import FEWEST_ROUNDS, MOST_ROUNDS, Foresight
+from elastream.simulator.foresight import FEWEST_ROUNDS, MOST_HOST_ROUNDS, MOST_ROUNDS, Foresight
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import Event, SimulatedHosts
@@ -157,8 +157,7 @@ class SimulatedPlant:
             if self._foresight.look(until):
                 self.time = until
                 return
-            passed = until > self._foresight.end
-            rounds = min(2 * self._rounds, MOST_ROUNDS) if passed else FEWEST_ROUNDS
+            rounds = min(2 * self._rounds, MOST_ROUNDS) if until > self._foresight.end else 1
             self._arrive()
             self._rounds = rounds
         end = self._foreseeable(until)
@@ -170,6 +169,7 @@ class SimulatedPlant:
                 return
             self._foresight = None
         self._simulate(until)
+        self._rounds = max(self._rounds, FEWEST_ROUNDS)
 
     def _foreseeable(self, until: float) -> float:
         """Return the time up to which nothing changes without an action, after several rounds like that to `until`."""
@@ -180,7 +180,7 @@ class SimulatedPlant:
         if not ends_period or self.context.layout.circular or self.settings.shares or self.staffing.shortfall:
             return until
         change = min(self.pool.next_event, self.pool.next_slot(self.time))
-        rounds = min(self._rounds, int(PERIODS_AT_ONCE * monitor / step))
+        rounds = min(self._rounds, int(PERIODS_AT_ONCE * monitor / step), 1 + MOST_HOST_ROUNDS // len(self.pool))
         if change < math.inf:
             rounds = min(rounds, math.ceil((change - self.time) / step) - 1)
         return self.time + rounds * step if rounds > 1 and watch.fused.steady else until
@@ -190,7 +190,7 @@ class SimulatedPlant:
         ahead, self._foresight = self._foresight, None
         if ahead is None:
             return
-        now, self.time, self._rounds = self.time, ahead.begin, FEWEST_ROUNDS
+        now, self.time, self._rounds = self.time, ahead.begin, 1  # a round that acts is often followed by another
         self._simulate(now)
         assert isinstance(self._watch, BatchMetricsCollector)
         self._watch.delivered(ahead.observed)
