@@ -72,7 +72,7 @@ class Foresight(BatchMetricsCollector):
         return self._batch
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """Return an observation; of the first one all that no round changes."""
+        """Return an observation: the first one, with the figures of this round."""
         if not self._fields:
             first = super().observation(now, composition)
             self._fields = {each.name: getattr(first, each.name) for each in fields(first)}

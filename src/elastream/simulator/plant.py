@@ -172,7 +172,7 @@ class SimulatedPlant:
         self._rounds = max(self._rounds, FEWEST_ROUNDS)
 
     def _foreseeable(self, until: float) -> float:
-        """Return the time up to which nothing changes without an action, after several rounds like that to `until`."""
+        """Return the end of several rounds of one length that only an action can change; `until` if there are none."""
         watch, step, monitor = self._watch, until - self.time, self.settings.monitor
         if not isinstance(watch, BatchMetricsCollector) or watch.traced or not step > 0:
             return until
