@@ -38,6 +38,8 @@ def arbitrate(
         first: True in the first round, which may add any number of hosts.
         limits: The user's rules for this round.
     """
+    if not (proposals := tuple(proposals)):
+        return ()
     growth = math.inf if first else max(MIN_GROWTH_HOSTS, (MAX_GROWTH_FACTOR - 1) * len(observation.leases))
     plan = _Plan(observation, under_way, growth, limits or ScalingLimits())
     answered = []
@@ -250,7 +252,7 @@ def check_plan(plan: Any) -> Plan:
     for action in _tuple("actions", plan.actions):
         _check_action(f"actions holds {_shown(action)}", action)
     for name, value in plan.predicted.items() if isinstance(plan.predicted, Mapping) else [("predicted", plan.predicted)]:
-        if not isinstance(name, str) or not isinstance(value, Real):
+        if not isinstance(name, str) or not (type(value) is float or isinstance(value, Real)):
             raise TypeError(f"predicted is {_shown(plan.predicted)}; it maps names to numbers")
     _check_members("remarks", plan.remarks, str, "a sentence")
     _check_members("refused", plan.refused, Proposal, "a Proposal")

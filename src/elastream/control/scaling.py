@@ -104,6 +104,9 @@ class ScalingLimits:
         return f"tolerance: {self.recommended:.3g} hosts are wanted, {there} are there; that is within {tolerance:.0%}"
 
 
+NO_LIMITS = ScalingLimits()
+
+
 def _part(factor: float, hosts: int) -> int:
     return max(1, math.floor(factor * hosts + ROUNDING))
 
@@ -126,9 +129,11 @@ class Scaling:
     _down: float = -math.inf
     _frozen_hosts: int = -1
     _contexts: tuple[Context, Context] | None = None
+    _has_rules: bool = False
     _money: "BudgetAccount | None" = None
 
     def __post_init__(self) -> None:
+        self._has_rules = bool(self.rules.set)
         if (terms := self.rules.budget_terms) is not None:
             self._money = BudgetAccount(*terms)
 
@@ -136,7 +141,7 @@ class Scaling:
         """Return `observation` with the rules and resulting bounds."""
         if self._money is not None:
             self._money.record(observation.time, observation.leases.values())
-        if not self.rules.set:
+        if not self._has_rules:
             return observation
         context = observation.context
         if self._contexts is None or self._contexts[0] is not context:
@@ -153,6 +158,8 @@ class Scaling:
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
         recommendation = self._follow(tuple(actions), recommended, observation, there, first)
+        if not self._has_rules:
+            return NO_LIMITS
         excluded = rules.excluded(self.epoch + now) if rules.excluded_periods else ""
         self._frozen_hosts = (there if self._frozen_hosts < 0 else self._frozen_hosts) if excluded else -1
         lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf
@@ -168,7 +175,7 @@ class Scaling:
             excluded,
             self._frozen_hosts,
             now - self._down,
-            _waiting(observation),
+            _waiting(observation) if rules.catch_up else math.nan,
             first,
             self._money,
         )

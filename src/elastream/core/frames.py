@@ -23,6 +23,8 @@ Integers: TypeAlias = NDArray[np.int64]
 OLD = 300.0
 
 
+# Rows up to which a loop checks a column.
+FEW = 16
 # Largest possible value by metric.
 MOST: Mapping[Metric, float] = {metric: metric.quantity.most for metric in Metric}
 
@@ -78,6 +80,9 @@ class Frame:
         ages: float | Mapping[Metric, float] = 0.0,
     ) -> None:
         self.ids: tuple[str, ...] = tuple(ids)
+        self._enter(values, ages)
+
+    def _enter(self, values: Mapping[Metric, ArrayLike] | None, ages: float | Mapping[Metric, float]) -> None:
         self._ages = ages
         self._columns: dict[Metric, Floats] = {}
         for metric, column in (values or {}).items():
@@ -97,8 +102,14 @@ class Frame:
 
     def _plausible(self, metric: Metric, column: Floats) -> Floats:
         """Return `column` with NaN for impossible values."""
-        least, most = np.fmin.reduce(column, initial=np.inf), np.fmax.reduce(column, initial=-np.inf)
-        if not (least < 0 or most > MOST[metric]):  # NaN where all of it is unknown
+        limit = MOST[metric]
+        if column.size <= FEW:  # a loop over few values is faster than two reductions
+            for value in column.tolist():
+                if value < 0 or value > limit:
+                    break
+            else:
+                return column
+        elif not (np.fmin.reduce(column) < 0 or np.fmax.reduce(column) > limit):  # NaN where all of it is unknown
             return column
         wrong = (column < 0) | (column > MOST[metric])
         row = int(np.argmax(wrong))
@@ -232,7 +243,22 @@ class TaskFrame(Frame):
         self.index: Integers = np.asarray(index, dtype=np.int64)
         self.host: Integers = np.asarray(host, dtype=np.int64)
         self._operators = tuple(operators)
+        self._rows_of: dict[int, Integers] = {}
         super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
+
+    def measured(self, values: Mapping[Metric, ArrayLike], ages: float | Mapping[Metric, float] = 0.0) -> "TaskFrame":
+        """Return a frame of the same tasks with other columns."""
+        other = object.__new__(TaskFrame)
+        vars(other).update(vars(self), _implausible=())
+        other._enter(values, ages)
+        return other
+
+    def rows_of(self, operator: int) -> Integers:
+        """Return the rows of the tasks of an operator, by its row."""
+        rows = self._rows_of.get(operator)
+        if rows is None:
+            rows = self._rows_of[operator] = np.flatnonzero(self.operator == operator)
+        return rows
 
     @cached_property
     def per_host(self) -> Integers:

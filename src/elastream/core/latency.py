@@ -5,7 +5,7 @@ between the newest and the oldest, and periods with known median and 99th percen
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -117,61 +117,69 @@ def share_within(level: float | None, oldest: float, newest: float) -> float:
     return (level - newest) / (oldest - newest)
 
 
-def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: Iterable[float]) -> list[float]:
-    """Return quantiles of the latencies of all records of several batches; NaN if no batch has any.
+def spread(records: Floats, oldest: Floats, newest: Floats, levels: Floats, limit: float) -> Floats:
+    """Return quantiles of the latencies of all records of several batches, their share within `limit`, and their mean.
+
+    NaN if no batch has a record with a latency; the mean, if one lacks it. The simulator compiles this function.
 
     Args:
         records: records of each batch, shape (batches,).
         oldest: latency of its oldest record [s], NaN where unknown.
         newest: latency of its newest record [s].
-        levels: in [0, 1].
+        levels: of the quantiles, in [0, 1].
+        limit: seconds.
     """
-    return _quantiles(*_spreads(records, oldest, newest), levels)
-
-
-def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
-    """Return the share of all records of several batches whose latency is at most `limit`; see `spread_quantiles`."""
-    return _share(*_spreads(records, oldest, newest), limit)
-
-
-def spread_figures(records: Floats, oldest: Floats, newest: Floats, target: float | None = None) -> dict[Metric, float]:
-    """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches."""
-    counts, low, width = _spreads(records, oldest, newest)
-    middle, late = _quantiles(counts, low, width, (0.5, 0.99))
-    result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
-    if records.size:
-        waited = math.fsum((records * (oldest + newest) / 2).tolist())
-        result[Metric.LATENCY] = waited / math.fsum(records.tolist())
-        if target is not None:
-            result[Metric.COMPLIANCE] = _share(counts, low, width, target)
+    result = np.full(levels.size + 2, np.nan)
+    usable = (records > 0) & ~np.isnan(oldest + newest)
+    counts, high = records[usable], oldest[usable]
+    if counts.size:
+        low = np.minimum(newest[usable], high)
+        # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
+        width = np.maximum(high - low, 1e-6)
+        knots = np.sort(np.concatenate((low, low + width)))
+        values = np.append(knots, limit)
+        below = np.minimum(np.maximum((values.reshape(-1, 1) - low) / width, 0.0), 1.0)
+        shares = (below @ counts) / counts.sum()
+        result[:-2], result[-2] = np.interp(levels, shares[:-1], knots), shares[-1]
+        result[-1] = (records * (oldest + newest) / 2).sum() / records.sum()
     return result
 
 
-def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return records, least latency and spread of latencies of the batches with known ones."""
-    usable = (records > 0) & ~np.isnan(oldest + newest)
-    oldest = oldest[usable]
-    low = np.minimum(newest[usable], oldest)
-    # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
-    return records[usable], low, np.maximum(oldest - low, 1e-6)
-
-
-def _quantiles(counts: Floats, low: Floats, width: Floats, levels: Iterable[float]) -> list[float]:
-    if not counts.size:
-        return [math.nan for _ in levels]
-    knots = np.sort(np.concatenate([low, low + width]))
-    quantiles: list[float] = np.interp(list(levels), _below(knots, counts, low, width), knots).tolist()
+def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: Iterable[float]) -> list[float]:
+    """Return the quantiles of `spread`."""
+    quantiles: list[float] = spread(records, oldest, newest, np.array([*levels], dtype=np.float64), math.inf)[:-2].tolist()
     return quantiles
 
 
-def _share(counts: Floats, low: Floats, width: Floats, limit: float) -> float:
-    return float(_below(np.array([limit]), counts, low, width)[0]) if counts.size else math.nan
+def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
+    """Return the share of `spread`."""
+    return float(spread(records, oldest, newest, HALF_AND_99, limit)[-2])
 
 
-def _below(values: Floats, counts: Floats, low: Floats, width: Floats) -> Floats:
-    """Return the share of records with a latency of at most each of `values`."""
-    share: Floats = (np.clip((values[:, None] - low) / width, 0, 1) @ counts) / counts.sum()
-    return share
+def spread_figures(
+    records: Floats,
+    oldest: Floats,
+    newest: Floats,
+    target: float | None = None,
+    spread: Callable[[Floats, Floats, Floats, Floats, float], Floats] = spread,
+) -> dict[Metric, float]:
+    """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches.
+
+    Args:
+        records: as in `spread`, like `oldest` and `newest`.
+        oldest: latency of the oldest record of each batch [s].
+        newest: latency of its newest record [s].
+        target: target latency [s]; None leaves out compliance.
+        spread: `spread`, or its compiled form.
+    """
+    limit = math.inf if target is None else target
+    middle, late, share, mean = spread(records, oldest, newest, HALF_AND_99, limit).tolist()
+    result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
+    if records.size:
+        result[Metric.LATENCY] = mean
+        if target is not None:
+            result[Metric.COMPLIANCE] = share
+    return result
 
 
 # -- periods -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ a `Reading`, never zero. Comparisons with NaN are false, so an unprepared policy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Rea
 from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState, HostType, Lease, known_cost
 from elastream.core.latency import Basis
+from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Rows
 from elastream.core.ring import Ring
 from elastream.core.scaling import NO_RULES, ScalingRules
@@ -35,52 +35,56 @@ MAX_EXCHANGED = Metric.TRAFFIC.quantity.most
 class Leases(dict[str, Lease]):
     """Active leases by host. Immutable."""
 
-    @cached_property
+    @once
     def usable(self) -> tuple[str, ...]:
         return self._in(HostState.RUNNING)
 
-    @cached_property
+    @once
     def working(self) -> tuple[str, ...]:
         """Return the hosts that run tasks, also draining ones."""
         return self._in(HostState.RUNNING, HostState.DRAINING)
 
-    @cached_property
+    @once
     def coming(self) -> tuple[str, ...]:
         return self._in(HostState.REQUESTED, HostState.STARTING)
 
-    @cached_property
+    @once
     def draining(self) -> tuple[str, ...]:
         return self._in(HostState.DRAINING)
 
     def _in(self, *states: HostState) -> tuple[str, ...]:
         return tuple(host for host, lease in self.items() if lease.state in states)
 
-    @cached_property
+    @once
     def usable_cores(self) -> tuple[float, float]:
         """Return the cores of all usable hosts and of the smallest (inf without any), regardless of speed."""
         cores = [self[host].type.cores for host in self.usable]
         return math.fsum(cores), min(cores, default=math.inf)
 
-    @cached_property
+    @once
     def came(self) -> tuple[float, ...]:
         return tuple(self[host].history[-1][0] for host in self.usable)
 
-    @cached_property
+    @once
     def changed(self) -> float:
         """Return when a host last came or a drain changed; -inf: never."""
         changes = [at for host in self.usable for at, _ in self[host].history[1:]]
         changes += [self[host].history[-1][0] for host in self.draining]
         return max(changes, default=-math.inf)
 
-    @cached_property
+    @once
     def hosts(self) -> tuple[str, ...]:
         return tuple(self)
 
-    @cached_property
+    @once
     def speeds(self) -> NDArray[np.float64]:
         return np.array([lease.type.speed for lease in self.values()], dtype=np.float64)
 
-    @cached_property
+    @once
+    def nominal_speeds(self) -> list[float]:
+        return [lease.type.speed for lease in self.values()]
+
+    @once
     def nominal(self) -> "Cores":
         return Cores(self, {host: lease.type.speed for host, lease in self.items()})
 
@@ -116,7 +120,7 @@ class Cores:
             slots = self._slots[key] = sum(wide.values()), least
         return slots
 
-    @cached_property
+    @once
     def mean_speed(self) -> float:
         """Return the harmonic mean of usable core speeds: slow cores are busy longer."""
         cores = {host: self._leases[host].type.cores for host in self._leases.usable}
@@ -314,7 +318,7 @@ class Context:
     def graph(self) -> Graph:
         return self.layout.graph
 
-    @cached_property
+    @once
     def units(self) -> tuple[Unit, ...]:
         """Return the operators that scale together, in topological order."""
         return self.layout.units(self.scalable)
@@ -463,7 +467,7 @@ class Observation:
         leased = [lease.type for lease in self.leases.values()]
         return known_cost(self.overall(Metric.COST), leased or self.context.host_types.values())
 
-    @property
+    @once
     def backlog(self) -> float:
         """Return the records waiting at all operators with a known backlog; NaN without any."""
         return known_sum(self.operators.column(Metric.BACKLOG))
@@ -479,13 +483,15 @@ class Observation:
         assert isinstance(self.leases, Leases)
         return self.leases
 
-    @cached_property
+    @once
     def cores(self) -> Cores:
         """Return the capacity of the leased hosts, at measured speeds where known."""
-        leases, measured = self._leased, self.hosts.column(Metric.SPEED)
-        if self.hosts.ids == leases.hosts and bool((np.isnan(measured) | (measured == leases.speeds)).all()):
+        leases, measured, rows = self._leased, self.hosts.column(Metric.SPEED), self.hosts.rows
+        values = measured.tolist()
+        if self.hosts.ids == leases.hosts and (
+            values == leases.nominal_speeds or bool((np.isnan(measured) | (measured == leases.speeds)).all())
+        ):
             return leases.nominal
-        values, rows = measured.tolist(), self.hosts.rows
         speeds = {}
         for host, lease in leases.items():
             speed = values[rows[host]] if host in rows else math.nan

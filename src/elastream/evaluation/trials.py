@@ -3,6 +3,7 @@
 A record that waits at the end is in time only while its deadline lies ahead.
 """
 
+import gc
 import logging
 import math
 import multiprocessing
@@ -148,7 +149,7 @@ def steered(
         extensions=extensions, scaling=scaling, figures=figures, roll_back=roll_back,
     )  # fmt: skip
     watch.stop = loop.stop
-    with _unlogged():
+    with _unlogged(), _rare_collections():
         ending = loop.run()
     if watch.broken is not None:
         raise watch.broken
@@ -171,6 +172,21 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         of_loop.disabled = before
+
+
+# Allocations between two garbage collections of a simulated run: a round leaves no cycles, and its decision stays.
+ALLOCATIONS = 100_000
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Collect garbage rarely: each collection visits the decisions of all rounds so far."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(ALLOCATIONS, before[0]) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Watch:

@@ -7,7 +7,6 @@ Flink's autoscaler and of Kubernetes' horizontal pod autoscaler (HPA). The polic
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
 from elastream.core.hosts import HostType
+from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
@@ -167,12 +167,12 @@ class SizingRound:
             self.history = self.history.with_surprise(self.observation.time, forecast, self.horizon, self.pace)
         return forecast
 
-    @cached_property
+    @once
     def rate(self) -> float:
         """Rate to size for (records/s)."""
         return max(self.forecast.level, self.forecast.expected)
 
-    @cached_property
+    @once
     def upper(self) -> float:
         """Rate that full hosts must still process (records/s)."""
         again = self.history.surprises.upper(self.rate, self.horizon, self.pace)
@@ -180,7 +180,7 @@ class SizingRound:
         allowed = WITHIN * (self.observation.context.target_latency or 0.0)
         return max(self.rate + CERTAIN * self.forecast.error, again * self.horizon / max(self.horizon + allowed, 1e-9))
 
-    @cached_property
+    @once
     def later(self) -> float:
         """Rate to keep hosts for (records/s): a released host must not be missing before `settle` has passed."""
         return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
@@ -230,9 +230,10 @@ class ChainedRound(SizingRound):
             need = min(need, self._proven_need)
         added = self._hosts.lease_missing(need, reason)
         remarks = (*remarks, *self._host_limit_remarks(need))
-        hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history))]
+        highest = self._retained_cores(history)
+        hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history, highest))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
-        retained = math.nan if math.isnan(need) else max(need, self._retained_cores(history) / self.most)
+        retained = math.nan if math.isnan(need) else max(need, highest / self.most)
         recommended = self._hosts.hosts_for(retained)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
@@ -273,7 +274,7 @@ class ChainedRound(SizingRound):
         """Return the cores that process the late backlog in time; 0 if unknown."""
         target = self.observation.context.target_latency
         within = max(target or 0.0, self.host_type.start) if self.catch_up is None else self.catch_up
-        if target is None or not within > 0:
+        if target is None or not within > 0 or not self._late > 0:
             return 0.0
         drain = self._late * self._record_work(base) / within
         return drain if 0 < drain < math.inf else 0.0
@@ -330,30 +331,30 @@ class ChainedRound(SizingRound):
         text = f" for {' and '.join(purposes)}" if purposes else ""
         return (f"{at_most(most)}, and {math.ceil(needed - ROUNDING)} are needed{text}",)
 
-    @cached_property
+    @once
     def _capacity(self) -> float:
         return self._hosts.capacity((*self.observation.usable, *self.observation.coming))
 
-    @cached_property
+    @once
     def _late(self) -> float:
         return self.load.late_backlog(self.forecast.level, self.host_type.start if not self.observation.coming else 0.0)
 
-    @cached_property
+    @once
     def _behind(self) -> float:
         """`SizingInputs.behind`; 1 while more tasks would help before more hosts."""
         return 1.0 if chained.is_narrow(self.observation, self._slots) else self.load.behind
 
-    @cached_property
+    @once
     def _equal(self) -> bool:
         return chained.has_equal_shares(self.observation, self._width)
 
-    @cached_property
+    @once
     def _hosts(self) -> chained.SharedHosts:
         return chained.SharedHosts(
             self.observation, self.host_type, self.most, self.policy.spare, self._equal, self.pace, self.settle
         )
 
-    @cached_property
+    @once
     def _width(self) -> int:
         return self.observation.cores.slots(self.observation.working)[0]
 
@@ -361,13 +362,12 @@ class ChainedRound(SizingRound):
     def _slots(self) -> int:
         return self._width if self.policy.max_parallelism is None else min(self._width, self.policy.max_parallelism)
 
-    def _shrink(self, history: LoadHistory) -> list[Action]:
-        """Return releases of hosts that have not begun to start, else drains."""
+    def _shrink(self, history: LoadHistory, highest: float) -> list[Action]:
+        """Return releases of hosts that have not begun to start, else drains; `highest` as by `_retained_cores`."""
         observation, policy, load = self.observation, self.policy, self.load
         young = observation.time - history.since < self.settle or load.since_change < policy.cool_down
         if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        highest = self._retained_cores(history)
         if observation.coming:
             return self._hosts.withdraw_surplus(highest)
         return self._hosts.drain_surplus(highest)
@@ -381,7 +381,7 @@ class ChainedRound(SizingRound):
 
     def _highest(self, history: LoadHistory) -> float:
         if self.before is not None and history.needs:
-            return float(history.highest[0])
+            return max(cores for _, (cores,) in history.needs)
         recent = history.times >= self.observation.time - self.settle
         return self.load.cores(float(np.max(history.arriving[recent])))
 

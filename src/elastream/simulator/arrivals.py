@@ -48,6 +48,12 @@ class Emissions:
         """Cumulative number of records."""
         return np.cumsum(self.counts)
 
+    @cached_property
+    def last(self) -> float:
+        """Time from which the last records arrive; -inf without records."""
+        present = self.counts > 0
+        return float(self.times[present][-1]) if present.any() else -math.inf
+
     def busiest(self, seconds: float) -> float:
         """Return the largest number of records that arrive within `seconds`."""
         if not self.times.size:

@@ -6,13 +6,14 @@ Figures cover the last `WINDOW` seconds and keep their values while no batch com
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, TableFrame, TaskFrame
-from elastream.core.latency import spread_figures
+from elastream.core.latency import spread, spread_figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import NO_STANDBY, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
@@ -35,6 +36,34 @@ from elastream.simulator.watching import AT, MetricsCollector
 # Seconds of batches that an observation covers, as on Spark with short batches (`core.frames`).
 WINDOW = 3.0
 
+compiled_spread = njit(cache=True)(spread)
+
+
+@dataclass(frozen=True)
+class ClosedPeriods:
+    """Metrics of the monitoring periods closed in one advance, a row each.
+
+    Attributes:
+        before: Periods closed earlier.
+        table: Metrics of the operators; shape (periods, metrics, operators).
+        offered: Records/s of all sources.
+        hosts: Busy cores by host, means over the window.
+        samples: Earlier samples, and those of these periods.
+        logs: Batches by query; columns as in `batching`.
+        rates: Recent records/s and number of recent batches by query.
+        commits: Number of `logs` committed by the end of each period, by query.
+    """
+
+    before: int
+    ends: Floats
+    table: Floats
+    offered: Floats
+    hosts: Floats
+    samples: Sequence[Sample]
+    logs: Mapping[str, Floats]
+    rates: Mapping[str, tuple[Floats, NDArray[np.int64]]]
+    commits: Mapping[str, NDArray[np.int64]]
+
 
 class BatchMetricsCollector(MetricsCollector):
     """Metrics of a `FusedNetwork`, from committed batches; closes many monitoring periods at once."""
@@ -49,6 +78,9 @@ class BatchMetricsCollector(MetricsCollector):
         self._stages = np.array([self.rows[station.name] for station in network.stations], dtype=np.int64)
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
         self._batch: tuple[float, Sequence[MicroBatch]] = (-1.0, ())
+        self._closed: ClosedPeriods | None = None
+        self._row = -1
+        self._sources = tuple(dict.fromkeys(context.layout.stage_of[name].segment for name in network.sources))
 
     def tick(self, now: float) -> None:
         """Close the monitoring periods that ended by `now`."""
@@ -58,25 +90,23 @@ class BatchMetricsCollector(MetricsCollector):
         active, usable = np.full(count, float(closed.active)), np.full(count, closed.usable)
         if closed.ends[-1] >= now:  # what happens to hosts at the end of a period shows in it
             active[-1], usable[-1] = len(self.pool.active), self.pool.running_cores
-        self.ticks += count
         table = np.full((count, len(AT), len(self.names)), np.nan)
-        offered = self._enter(table, closed, usable)
+        logs = {name: segment.log for name, segment in self.fused.segments.items()}
+        rates = {name: rates_at(closed.ends, log, WINDOW) for name, log in logs.items()}
+        offered = self._enter(table, closed, usable, rates)
         hosts = self._hosts
         if (gap := closed.worked.shape[1] - hosts.shape[1]) > 0:
             hosts = np.pad(hosts, ((0, 0), (0, gap)))
-        hosts = np.concatenate([hosts, closed.worked / period])[-self._averaged :]
-        self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
-        self._table = table[-1]
-        for station in self.fused.stations:
-            tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
-            equal = np.full(tasks, busy / max(1, tasks))
-            self.task_busy[station.name] = busy * station.shares if station.skewed else equal
-        self.samples.extend(
-            Sample(float(end), TableFrame(self.rows, AT, each))
-            for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
-        )
-        self._stream()
-        self.offered_last = float(offered[-1])
+        earlier = hosts.shape[0]
+        hosts = np.concatenate([hosts, closed.worked / period])
+        samples = [*self.samples, *map(self._sample, closed.ends.tolist(), table)]
+        self._closed = ClosedPeriods(
+            self.ticks, closed.ends, table, offered, window_means(hosts, earlier, self._averaged), samples, logs, rates,
+            {name: (log[:, 0] + log[:, 1]).searchsorted(closed.ends) for name, log in logs.items()},
+        )  # fmt: skip
+        self._hosts = hosts[max(0, len(hosts) - self._averaged + 1) :] if self._averaged > 1 else hosts[:0]
+        self.samples.extend(samples[-count:])
+        self._show(count - 1)
         compliance = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
         instances = float(sum(len(station.crew) for station in self.fused.stations))
@@ -84,11 +114,33 @@ class BatchMetricsCollector(MetricsCollector):
         whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, compliance, finished])
         self.series += [tuple(row) for row in whole.tolist()]
 
-    def _enter(self, table: Floats, closed: Periods, usable: Floats) -> Floats:
+    def _sample(self, end: float, table: Floats) -> Sample:
+        return Sample(end, TableFrame(self.rows, AT, table))
+
+    def _show(self, row: int) -> None:
+        """Make the figures of period `row` of the closed ones the current ones."""
+        closed = self._closed
+        assert closed is not None
+        self._row = row
+        self.ticks = closed.before + row + 1
+        self._table, self.host_busy = closed.table[row], closed.hosts[row]
+        self.offered_last = float(closed.offered[row])
+        for station in self.fused.stations:
+            tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
+            equal = np.full(tasks, busy / max(1, tasks))
+            self.task_busy[station.name] = busy * station.shares if station.skewed else equal
+        self._stream()
+
+    def _enter(
+        self,
+        table: Floats,
+        closed: Periods,
+        usable: Floats,
+        rates: Mapping[str, tuple[Floats, NDArray[np.int64]]],
+    ) -> Floats:
         """Enter operators and sources in `table` (period, metric, operator); return the offered load."""
         period = self.settings.monitor
         offered = np.zeros(closed.ends.size)
-        rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
         earlier, most = self._busy.shape[0], self._averaged
         busy = np.empty((earlier + closed.ends.size, len(self.fused.stations)))
         busy[:earlier] = self._busy
@@ -138,29 +190,32 @@ class BatchMetricsCollector(MetricsCollector):
 
     def observation(self, now: float, composition: Composition) -> Observation:
         self.application = self._figures()
-        self._alternates.ran(self.fused.ran, self.pool.mean_speed(now))
+        self._alternates.ran(self._ran(), self.pool.mean_speed(now))
         return super().observation(now, composition)
 
+    def _ran(self) -> Mapping[tuple[str, str], float]:
+        """Return the last commit of each alternate."""
+        return self.fused.ran
+
     def _figures(self) -> dict[Metric, float]:
-        if not self.ticks:
+        closed, row = self._closed, self._row
+        if closed is None:
             return {}
-        end = np.array([self.ticks * self.settings.monitor])
         logs, rate = [], 0.0
-        for name in dict.fromkeys(self.context.layout.stage_of[name].segment for name in self.network.sources):
-            log = self.fused.segments[name].log
-            rates, batches = rates_at(end, log, WINDOW)
-            by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
-            logs.append(log[by - int(batches[0]) : by])
-            rate += float(rates[0])
-        _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
-        row = {
+        for name in self._sources:
+            rates, batches = closed.rates[name]
+            by = int(closed.commits[name][row])
+            logs.append(closed.logs[name][by - int(batches[row]) : by])
+            rate += float(rates[row])
+        _, seconds, records, oldest, newest = np.ascontiguousarray((logs[0] if len(logs) == 1 else np.concatenate(logs)).T)
+        figures = {
             Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
             Metric.THROUGHPUT: rate,
-            **spread_figures(records, oldest, newest, self.context.target_latency),
+            **spread_figures(records, oldest, newest, self.context.target_latency, compiled_spread),
         }
         if records.size:
-            row[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
-        return row
+            figures[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
+        return figures
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         if not self.settings.replicas:
@@ -175,6 +230,16 @@ class BatchMetricsCollector(MetricsCollector):
         ]
         task, host = ([pair[side] for pair in pairs] for side in (0, 1))
         return Standby(task, host, np.zeros(len(pairs)), np.full(len(pairs), np.nan))  # type: ignore[arg-type]
+
+    @property
+    def traced(self) -> bool:
+        """True if commits set signals."""
+        return bool(self._traces)
+
+    def delivered(self, batch: tuple[float, Sequence[MicroBatch]]) -> None:
+        """Leave out of the next observation all batches up to that of `batch`, which contains the last ones."""
+        self._batch = batch
+        self.fused.reports = [(name, log[log[:, 0] + log[:, 1] >= batch[0]]) for name, log in self.fused.reports]
 
     def _batches(self, now: float) -> Sequence[MicroBatch]:
         if now > self._batch[0]:
@@ -247,3 +312,17 @@ def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int
             table[k, BUSY_ROW, rows[stage]] = mean
             if usable[k] > 0:
                 table[k, UTILISATION_ROW, rows[stage]] = mean / usable[k]
+
+
+@njit(cache=True)
+def window_means(rows: Floats, before: int, most: int) -> Floats:
+    """Return the mean of each row after the first `before` ones and up to `most` - 1 rows in front of it."""
+    means = np.zeros((rows.shape[0] - before, rows.shape[1]))
+    for row in range(before, rows.shape[0]):
+        first = max(0, row - most + 1)
+        for column in range(rows.shape[1]):
+            total = rows[first, column]
+            for k in range(first + 1, row + 1):
+                total += rows[k, column]
+            means[row - before, column] = total / (row + 1 - first)
+    return means

@@ -18,8 +18,8 @@ from elastream.units import ROUNDING
 
 # Integer state of a query: first waiting row, end of the rows, first row of the running batch, end of the rows counted as
 # arrived, open period, batch running, batches in the governor's memory (-1: before the first, -2: no governor), next batch
-# number, durations in the open period, hosts charged.
-HEAD, TAIL, FIRST, ARRIVAL_END, PERIOD, RUNNING, MEMORY_SIZE, ORDINAL, SPENT, CHARGED_HOSTS = range(10)
+# number, durations in the open period, hosts charged, flows set aside.
+HEAD, TAIL, FIRST, ARRIVAL_END, PERIOD, RUNNING, MEMORY_SIZE, ORDINAL, SPENT, CHARGED_HOSTS, ASIDE = range(11)
 # Float state of a query: of the running batch its start, end, time charged so far and records; end of the last batch; the
 # governor's limit; records and start of the batch not yet reported to it; records waiting from closed periods; time, origin
 # and records of the row that the batch took in part.
@@ -134,9 +134,11 @@ class Output(NamedTuple):
 
 
 @njit(cache=True)
-def _close(table: Floats, marks: NDArray[np.int64], state: Floats, spent: Floats) -> None:
+def _close(table: Floats, marks: NDArray[np.int64], state: Floats, spent: Floats, times: Floats, end: float) -> None:
     row = table[marks[PERIOD]]
     state[WAITING] += row[ARRIVED]
+    if marks[ASIDE] == 0 and (marks[HEAD] == marks[TAIL] or times[marks[HEAD]] >= end):
+        state[WAITING] = 0.0  # rounding must not add up over a long run
     row[LEFT] = max(0.0, state[WAITING])
     row[WORKING] = state[BATCH_SIZE] if marks[RUNNING] else 0.0
     row[MIDDLE] = row[LATE] = np.nan
@@ -208,7 +210,7 @@ def run_batches(
                     state[CHARGED] = until
                 if period_ends[marks[PERIOD]] > stop:
                     break
-                _close(table, marks, state, spent)
+                _close(table, marks, state, spent, times, period_ends[marks[PERIOD]])
             if state[ENDS] >= end:
                 return False, begun, committed, sent
             at = state[ENDS]
@@ -250,10 +252,10 @@ def run_batches(
             start = max(first, max(begin, start if first <= start else math.ceil(first / interval) * interval))
         if start >= end or not ready:
             while period_ends[marks[PERIOD]] <= end:
-                _close(table, marks, state, spent)
+                _close(table, marks, state, spent, times, period_ends[marks[PERIOD]])
             return False, begun, committed, sent
         while period_ends[marks[PERIOD]] <= start:
-            _close(table, marks, state, spent)
+            _close(table, marks, state, spent, times, period_ends[marks[PERIOD]])
         _learn(marks, state, remembered, batch_seconds)
         allowed = state[ALLOWANCE] if marks[MEMORY_SIZE] != -2 else math.inf
         size, row = 0.0, marks[HEAD]

@@ -4,8 +4,9 @@ Queries do not slow each other down, so each advances alone over many periods, u
 carry the epoch of their composition.
 """
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -65,7 +66,8 @@ class Reports(Sequence[MicroBatch]):
 
     @cached_property
     def _all(self) -> tuple[MicroBatch, ...]:
-        return tuple(MicroBatch(name, *row) for name, rows in self._rows for row in rows.tolist())
+        new, unknown = tuple.__new__, math.nan  # a named tuple's own constructor takes twice as long
+        return tuple(new(MicroBatch, (name, *row, unknown, unknown)) for name, rows in self._rows for row in rows.tolist())
 
     @overload
     def __getitem__(self, number: int) -> MicroBatch: ...
@@ -73,6 +75,9 @@ class Reports(Sequence[MicroBatch]):
     def __getitem__(self, number: slice) -> tuple[MicroBatch, ...]: ...
     def __getitem__(self, number: int | slice) -> MicroBatch | tuple[MicroBatch, ...]:
         return self._all[number]
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return iter(self._all)
 
     def __len__(self) -> int:
         return sum(len(rows) for _, rows in self._rows)
@@ -279,6 +284,25 @@ class FusedNetwork:
             if newest > segment.demand.epoch and not segment.waits:
                 coming = min((epoch for epoch, _ in segment.later if epoch <= newest), default=newest)
                 segment.turn(self.demands[coming][name])
+
+    def fork(self) -> "FusedNetwork":
+        """Return a copy that may advance alone."""
+        other = copy.copy(self)
+        other.stations = tuple(copy.copy(station) for station in self.stations)
+        for station in other.stations:
+            station.total = copy.copy(station.total)
+        other.by_name = {station.name: station for station in other.stations}
+        other.segments = {name: segment.fork(other.by_name) for name, segment in self.segments.items()}
+        other.sources = {name: copy.copy(source) for name, source in self.sources.items()}
+        other.flows = {name: list(flows) for name, flows in self.flows.items()}
+        other.entered, other.ran, other.signalled = dict(self.entered), dict(self.ran), dict(self.signalled)
+        other.reports = list(self.reports)
+        return other
+
+    @property
+    def steady(self) -> bool:
+        """True if nothing but hosts and actions can change how records are processed."""
+        return not self.updates.running and all(segment.steady for segment in self.segments.values())
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ A batch starts at its trigger once the previous one has ended, and takes due rec
 lasts as long as its most loaded host. Stateless tasks spread over hosts; keyed tasks stay with their state.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -239,7 +240,7 @@ class FusedSegment:
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
         self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
-        self.marks = np.zeros(10, dtype=np.int64)
+        self.marks = np.zeros(11, dtype=np.int64)
         self.marks[batching.MEMORY_SIZE] = -2
         self.state = np.zeros(12)
         self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
@@ -261,6 +262,25 @@ class FusedSegment:
             settings.batch_interval, settings.governed, ratios, first_ratio, self.leader.limits,
         )  # fmt: skip
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
+
+    def fork(self, stations: Mapping[str, StageStation]) -> "FusedSegment":
+        """Return a copy that runs on `stations`."""
+        other = copy.copy(self)
+        other.stations = [stations[station.name] for station in self.stations]
+        other.leader = other.stations[0]
+        other.queue = Items(*(column.copy() for column in self.queue))
+        other.query = copy.deepcopy(self.query)
+        other.marks, other.state = other.query.marks, other.query.state
+        other.served = dict(self.served)
+        other.later = list(self.later)
+        return other
+
+    @property
+    def steady(self) -> bool:
+        """True if batch after batch runs under one composition and placement until hosts or actions change them."""
+        composition = self.demand.composition
+        placed = self._burdens is not None and not self._burdens[1].careful
+        return placed and self.leader.served and self.running is self.demand and self.effective is composition
 
     def govern(self, rate: float) -> None:
         """Limit batch sizes as Elastream's sources do, from a first `rate` (records/s)."""
@@ -285,7 +305,7 @@ class FusedSegment:
         table = np.zeros((turn.ends.size, self.open.size))
         table[0] = self.open
         self._receive(flows, table)
-        marks[batching.PERIOD] = 0
+        marks[batching.PERIOD], marks[batching.ASIDE] = 0, len(self.later)
         logged, sent = [self.log], []
         work = np.array([self.demand.work[station.name] for station in self.stations])
         again, any_begun = True, 0

@@ -42,6 +42,7 @@ from elastream.policies.common.provision import first_provision
 from elastream.simulator.arrivals import Load
 from elastream.simulator.batch_watch import BatchMetricsCollector
 from elastream.simulator.costs import unsimulated
+from elastream.simulator.foresight import FEWEST_ROUNDS, MOST_HOST_ROUNDS, MOST_ROUNDS, Foresight
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import Event, SimulatedHosts
@@ -84,20 +85,34 @@ class SimulatedPlant:
     ) -> None:
         self.context = context
         self.settings = settings
-        self.network = network
+        self._network = network
         self.pool = pool
         self.time = 0.0
         self.clock = SimulatedClock(self)
         self.composition = Composition.default(context.graph)
-        self.watch = (
+        self._watch = (
             BatchMetricsCollector(context, network, pool, settings)
             if isinstance(network, FusedNetwork)
             else MetricsCollector(context, network, pool, settings)
         )
         self.closed = False
-        self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)
+        self.staffing = Staffing(network, pool, settings, leaving=self._watch.keep_busy)
+        self._foresight: Foresight | None = None
+        self._rounds = FEWEST_ROUNDS
         self._result: Result | None = None
         self._actions = self._handlers()
+
+    @property
+    def network(self) -> QueueNetwork | FusedNetwork:
+        """The operators and their queues, at the present."""
+        self._arrive()
+        return self._network
+
+    @property
+    def watch(self) -> MetricsCollector:
+        """The collector of metrics, at the present."""
+        self._arrive()
+        return self._watch
 
     @property
     def ledger(self) -> Sequence[Lease]:
@@ -115,11 +130,14 @@ class SimulatedPlant:
 
     @property
     def finished(self) -> bool:
+        if self._foresight is not None and any(each.load.last >= self.time for each in self._network.sources.values()):
+            return False
         return self.network.empty
 
     def observe(self) -> Observation:
         """Return an observation. Rates and durations cover the last whole period; other values are current."""
-        return self.watch.observation(self.time, self.composition)
+        watch = self._watch if self._foresight is None else self._foresight
+        return watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
         """Return the run's figures so far, or as of closing."""
@@ -135,33 +153,77 @@ class SimulatedPlant:
 
     def advance(self, until: float) -> None:
         """Simulate up to `until` (seconds)."""
+        if self._foresight is not None:
+            if self._foresight.look(until):
+                self.time = until
+                return
+            rounds = min(2 * self._rounds, MOST_ROUNDS) if until > self._foresight.end else 1
+            self._arrive()
+            self._rounds = rounds
+        end = self._foreseeable(until)
+        if end > until:
+            assert isinstance(self._watch, BatchMetricsCollector)
+            self._foresight = Foresight(self._watch, self.time, end)
+            if self._foresight.look(until):
+                self.time = until
+                return
+            self._foresight = None
+        self._simulate(until)
+        self._rounds = max(self._rounds, FEWEST_ROUNDS)
+
+    def _foreseeable(self, until: float) -> float:
+        """Return the end of several rounds of one length that only an action can change; `until` if there are none."""
+        watch, step, monitor = self._watch, until - self.time, self.settings.monitor
+        if not isinstance(watch, BatchMetricsCollector) or watch.traced or not step > 0:
+            return until
+        ends_period = self.time == watch.ticks * monitor and step == round(step / monitor) * monitor
+        if not ends_period or self.context.layout.circular or self.settings.shares or self.staffing.shortfall:
+            return until
+        change = min(self.pool.next_event, self.pool.next_slot(self.time))
+        rounds = min(self._rounds, int(PERIODS_AT_ONCE * monitor / step), 1 + MOST_HOST_ROUNDS // len(self.pool))
+        if change < math.inf:
+            rounds = min(rounds, math.ceil((change - self.time) / step) - 1)
+        return self.time + rounds * step if rounds > 1 and watch.fused.steady else until
+
+    def _arrive(self) -> None:
+        """Advance the network itself to the present."""
+        ahead, self._foresight = self._foresight, None
+        if ahead is None:
+            return
+        now, self.time, self._rounds = self.time, ahead.begin, 1  # a round that acts is often followed by another
+        self._simulate(now)
+        assert isinstance(self._watch, BatchMetricsCollector)
+        self._watch.delivered(ahead.observed)
+
+    def _simulate(self, until: float) -> None:
         while self.time < until:
             end = min(until, self._horizon, self.pool.next_event)
             if end > self.time:
-                self.network.advance(self.time, end, self.pool)
+                self._network.advance(self.time, end, self.pool)
                 self.time = end
             while (event := self.pool.due(self.time)) is not None:
                 self._happen(event)
-            if self.time >= self.watch.next_tick:
+            if self.time >= self._watch.next_tick:
                 self.staffing.place_rest(self.time)
-                self.watch.tick(self.time)
+                self._watch.tick(self.time)
 
     @property
     def _horizon(self) -> float:
-        network = self.network
+        network = self._network
         if network.changing:
-            return min(self.watch.next_tick, self.time + network.step)
+            return min(self._watch.next_tick, self.time + network.step)
         periods = 0
         if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
             periods = PERIODS_AT_ONCE
         if periods and self.settings.shares:
             periods = 0  # the records that each partition gets may change with any period
-        return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
+        return min(self._watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
         """Apply one action; a refusal names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
+        self._arrive()
         return self._actions.apply(action)
 
     def _handlers(self) -> ActionTable:
@@ -212,6 +274,7 @@ class SimulatedPlant:
             pool.to(event.row, event.state, self.time)
 
     def lose(self, row: int) -> None:
+        self._arrive()
         self.pool.to(row, HostState.LOST, self.time)
         self.staffing.evict(row, self.time)
 

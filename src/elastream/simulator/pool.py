@@ -264,10 +264,14 @@ class SimulatedHosts:
 
     def cost(self, now: float) -> float:
         """Return the cost of all leases (a vectorised `core.hosts.total_cost`)."""
+        return float(self.costs(np.array([now]))[0])
+
+    def costs(self, times: Floats) -> Floats:
+        """Return the cost of all leases at each of `times`."""
         count = len(self)
-        seconds = np.minimum(self.until[:count], now) - self.since[:count]
+        seconds = np.minimum(self.until[:count], times[:, None]) - self.since[:count]
         units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - ROUNDING))
-        return float((units * self.price[:count]).sum())
+        return np.asarray((units * self.price[:count]).sum(axis=1))
 
     def between_regions(self) -> tuple[Floats, Floats]:
         """Return (latency in s, seconds a byte) between regions.

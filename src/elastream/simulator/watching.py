@@ -50,12 +50,14 @@ class AlternateMetrics:
         self._columns = np.array([rows[each.name] for each in single], dtype=np.int64)
         self._last = np.full((len(ALTERNATE_ROWS), len(single)), np.nan)
         self._names: tuple[int, Mapping[str, int]] = (-1, {})
+        self._any_single = False
 
     def period(self, served: Floats, processed: Floats, emitted: Floats, now: float) -> None:
         """Enter a period that ends at `now`: core-seconds a record, records/s in and out."""
         done = processed[self._columns]
         ran = done > 0
         if ran.any():
+            self._any_single = True
             columns = self._columns[ran]
             self._last[:, ran] = served[columns], emitted[columns] / done[ran], np.full(columns.size, now)
 
@@ -85,12 +87,13 @@ class AlternateMetrics:
                 self._several[name] = (own.work / speed, own.selectivity, time)
 
     def frame(self, now: float) -> Frame:
-        has_run = ~np.isnan(self._last[ALTERNATE_ROWS[Metric.AGE]])
-        table: Floats = self._last[:, has_run]
-        if self._several:
-            table = np.concatenate([table, np.array([*self._several.values()]).T], axis=1)
-        if table.shape[1] != self._names[0]:
+        table: Floats = np.array([*self._several.values()]).reshape(-1, len(ALTERNATE_ROWS)).T
+        names: list[str] = []
+        if self._any_single:
+            has_run = ~np.isnan(self._last[ALTERNATE_ROWS[Metric.AGE]])
+            table = np.concatenate([self._last[:, has_run], table], axis=1)
             names = [name for name, one in zip(self._single, has_run.tolist(), strict=True) if one]
+        if table.shape[1] != self._names[0]:
             self._names = table.shape[1], {name: row for row, name in enumerate([*names, *self._several])}
         table[ALTERNATE_ROWS[Metric.AGE]] = np.maximum(0.0, now - table[ALTERNATE_ROWS[Metric.AGE]])
         return TableFrame(self._names[1], ALTERNATE_ROWS, table) if table.size else Frame()
@@ -278,6 +281,9 @@ class MetricsCollector:
             )
         )
 
+    def _history(self) -> tuple[Sample, ...]:
+        return tuple(self.samples)[:-1]
+
     def _operators(self, age: float) -> Frame:
         table = self._table.copy()
         for station in self.network.stations:
@@ -303,7 +309,7 @@ class MetricsCollector:
             leases=leases,
             composition=composition,
             images=self._image_sets(),
-            history=tuple(self.samples)[:-1],
+            history=self._history(),
             next_host=self.pool.next_number,
             batches=self._batches(now),
             exchange=exchange,
@@ -338,8 +344,9 @@ class MetricsCollector:
 
     def _host_frame(self, names: tuple[str, ...], now: float, link: Floats) -> Frame:
         pool, active = self.pool, self.pool.active
-        busy = np.zeros(len(pool))
-        busy[: self.host_busy.size] = self.host_busy
+        busy = self.host_busy
+        if busy.size < len(pool):
+            busy = np.append(busy, np.zeros(len(pool) - busy.size))
         cpu = busy[active] / pool.cores[active]
         network = self.network
         if isinstance(network, QueueNetwork) and network.per_task:
@@ -354,12 +361,8 @@ class MetricsCollector:
         table[at[Metric.BANDWIDTH]] = link
         if Metric.MEMORY in at:
             table[at[Metric.MEMORY]] = pool.used_memory[active]
-        return TableFrame(
-            self._host_rows,
-            at,
-            table,
-            dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), now - self.ticks * self.settings.monitor),
-        )
+        age = now - self.ticks * self.settings.monitor
+        return TableFrame(self._host_rows, at, table, dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), age) if age else 0.0)
 
     def _task_frame(self) -> TaskFrame:
         stations = self.network.stations

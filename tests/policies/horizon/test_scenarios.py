@@ -37,6 +37,11 @@ def test_what_followed_is_scaled_to_the_present():
     assert np.allclose(fast, 10 * slow)
 
 
+def test_a_level_never_seen_is_expected_to_stay():
+    paths, _ = scenarios(past([10.0] * 100 + [900.0]), 8)
+    assert np.allclose(paths, 900.0)
+
+
 def test_the_worst_jump_that_recurred_may_come_again():
     rates = np.full(300, 10.0)
     rates[50:60] = rates[200:210] = 80.0

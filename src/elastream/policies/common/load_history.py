@@ -38,15 +38,17 @@ class LinearFit:
     samples: int
 
     @classmethod
-    def through(cls, rates: Floats, busy: Floats) -> "LinearFit":
+    def through(cls, rates: Sequence[float], busy: Sequence[float]) -> "LinearFit":
         """Fit busy cores over rates by least squares."""
-        mean, apart = float(rates.mean()), rates - rates.mean()
-        spread = float((apart * apart).sum())
-        slope = float((apart * (busy - busy.mean())).sum() / spread)
-        intercept = float(busy.mean()) - slope * mean
-        rest = busy - intercept - slope * rates
-        deviation = math.sqrt(float((rest * rest).sum()) / (len(rates) - 2))
-        return cls(intercept, slope, deviation, mean, spread, float(rates.max()), len(rates))
+        count = len(rates)
+        mean, mean_busy = sum(rates) / count, sum(busy) / count
+        apart = [rate - mean for rate in rates]
+        spread = sum([each * each for each in apart])
+        slope = sum([each * (cores - mean_busy) for each, cores in zip(apart, busy, strict=True)]) / spread
+        intercept = mean_busy - slope * mean
+        rest = [cores - intercept - slope * rate for rate, cores in zip(rates, busy, strict=True)]
+        deviation = math.sqrt(sum([each * each for each in rest]) / (count - 2))
+        return cls(intercept, slope, deviation, mean, spread, max(rates), count)
 
     def cores(self, rate: float, proportional: float) -> float:
         """Return the cores busy at `rate`.
@@ -139,27 +141,23 @@ class LoadHistory:
         frames.reverse()
         if observation.time > last:
             frames.append((observation.time, observation.operators))
-        samples = np.array([*_columns(observation, frames), [0.0] * len(frames)])
-        times, worked = samples[0], samples[0][samples[2] > 0]
-        began = math.inf if before is None else before.began
-        began = min(began, float(worked[0]) if worked.size else math.inf)
-        cold = times < began + warming
-        for at in observation.came:
-            if times.size and at + warming > times[0]:  # skips most hosts, which came long ago
-                cold |= (times >= at) & (times < at + warming)
-        samples[-1] = ~cold
+        columns = _columns(observation, frames)
+        times, began = columns[0], math.inf if before is None else before.began
+        began = min(began, next((time for time, done in zip(times, columns[2], strict=True) if done > 0), math.inf))
+        young = [at for at in observation.came if times and at + warming > times[0]]  # most hosts came long ago
+        warm = [0.0 if time < began + warming or any(at <= time < at + warming for at in young) else 1.0 for time in times]
+        samples = np.array([*columns, warm])
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
         last_batches = {} if before is None else before.last_batches
         ended = {} if before is None else before.ended
         if observation.batches:
-            ended = _with_ended(ended, last_batches, observation.batches)
-            last_batches = {**last_batches, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
+            ended, last_batches = _with_batches(ended, last_batches, observation.batches)
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
-            first = int(np.searchsorted(before.times, observation.time - keep))
+            first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            after = replace(
-                before, samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended
+            after = before._with(
+                samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended
             )
             if running == before.running:
                 return after
@@ -174,30 +172,41 @@ class LoadHistory:
             ended=ended,
         )
 
+    def _with(self, **changes: object) -> "LoadHistory":
+        """Return a copy with `changes`. Several copies a round by `dataclasses.replace` would take most of its time."""
+        copy = object.__new__(LoadHistory)
+        vars(copy).update(vars(self), **changes)
+        return copy
+
     @property
     def times(self) -> Floats:
         """Times of the samples, ascending."""
-        return np.asarray(self.samples[0])
+        row: Floats = self.samples[0]
+        return row
 
     @property
     def arriving(self) -> Floats:
         """Records/s that arrive at the sources."""
-        return np.asarray(self.samples[1])
+        row: Floats = self.samples[1]
+        return row
 
     @property
     def processed(self) -> Floats:
         """Records/s that the sources have processed."""
-        return np.asarray(self.samples[2])
+        row: Floats = self.samples[2]
+        return row
 
     @property
     def finished(self) -> Floats:
         """Source records/s that the busy cores finish in every query."""
-        return np.asarray(self.samples[3])
+        row: Floats = self.samples[3]
+        return row
 
     @property
     def busy(self) -> Floats:
         """Busy cores of speed 1."""
-        return np.asarray(self.samples[4])
+        row: Floats = self.samples[4]
+        return row
 
     @property
     def warm(self) -> NDArray[np.bool_]:
@@ -208,7 +217,7 @@ class LoadHistory:
         """Return this history with a need at `time`, without needs older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
-        return replace(self, needs=needs)
+        return self._with(needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Return the cores that lately did not suffice for a rate like `rate`; 0 without any."""
@@ -218,7 +227,11 @@ class LoadHistory:
     def with_surprise(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "LoadHistory":
         """Return this history with the excess of the load over its forecast at `time`."""
         surprises = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return replace(self, surprises=surprises)
+        return self._with(surprises=surprises)
+
+    def with_bounds(self, bounds: tuple[float, ...]) -> "LoadHistory":
+        """Return this history with `partition_bounds`."""
+        return self if bounds == self.partition_bounds else self._with(partition_bounds=bounds)
 
     @property
     def highest(self) -> Floats:
@@ -226,15 +239,18 @@ class LoadHistory:
         return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
 
 
-def _with_ended(
+def _with_batches(
     ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
-) -> Mapping[str, int]:
-    """Return `ended` with the batches that ended after the last ones."""
-    counts = dict(ended)
+) -> tuple[Mapping[str, int], Mapping[str, tuple[float, float]]]:
+    """Return `ended` with the batches that ended after the last ones, and the new last ones."""
+    counts, newest = dict(ended), dict(last)
     for each in batches:
-        if each.end > last.get(each.segment, (-math.inf, 0.0))[0]:
-            counts[each.segment] = counts.get(each.segment, 0) + 1
-    return counts
+        segment, seconds = each.segment, each.seconds
+        end = each.start + seconds
+        if segment not in last or end > last[segment][0]:
+            counts[segment] = counts.get(segment, 0) + 1
+        newest[segment] = (end, seconds)
+    return counts, newest
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
@@ -254,9 +270,13 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     return [[time for time, _ in frames], arriving, processed, finished, busy]
 
 
+# Frames up to which single values are faster than columns.
+FEW_FRAMES = 4
+
+
 def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> list[list[float]]:
     rows = frames[0].rows if frames else {}
-    if len(frames) > 1 and all(frame.rows is rows for frame in frames) and all(name in rows for name in names):
+    if len(frames) > FEW_FRAMES and all(frame.rows is rows for frame in frames) and all(name in rows for name in names):
         columns = np.array([frame.column(metric) for frame in frames])
         values: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
         return values

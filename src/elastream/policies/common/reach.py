@@ -109,8 +109,9 @@ def within_reach(
     heavy = None if load.cold else reach(observation, measured=True)
     if heavy is not None or history.partition_bounds:
         bounds = () if heavy is None else (*history.partition_bounds, heavy.cores)[-ROUNDS:]
-        history = replace(history, partition_bounds=bounds)
-    rounds_beyond, history = history.rounds_beyond, replace(history, rounds_beyond=0)
+        history = history.with_bounds(bounds)
+    if rounds_beyond := history.rounds_beyond:
+        history = replace(history, rounds_beyond=0)
     if not need > there or (bound := reach(observation, measured=False)) is None:
         return need, history, ""
     if heavy is not None and len(history.partition_bounds) == ROUNDS and max(history.partition_bounds) < bound.cores:
@@ -212,13 +213,15 @@ def _trial(observation: Observation, load: SizingInputs, history: LoadHistory, c
 def _heaviest(observation: Observation, operator: str, count: int) -> tuple[float, int]:
     """Return the heaviest partition's part of its stage's work and its number; -1 if unknown."""
     tasks = observation.tasks
-    mine = tasks.operator == observation.operators.rows.get(operator, -1)
+    mine = tasks.rows_of(observation.operators.rows.get(operator, -1))
     busy = tasks.column(Metric.BUSY_CORES)[mine]
-    measured = busy[~np.isnan(busy)]
-    if measured.size < count or not measured.sum() > 0:
-        return 1 / count, -1
-    heaviest = int(np.argmax(busy))
-    return float(busy[heaviest] / busy.sum()), int(tasks.index[mine][heaviest])
+    total = np.add.reduce(busy)
+    if busy.size < count or not total > 0:
+        measured = busy[~np.isnan(busy)]
+        if measured.size < count or not measured.sum() > 0:
+            return 1 / count, -1
+    heaviest = int(busy.argmax())
+    return float(busy[heaviest] / total), int(tasks.index[mine[heaviest]])
 
 
 def _sentence(operator: str, count: int, share: float, number: int) -> str:

@@ -1,12 +1,12 @@
 """Figures for sizing hosts, derived from an observation and a `LoadHistory`."""
 
 import math
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame, known_sum
+from elastream.core.frames import Frame, known_sum
+from elastream.core.lazy import once
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.dataflow.operators import Kind
@@ -43,21 +43,19 @@ class SizingInputs:
         self.history = history
         self.pace = pace
         self.window = window = max(window, ROUNDS * pace)
-        self._recent = history.times > observation.time - window
+        self._recent = int(history.times.searchsorted(observation.time - window, side="right"))
 
-    @cached_property
+    @once
     def arriving(self) -> float:
         """Newest known arrival rate of the sources within the window (records/s)."""
-        rates = self.history.arriving[self._recent]
-        measured = rates[~np.isnan(rates)]
-        return float(measured[-1]) if measured.size else math.nan
+        rates = self.history.arriving[self._recent :].tolist()
+        return next((rate for rate in reversed(rates) if rate == rate), math.nan)
 
-    @cached_property
+    @once
     def processed(self) -> float:
         """Highest processed rate of the sources within the window (records/s), which the hosts can sustain."""
-        rates = self.history.processed[self._recent]
-        measured = rates[~np.isnan(rates)]
-        return float(measured.max()) if measured.size else math.nan
+        rates = self.history.processed[self._recent :].tolist()
+        return max((rate for rate in rates if rate == rate), default=math.nan)
 
     def expected(self, horizon: float) -> Forecast:
         """Forecast the arrival rate in `horizon` seconds, as a mean over the target latency.
@@ -65,29 +63,40 @@ class SizingInputs:
         Only recent samples count: the trend of a whole day says little about the next minute.
         """
         over = self.observation.context.target_latency or 0.0
-        near = slice(int(np.searchsorted(self.history.times, self.observation.time - max(3 * horizon, 2 * over))), None)
-        return forecast(self.history.times[near], self.history.arriving[near], horizon, over)
+        times, arriving = self.history.times, self.history.arriving
+        near = int(times.searchsorted(self.observation.time - max(3 * horizon, 2 * over)))
+        return forecast(times[near:], arriving[near:], horizon, over)
 
-    @cached_property
+    @once
     def work(self) -> float:
         """Core-seconds of all operators per source record, over the last warm window."""
-        times, processed, busy = self.history.times, self.history.finished, self.history.busy
-        usable = processed + busy == processed + busy  # NaN is unequal to itself
+        samples, first = self.history.samples, self._recent
         if not self.cold:
-            usable &= self.history.warm
-            usable &= times > float(times[usable & (processed > 0)][-1]) - self.window
-        else:
-            usable &= self._recent
-        records = float(processed[usable].sum())
-        work = float(busy[usable].sum()) / records if records > 0 else math.nan
+            last = len(samples[0]) - 1
+            while not self._shows_work(last):
+                last -= 1
+            first = int(samples[0].searchsorted(float(samples[0, last]) - self.window, side="right"))
+        records = work = 0.0
+        for processed, busy, warm in zip(*samples[3:, first:].tolist(), strict=True):
+            if processed + busy == processed + busy and (warm or self.cold):  # NaN is unequal to itself
+                records, work = records + processed, work + busy
+        work = work / records if records > 0 else math.nan
         return work if work < math.inf else math.nan
 
-    @cached_property
+    def _shows_work(self, sample: int) -> bool:
+        """Return True if a sample shows the lasting work per record."""
+        _, _, _, processed, busy, warm = self.history.samples[:, sample].tolist()
+        return bool(warm) and processed > 0 and busy == busy
+
+    @once
     def cold(self) -> bool:
         """True until a sample shows the lasting work per record, which is far higher at the start."""
+        *_, processed, _, busy, warm = self.history.samples[:, -1].tolist()
+        if warm and processed > 0 and busy >= 0:
+            return False  # as in most rounds
         return not bool((self.history.warm & (self.history.processed > 0) & (self.history.busy >= 0)).any())
 
-    @cached_property
+    @once
     def starting(self) -> bool:
         """True while a query runs its first micro-batches."""
         ended, now = self.history.ended, self.observation.time
@@ -96,7 +105,7 @@ class SizingInputs:
             return min(counts, default=FIRST_BATCHES) < FIRST_BATCHES
         return now - self.history.since < FIRST_BATCHES_S
 
-    @cached_property
+    @once
     def declared(self) -> float:
         """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none."""
         observation = self.observation
@@ -113,21 +122,21 @@ class SizingInputs:
             return math.nan
         return math.fsum(cores.values()) / total
 
-    @cached_property
+    @once
     def declares(self) -> bool:
         """True if all working operators declare what a record costs."""
         observation = self.observation
         working = (o for o in observation.context.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
         return all(observation.composition.alternate(operator).cost is not None for operator in working)
 
-    @cached_property
+    @once
     def used(self) -> float:
         """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
         rows, has = self.observation.hosts.rows, self.observation.capacities
         used = self.observation.hosts.column(Metric.CPU).tolist()
         return known_sum([used[rows[host]] * has[host] for host in self.observation.usable if host in rows])
 
-    @cached_property
+    @once
     def backlog(self) -> float:
         """Known records queued at all operators; NaN if none is known."""
         return self.observation.backlog
@@ -147,7 +156,7 @@ class SizingInputs:
             waiting = max(0.0, waiting + grows * ahead)
         return max(0.0, waiting - rate * target * WITHIN)
 
-    @cached_property
+    @once
     def late(self) -> bool:
         """True if the latency is above target, or will be once the backlog is processed."""
         target, latency = self.observation.context.target_latency, self.observation.latency().value
@@ -158,7 +167,7 @@ class SizingInputs:
         rate = max([0.0, *(each for each in (self.arriving, self.processed) if each > 0)])
         return (latency is not None and latency > target) or self.backlog > rate * target
 
-    @cached_property
+    @once
     def behind(self) -> float:
         """Ratio of arriving to processed records of the query furthest behind, from 1 to `MOST_GROWTH`.
 
@@ -168,8 +177,10 @@ class SizingInputs:
         """
         frames, ratio = self._rounds, 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
-            arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+            if math.isnan(frames[0].value(name, Metric.BACKLOG)):
+                continue
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
+            arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
             if waiting[0] > 2 * self._batch(name) * arrive:
@@ -206,7 +217,7 @@ class SizingInputs:
         least = max(0.0, self.arriving) * seconds
         return all(known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds)
 
-    @cached_property
+    @once
     def _rounds(self) -> list[Frame]:
         """The operators' metrics now and one, two, ... rounds ago, newest first, as far as known."""
         frames, until = [self.observation.operators], self.observation.time - self.pace
@@ -234,16 +245,18 @@ class SizingInputs:
             return min(rate, FARTHEST * self.processed) * self.work
         return rate * self.work
 
-    @cached_property
-    def _pairs(self) -> Floats:
-        recent = self.history.samples[3:, -LINE_SAMPLES:]
-        return np.asarray(recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T)
+    @once
+    def _pairs(self) -> list[tuple[float, float]]:
+        recent = zip(*self.history.samples[3:, -LINE_SAMPLES:].tolist(), strict=True)
+        return [(rate, busy) for rate, busy, warm in recent if rate > 0 and busy >= 0 and warm > 0]
 
-    @cached_property
+    @once
     def _fit(self) -> LinearFit | None:
         """Fit of recent samples; None if they do not separate fixed from proportional work."""
-        pairs = self._pairs
-        if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
+        if len(self._pairs) < LEAST_SAMPLES:
             return None
-        fit = LinearFit.through(*pairs.T)
+        rates, busy = zip(*self._pairs, strict=True)
+        if not max(rates) > SPREAD * min(rates):
+            return None
+        fit = LinearFit.through(rates, busy)
         return fit if fit.slope > 0 and fit.intercept > 0 else None

@@ -4,9 +4,10 @@ It uses Theil-Sen's slope and medians, because measured rates have outliers. Onl
 is no trend. A slope within its error counts as 0, so that uncertainty does not look like growth.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 
 import numpy as np
 
@@ -19,6 +20,8 @@ RECURS = 2
 # Part of the expected value by which the level must exceed it. Less fits into the reserve of the hosts.
 NOTICED = 0.25
 
+# Rounds that are appended one by one before an array takes them.
+NEWER = 64
 NONE: Floats = np.zeros((3, 0))
 
 
@@ -30,12 +33,21 @@ class Surprises:
     horizon, since single rounds are noise.
 
     Attributes:
-        rounds: Times, levels and forecasts of the last MEMORY_S seconds, oldest first; shape (3, rounds).
+        older: Times, levels and forecasts of earlier rounds, oldest first; shape (3, rounds).
         jumps: (time of the last round, largest excesses, descending) of each surprise, oldest first.
+        newer: (time, level, forecast) of the rounds after those; at most NEWER.
     """
 
-    rounds: Floats = field(default_factory=lambda: NONE)
+    older: Floats = field(default_factory=lambda: NONE)
     jumps: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    newer: tuple[tuple[float, float, float], ...] = ()
+
+    @property
+    def rounds(self) -> Floats:
+        """Times, levels and forecasts of the last MEMORY_S seconds, oldest first; shape (3, rounds)."""
+        rounds = np.concatenate([self.older, np.array(self.newer).reshape(-1, 3).T], axis=1)
+        times = rounds[0]
+        return rounds[:, int(times.searchsorted(times[-1] - MEMORY_S)) :] if times.size else rounds
 
     def after(self, time: float, level: float, expected: float, horizon: float, pace: float) -> "Surprises":
         """Return the surprises after the round at `time`. No argument is NaN.
@@ -45,17 +57,24 @@ class Surprises:
             expected: Forecast in `horizon` seconds.
             pace: Seconds between rounds.
         """
-        times, _, foreseen = self.rounds
-        made = int(np.searchsorted(times, time - horizon, side="right")) - 1
-        exceeded = level - float(foreseen[made]) if made >= 0 else 0.0
+        foreseen = self._foreseen(time - horizon)
+        exceeded = level - foreseen
         jumps = tuple(dropwhile(lambda each: each[0] < time - MEMORY_S, self.jumps))
-        if made >= 0 and exceeded > NOTICED * foreseen[made]:
+        if exceeded > NOTICED * foreseen:
             goes_on = bool(jumps) and time - jumps[-1][0] < horizon
             excesses = sorted((exceeded, *(jumps[-1][1] if goes_on else ())), reverse=True)
             now = (time, tuple(excesses[: _lasting(horizon, pace)]))
             jumps = (*(jumps[:-1] if goes_on else jumps), now)
-        rounds = self.rounds[:, int(np.searchsorted(times, time - MEMORY_S)) :]
-        return Surprises(np.column_stack([rounds, (time, level, expected)]), jumps)
+        older, newer = (self.rounds, ()) if len(self.newer) == NEWER else (self.older, self.newer)
+        return Surprises(older, jumps, (*newer, (time, level, expected)))
+
+    def _foreseen(self, time: float) -> float:
+        """Return the forecast of the last round up to `time`; NaN without any."""
+        for at, _, expected in reversed(self.newer):
+            if at <= time:
+                return expected
+        row = int(self.older[0].searchsorted(time, side="right")) - 1
+        return float(self.older[2, row]) if row >= 0 else math.nan
 
     def upper(self, expected: float, horizon: float, pace: float) -> float:
         """Return the value that `expected` may become within `horizon` seconds, if a jump recurs.
@@ -111,60 +130,72 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
         times: Strictly ascending (seconds); shape (samples,).
         values: Not negative, NaN if unknown; shape (samples,).
     """
-    measured = ~np.isnan(values)
-    times, values = _averaged(times[measured], values[measured])
-    if not values.size:
-        return Forecast(np.nan, np.nan, np.nan, np.nan)
-    if (values == values[0]).all():
-        level = float(values[0])  # as what follows would find, at once: idle rounds are most rounds of a quiet run
-        independent = min(_independent(times, over), times.size)
-        return Forecast(level, 0.0, level, FLOOR * level / float(np.sqrt(independent)))
+    unknown = np.isnan(values)
+    if unknown.any():
+        times, values = times[~unknown], values[~unknown]
+    return _of_points(*_averaged(times, values), horizon, over)
+
+
+def _of_points(times: list[float], values: list[float], horizon: float, over: float) -> Forecast:
+    """Return the forecast of at most POINTS known values: for so few, a list is faster than an array."""
+    if not values:
+        return Forecast(math.nan, math.nan, math.nan, math.nan)
+    if values.count(values[0]) == len(values):
+        level = values[0]  # as what follows would find, at once: idle rounds are most rounds of a quiet run
+        independent = min(_independent(times, over), len(times))
+        return Forecast(level, 0.0, level, FLOOR * level / math.sqrt(independent))
     times, values = _since_jump(times, values)
     independent = _independent(times, over)
-    if times.size < LEAST_FOR_SLOPE:
-        level = _median(values[-3:]) if times.size > 2 else float(values[-1])
+    if len(times) < LEAST_FOR_SLOPE:
+        level = _median(values[-3:]) if len(times) > 2 else values[-1]
         noise = max(_deviation(values), FLOOR * level)
-        return Forecast(level, 0.0, level, float(noise / np.sqrt(min(independent, times.size))))
-    since = times - times[-1]
+        return Forecast(level, 0.0, level, noise / math.sqrt(min(independent, len(times))))
+    since = [time - times[-1] for time in times]
     slope = _theil_sen(since, values)
-    noise = max(_deviation(values - slope * since), FLOOR * _median(values))
-    apart = since - np.add.reduce(since) / since.size
-    slope_error = noise / float(np.sqrt(np.add.reduce(apart**2)))
-    if abs(slope) <= SURE * (1 + 4 / (times.size - 2)) * slope_error:  # few points tell little of their own noise
-        recent = values[since >= -over] if over > 0 else values[-1:]
-        level = _median(recent if recent.size >= 3 else values[-3:])
-        return Forecast(level, 0.0, level, float(noise / np.sqrt(independent)))
-    level = max(0.0, _median(values - slope * since))
+    levels = [value - slope * time for time, value in zip(since, values, strict=True)]
+    noise = max(_deviation(levels), FLOOR * _median(values))
+    mean = sum(since) / len(since)
+    slope_error = noise / math.sqrt(sum((time - mean) ** 2 for time in since))
+    if abs(slope) <= SURE * (1 + 4 / (len(times) - 2)) * slope_error:  # few points tell little of their own noise
+        recent = [value for time, value in zip(since, values, strict=True) if time >= -over] if over > 0 else values[-1:]
+        level = _median(recent if len(recent) >= 3 else values[-3:])
+        return Forecast(level, 0.0, level, noise / math.sqrt(independent))
+    level = max(0.0, _median(levels))
     expected = max(0.0, level + slope * horizon)
-    error = np.sqrt(noise**2 / independent + noise**2 / times.size + (slope_error * horizon) ** 2)
-    return Forecast(level, slope, expected, float(error))
+    error = math.sqrt(noise**2 / independent + noise**2 / len(times) + (slope_error * horizon) ** 2)
+    return Forecast(level, slope, expected, error)
 
 
-def _averaged(times: Floats, values: Floats) -> tuple[Floats, Floats]:
+def _averaged(times: Floats, values: Floats) -> tuple[list[float], list[float]]:
     if times.size <= POINTS:
-        return times, values
+        return times.tolist(), values.tolist()
     size = -(-times.size // POINTS)
     cut = times.size % size
     shape = (-1, size)
     first, second = (np.add.reduce(each[cut:].reshape(shape), axis=1) / size for each in (times, values))
-    return first, second  # as `mean`, without its checks
+    return first.tolist(), second.tolist()  # as `mean`, without its checks
 
 
-def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    if values.size < 4:
+def _since_jump(times: list[float], values: list[float]) -> tuple[list[float], list[float]]:
+    if len(values) < 4:
         return times, values
-    before, after = values[:-1], values[1:]
-    steps = after - before
-    unusual = np.abs(steps - _median(steps))
-    scale = NORMAL * _median(unusual)
-    (jump_rows,) = (unusual > np.maximum(JUMP * scale, 10 * FLOOR * np.maximum(before, after))).nonzero()
-    last = int(jump_rows[-1]) + 1 if jump_rows.size else 0
-    return times[last:], values[last:]
+    steps = [after - before for before, after in pairwise(values)]
+    middle = _median(steps)
+    unusual = [abs(step - middle) for step in steps]
+    least = JUMP * NORMAL * _median(unusual)
+    for row in range(len(steps) - 1, -1, -1):
+        if unusual[row] > max(least, 10 * FLOOR * max(values[row], values[row + 1])):
+            return times[row + 1 :], values[row + 1 :]
+    return times, values
 
 
-def _theil_sen(times: Floats, values: Floats) -> float:
-    later, earlier = _pairs(times.size)
-    return _median((values[later] - values[earlier]) / (times[later] - times[earlier]))
+def _theil_sen(times: list[float], values: list[float]) -> float:
+    later, earlier = _pairs(len(times))
+    y, x = np.array(values), np.array(times)
+    slopes = (y[later] - y[earlier]) / (x[later] - x[earlier])
+    slopes.sort()
+    middle = slopes.size // 2
+    return float(slopes[middle] if slopes.size % 2 else (slopes[middle - 1] + slopes[middle]) / 2)
 
 
 @lru_cache(POINTS)
@@ -172,17 +203,17 @@ def _pairs(size: int) -> tuple[Integers, Integers]:
     return np.tril_indices(size, -1)
 
 
-def _independent(times: Floats, over: float) -> float:
+def _independent(times: list[float], over: float) -> float:
     """Return the samples in a mean over `over` seconds, at least one."""
-    spacing = (times[-1] - times[0]) / max(1, times.size - 1)
-    return max(1.0, float(over / spacing)) if spacing > 0 else 1.0
+    spacing = (times[-1] - times[0]) / max(1, len(times) - 1)
+    return max(1.0, over / spacing) if spacing > 0 else 1.0
 
 
-def _deviation(values: Floats) -> float:
-    return NORMAL * _median(np.abs(values - _median(values)))
+def _deviation(values: list[float]) -> float:
+    middle = _median(values)
+    return NORMAL * _median([abs(value - middle) for value in values])
 
 
-def _median(values: Floats) -> float:
-    """Return the median. `numpy.median`'s checks take longer than the median of a few values."""
-    ordered, middle = np.sort(values), values.size // 2
-    return float(ordered[middle] if values.size % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
+def _median(values: list[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -6,7 +6,6 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from elastream.core.action import Action, DrainHost
 from elastream.core.frames import Floats
 from elastream.core.latency import share_within
+from elastream.core.lazy import once
 from elastream.core.metrics import Needs
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
@@ -215,7 +215,7 @@ class _Foreseeing(SizingRound):
         cores = self._cores_of_record
         return self.host_type.cores * self.host_type.speed / cores if cores > 0 else 0.0
 
-    @cached_property
+    @once
     def _cores_of_record(self) -> float:
         """Cores that hosts must have for a record a second, at the highest rate in sight; NaN if unknown."""
         highest = max(
@@ -282,7 +282,7 @@ class _Foreseeing(SizingRound):
         following = time + max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
         return replace(memory, choice=choice, late=(0.0, 0.0), allowance=allowance, next_replay=following)
 
-    @cached_property
+    @once
     def _needed(self) -> tuple[float, float]:
         """Rates of service (records/s) to have when a host requested now works, and to keep; NaN if unknown."""
         memory, grid, setting = self.memory, self.grid, self.memory.choice.setting
@@ -348,7 +348,7 @@ class _Chained(_Foreseeing, ChainedRound):
             f"{format_duration(round(self.grid.budget, 1))}, and that takes {need:.3g} cores"
         )
 
-    @cached_property
+    @once
     def _behind(self) -> float:
         return super()._behind if self.load.late else 1.0  # a backlog within the budget is no shortage
 
@@ -356,13 +356,12 @@ class _Chained(_Foreseeing, ChainedRound):
         retained = self._retained * self._cores_of_record
         return math.inf if math.isnan(retained) else max(retained, self._least)
 
-    def _shrink(self, history: LoadHistory) -> list[Action]:
+    def _shrink(self, history: LoadHistory, highest: float) -> list[Action]:
         observation = self.observation
         recent = self.load.since_change < self.policy.cool_down
         if (recent and not observation.waiting) or self.load.late:
             return []
-        retained = self._retained_cores(history)
-        return self._hosts.withdraw_surplus(retained) if observation.coming else self._hosts.drain_surplus(retained)
+        return self._hosts.withdraw_surplus(highest) if observation.coming else self._hosts.drain_surplus(highest)
 
     def _task_count(self, now: float, need: float) -> float:
         return self._slots  # narrower stages would not use the cores that the plan counts on
@@ -371,16 +370,16 @@ class _Chained(_Foreseeing, ChainedRound):
 class _Unchained(_Foreseeing, UnchainedRound):
     """Round for instances that reserve cores. A random service needs idle time, or its own queue grows."""
 
-    @cached_property
+    @once
     def rate(self) -> float:
         lease, _ = self._needed
         return max(lease, self.load.arriving)
 
-    @cached_property
+    @once
     def upper(self) -> float:
         return self.rate
 
-    @cached_property
+    @once
     def later(self) -> float:
         return max(self._retained, self.rate)
 

@@ -94,7 +94,9 @@ def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
     jumps = np.partition(growth, -RECURS)[-RECURS] if growth.size > RECURS else growth.max()
     at = int(moments[np.flatnonzero(growth == jumps)[-1]])
     jump = np.clip(rates[at + ahead] - present[at - 1] + level, 0.0, rates.max())
-    return rates[alike[:, None] + ahead] * scale[:, None], np.maximum(jump, level)
+    shift = level - scale * present[alike - 1]  # what no scale explains: a level that was never seen
+    paths = rates[alike[:, None] + ahead] * scale[:, None] + shift[:, None]
+    return np.maximum(0.0, paths), np.maximum(jump, level)
 
 
 def _features(total: Floats, moments: "np.ndarray[tuple[int], np.dtype[np.int64]]", steps: int) -> Floats:
