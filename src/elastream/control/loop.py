@@ -329,7 +329,11 @@ class Loop:
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
-            note="; ".join(filter(None, [*self._notes, *plan.remarks, limited, *map(str, observation.implausible)])),
+            note="; ".join(
+                filter(
+                    None, [*self._notes, *observation.remarks, *plan.remarks, limited, *map(str, observation.implausible)]
+                )
+            ),
             faults=tuple(self._faults),
             unknown=self._missing.after(plan.unknown, observation.time),
             guards=observation.guards,

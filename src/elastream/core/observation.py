@@ -386,6 +386,7 @@ class Observation:
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
         standby: Standby replicas of state.
         moving: Tasks that run elsewhere until their state reaches their host.
+        remarks: Sentences for people on what cannot be observed.
     """
 
     time: float
@@ -413,6 +414,7 @@ class Observation:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_STANDBY
     moving: frozenset[TaskId] = frozenset()
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

@@ -246,8 +246,8 @@ class SparkPlant(Generic[Q]):
         self._end(self)
 
     def incidents(self) -> Sequence[str]:
-        """Return the losses of executors since the last call."""
-        return () if self.failover is None else self.failover.drain_messages()
+        """Return the losses of executors and the failures of queries since the last call."""
+        return (*(() if self.failover is None else self.failover.drain_messages()), *self.queries.incidents())
 
     def stop_acting(self) -> None:
         """Stop applying actions, moving partitions and stepping hosts. Every end begins with it."""
@@ -382,6 +382,7 @@ class SparkPlant(Generic[Q]):
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
+            remarks=tuple(each for query in live for each in query.remarks),
         )
 
     def _repeated(self, last: Observation, now: float) -> Observation:

@@ -14,7 +14,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
-from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.telemetry.stage_load import PartitionLoads, StageLoad
 from support.batch_progress import START as EPOCH
 from support.batch_progress import line, source
 from support.sessions_without_jvm import without_jvm
@@ -216,3 +216,54 @@ def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):
     queries.look(21.0, 0.0)
     assert not queries.finished(21.0)
     assert queries.finished(21.0 + RESTART_WAIT_S + 0.1)
+
+
+class Ending:
+    """Answers that one query runs, until it ends."""
+
+    context = None
+
+    def __init__(self):
+        self.running = [["an id", "a run", "-1", "1", "0", "q"]]
+
+    def ask(self, method, *_):
+        return {"queries": self.running, "batches": [["", "", "-1"]]}.get(method, [])
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"), [(False, ["query 'q' failed: ValueError: no"]), (True, [])], ids=["by itself", "with the session"]
+)
+def test_failure_of_a_query_is_said_once_with_its_cause(query, caplog, stopped, said):
+    error = SimpleNamespace(getMessage=lambda: "Traceback (most recent call last):\n  File\nValueError: no")
+    failed = SimpleNamespace(isDefined=lambda: True, get=lambda: error)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped)))
+    spark = without_jvm(SimpleNamespace(exception=lambda: failed), sparkContext=context)
+    driver = Ending()
+    queries = SessionQueries(QueryAccess(spark, driver, query.placing))
+    queries.look(20.0, 0.0)
+    driver.running = []
+    queries.look(21.0, 0.0)
+    queries.look(22.0, 0.0)
+    assert (queries.incidents(), queries.incidents(), caplog.messages) == (said, [], said)
+
+
+def test_stage_without_figures_for_several_batches_is_said(query, driver):
+    query.stages = {"q/count0": STAGE}
+    query._names = {0: "q/count0"}
+    query._tasks = SimpleNamespace(poll=lambda _: ())
+    for count in range(1, 6):
+        assert query.remarks == ()
+        end_batches(driver, count=count)
+        query.look()
+    assert query.remarks[0].startswith("the state partitions of q/count0 are not balanced: in 5 batches with records")
+    driver.ended.append((5, START + 10, 0, 0.1, None))
+    query.look()
+    assert query.remarks
+    column = np.ones(3)
+    names = ("run_time", "waited", "cpu", "records", "local_bytes", "remote_bytes", "written_bytes", "task")
+    costs = dict.fromkeys(names, column)
+    load = StageLoad(6, 1, (), (0,), False, 2.0, START + 12, ("0", "1", "1"), **costs)
+    query._tasks = SimpleNamespace(poll=lambda _: (load,))
+    driver.ended.append((6, START + 12, 100, 0.1, None))
+    query.look()
+    assert query.remarks == ()

@@ -183,6 +183,10 @@ class CompiledQueries:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
+    def incidents(self) -> Sequence[str]:
+        """Return nothing: a failed query ends the run."""
+        return ()
+
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Apply all possible switches as one new composition; return an outcome for each. Raises if none can be written."""
         return self._switching.apply(switches)

@@ -15,8 +15,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of
+from elastream.core.wording import counted
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
+from elastream.spark.jvm.session import session_stopped
 from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
@@ -35,6 +37,8 @@ LATENCY_BATCHES = 7
 CLOCK_STEP_S = 0.5
 # A running batch is unusually long after STALLED seconds and UNUSUAL times the longest of the last ones.
 STALLED_S, UNUSUAL = 10.0, 3.0
+# Batches with records, none of which told what the partitions of a stage cost, after which that is said.
+UNREAD_BATCHES = 5
 # Seconds after a stalled batch for which policies may see figures measured meanwhile: their usual window.
 STALL_DOUBT_S = 60.0
 
@@ -71,6 +75,7 @@ class StatefulTasks:
     ) -> None:
         self._loads, self._execution, self._senders = loads, execution, senders
         self._kinds = ranked_kinds(stages)
+        self._partitions = {operator.rank: stage.partitions for stage in stages for operator in stage.operators}
         self._newest = -1
 
     def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
@@ -81,7 +86,7 @@ class StatefulTasks:
         if not self._kinds:
             return ()
         arguments = self._execution, self._kinds, self._newest, batches, self._senders
-        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments))
+        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments), self._partitions)
         self._newest = max((load.batch for load in loads), default=self._newest)
         return loads
 
@@ -118,6 +123,7 @@ class Query:
         self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
+        self._unread: dict[str, int] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -154,6 +160,13 @@ class Query:
         self.run_id = None
         self._forget()
 
+    def failure(self) -> str:
+        """Return why the run failed; empty if it did not, or the session was stopped. Raises Py4JError."""
+        error = None if self._execution is None else self._execution.exception()
+        if error is None or not error.isDefined() or session_stopped(self._with.spark):
+            return ""
+        return cause_of_failure(str(error.get().getMessage()))
+
     def look(self) -> tuple[Batch, ...]:
         """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
@@ -174,8 +187,9 @@ class Query:
         self._looked = now
         if so_far := self._unusual(now):
             self._stall = now, so_far
-        self._read_loads()
-        return tuple(self.batches)[-len(rows) :] if rows else ()
+        fresh = tuple(self.batches)[-len(rows) :] if rows else ()
+        self._read_loads(fresh)
+        return fresh
 
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
         """Add the batches of `rows`, newest first."""
@@ -203,13 +217,16 @@ class Query:
             else:
                 self._since = last.start if reported else max(last.start, self._looked - self.status.poll)
 
-    def _read_loads(self) -> None:
+    def _read_loads(self, fresh: Sequence[Batch]) -> None:
         if self._tasks is None:
             return
-        loads = self._tasks.poll(self._with.caught_up)
+        loads, read = self._tasks.poll(self._with.caught_up), set[str]()
         for load in loads:
-            if load.ranks and load.ranks[0] in self._names:
-                self._take(self._names[load.ranks[0]], load)
+            if load.ranks and load.ranks[0] in self._names and self._take(self._names[load.ranks[0]], load):
+                read.add(self._names[load.ranks[0]])
+        worked = bool(fresh) and fresh[-1].rows != 0
+        for name in self.stages or ():
+            self._unread[name] = 0 if name in read else self._unread.get(name, 0) + worked
         if self._with.traffic is not None:
             self._with.traffic.take(self.name, self._names, loads)
 
@@ -297,6 +314,17 @@ class Query:
                 loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
         return loads
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on what cannot be read of the query."""
+        return tuple(
+            f"the state partitions of {name} are not balanced: in {UNREAD_BATCHES} batches with records, no job ran its "
+            f"{counted(self.stages[name].partitions, 'partition')} as tasks of their own, as behind coalesce or a union of "
+            "the batch with itself"
+            for name, batches in self._unread.items()
+            if batches >= UNREAD_BATCHES and self.stages
+        )
+
     def newest_load(self, name: str) -> StageLoad | None:
         """Return the newest batch's cost of the stage `name`, task by task; None before the first."""
         window = self._windows.get(name)
@@ -323,13 +351,16 @@ class Query:
             senders = self._with.traffic is not None
             self._tasks = StatefulTasks(self._with.task_loads, self._execution, stages, senders=senders)
 
-    def _take(self, name: str, load: StageLoad) -> None:
+    def _take(self, name: str, load: StageLoad) -> bool:
+        """Add the load of a stage; return False if its tasks are not its state partitions."""
         assert self.stages is not None
-        if load.partitions == self.stages[name].partitions:
-            if self._unsure:
-                load = replace(load, seconds=NAN)
-            self._windows.setdefault(name, LoadWindow()).add(load)
-            self._with.placing.ran(name, load.batch, load.executor)
+        if load.partitions != self.stages[name].partitions:
+            return False
+        if self._unsure:
+            load = replace(load, seconds=NAN)
+        self._windows.setdefault(name, LoadWindow()).add(load)
+        self._with.placing.ran(name, load.batch, load.executor)
+        return True
 
 
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:

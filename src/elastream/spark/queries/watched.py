@@ -58,6 +58,7 @@ class SessionQueries:
         self._gone_since: dict[str, float] = {}
         self._since: float | None = None  # when it was first seen which run
         self._real_time: dict[str, str] = {}
+        self._incidents: list[str] = []
         self._batches, self._rows, self._longest = 0, 0, 0.0
 
     @property
@@ -109,6 +110,11 @@ class SessionQueries:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
+    def incidents(self) -> Sequence[str]:
+        """Return the failures of queries since the last call."""
+        incidents, self._incidents = self._incidents, []
+        return incidents
+
     def handle(self, table: action.ActionTable) -> None:
         """Make `table` refuse actions on queries."""
         for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
@@ -155,6 +161,9 @@ class SessionQueries:
                 self._gone_since.pop(each.id, None)
         for query in self.live:
             if query.id not in running:
+                if why := query.failure():
+                    log.warning("query %r failed: %s", query.name, why)
+                    self._incidents.append(f"query {query.name!r} failed: {why}")
                 query.end()
                 self._gone_since[query.id] = now
 
