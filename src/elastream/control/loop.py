@@ -281,7 +281,8 @@ class Loop:
 
     def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
         """Return a remark if lateness grows for LATENESS_GRACE_S without act or explanation, or ""."""
-        late, waits, now = lateness_remark(observation, plan), observation.backlog, observation.time
+        late = "" if observation.explanations else lateness_remark(observation, plan)
+        waits, now = observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):
             self._lateness = None
             return ""
@@ -331,7 +332,8 @@ class Loop:
             seconds=took,
             note="; ".join(
                 filter(
-                    None, [*self._notes, *observation.remarks, *plan.remarks, limited, *map(str, observation.implausible)]
+                    None,
+                    [*self._notes, *observation.explanations, *plan.remarks, limited, *map(str, observation.implausible)],
                 )
             ),
             faults=tuple(self._faults),

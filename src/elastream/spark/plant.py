@@ -358,6 +358,8 @@ class SparkPlant(Generic[Q]):
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)
         behind = seconds_waiting(context.graph, operators)
+        slots = sum(lease.type.width for lease in leases.values() if lease.state is HostState.RUNNING)
+        diagnoses = self.queries.diagnoses(slots, wall)
         tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
         return Observation(
             time=now,
@@ -383,6 +385,7 @@ class SparkPlant(Generic[Q]):
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
             remarks=tuple(each for query in live for each in query.remarks),
+            diagnoses=diagnoses,
         )
 
     def _repeated(self, last: Observation, now: float) -> Observation:

@@ -1,11 +1,13 @@
 """What can be told of a query from outside, and what cannot; the driver's answers are written by hand."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
@@ -13,6 +15,7 @@ from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
+from elastream.spark.telemetry.batches import Batch, QueryStatus, SourceLimit, SourceProgress
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads, StageLoad
 from support.batch_progress import START as EPOCH
@@ -267,3 +270,54 @@ def test_stage_without_figures_for_several_batches_is_said(query, driver):
     driver.ended.append((6, START + 12, 100, 0.1, None))
     query.look()
     assert query.remarks == ()
+
+
+class Loads:
+    """Answers which stages the batches ran: one short one, a tenth of a second after the start of each."""
+
+    context = None
+
+    def __init__(self, driver):
+        self.driver, self.asked = driver, 0
+
+    def ask(self, method, *_):
+        assert method == "work"
+        self.asked += 1
+        at = [1e3 * each[1] for each in self.driver.ended]
+        return [
+            [str(n), f"{b + 100:.0f}", f"{b + 200:.0f}", "2", "150", "90", "140", "0", "1", "0"] for n, b in enumerate(at)
+        ]
+
+
+@pytest.fixture
+def loads(query, driver):
+    query._with = replace(query._with, task_loads=Loads(driver))
+    return query._with.task_loads
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"), [(2.0, Cause.TRIGGER), (0.4, Cause.TRIGGER), (3.0, None), (None, None)], ids=str
+)
+def test_late_query_is_diagnosed_and_others_cost_nothing(query, driver, loads, target, cause):
+    now = end_batches(driver, count=8)
+    query.look()
+    found = query.diagnosis(target, 4, now)
+    assert (found and found.cause, loads.asked) == (cause, 0 if cause is None else 1)
+
+
+def test_first_batches_are_no_evidence_of_a_cause(query, driver, loads):
+    now = end_batches(driver, count=4)
+    query.look()
+    assert query.diagnosis(1.9, 4, now) == Diagnosis()
+
+
+def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver):
+    limit = SourceLimit("files", 3)
+    progress = SourceProgress(rows=5, everything=None)
+    query.batches.append(Batch("q", 4, START, 1.0, 5, sources=(progress,)))
+    query.status = QueryStatus(limits=(limit,))
+    query._since = START
+    found = query.diagnosis(2.0, 4, START + 60.0)
+    assert (found.measured, found.hosts_help) == (False, True)
+    assert "a batch reads at most 3 files of a source that does not report what waits" in found.sentence
+    assert not query.timed

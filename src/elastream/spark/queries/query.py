@@ -15,6 +15,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
+from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
 from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
@@ -23,8 +24,9 @@ from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
+from elastream.spark.telemetry.file_log import HeldFiles, held_files
 from elastream.spark.telemetry.speeds import SpeedProbes
-from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
+from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads, read_work
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -39,6 +41,8 @@ CLOCK_STEP_S = 0.5
 STALLED_S, UNUSUAL = 10.0, 3.0
 # Batches with records, none of which told what the partitions of a stage cost, after which that is said.
 UNREAD_BATCHES = 5
+# First batches of a query that are seen: they start workers and compile code, and say nothing about later ones.
+COLD_BATCHES = 2
 # Seconds after a stalled batch for which policies may see figures measured meanwhile: their usual window.
 STALL_DOUBT_S = 60.0
 
@@ -124,6 +128,7 @@ class Query:
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
         self._unread: dict[str, int] = {}
+        self._held: dict[int, HeldFiles | None] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -195,14 +200,35 @@ class Query:
         """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
             last = self._last
-            batch = read_batch(self.name, row, last, self.status.poll)
+            batch = self._with_held_files(read_batch(self.name, row, last, self.status))
             if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
             self.batches.append(batch)
+        self._look_at_held_files(now)
         if rows:
             self._across = False
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
+
+    def _with_held_files(self, batch: Batch) -> Batch:
+        """Return the batch with what its limited file sources hold back."""
+        sources = list(batch.sources)
+        for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
+            if number not in self._held:
+                path = self.status.checkpoint
+                self._held[number] = held_files(path, number, progress.description, limit, batch.start)
+            if (held := self._held[number]) is not None:
+                sources[number] = held.dated(progress)
+        return replace(batch, sources=tuple(sources)) if self._held else batch
+
+    def _look_at_held_files(self, now: float) -> None:
+        """Count what limited file sources hold back now as what the newest batch has left."""
+        if self.batches and any(self._held.values()):
+            sources = list(self.batches[-1].sources)
+            for number, held in self._held.items():
+                if held is not None and number < len(sources):
+                    sources[number] = held.looked(sources[number], now)
+            self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
         """Date the earliest arrival of the running batch's records. reported: new batches have ended."""
@@ -295,10 +321,44 @@ class Query:
         """
         recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
-        rows = [float(batch.rows) for batch in recent]
-        if self._since is not None and self._since < now:
+        rows = [float(batch.rows) if batch.rows > 0 else 1.0 for batch in recent]  # unknown: alike
+        if self._since is not None and self._since < now and not self.unjudged:
             seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows) if rows else 1.0]
         return np.array(seconds), np.array(rows)
+
+    @property
+    def unjudged(self) -> bool:
+        """True if a source limits its reads and does not report what waits: how late its records are is unknown."""
+        return bool(self.batches) and any(source.everything is None for source in self.batches[-1].sources)
+
+    def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
+        """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
+
+        Asks the driver for stages of its last batches, but only of a late query. Raises Py4JError.
+        """
+        held = self.batches[-1].held_back(self.status.limits) if self.batches else None
+        if self.unjudged and held is not None:
+            return unjudged(self.name, held[1].text)
+        if target is None or not self._is_late(target, now):
+            return None
+        warm = [batch for batch in list(self.batches)[COLD_BATCHES:] if batch.rows and not batch.stepped][-BATCHES_READ:]
+        loads = self._with.task_loads
+        if loads is None or not warm:
+            return Diagnosis()
+        stages, others = read_work(loads.ask("work", loads.context, self._execution, warm[0].id - 1))
+        times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
+        limited = held[1].text if held else ""
+        option = held[1].option(held[0].description) if held else ""
+        return diagnose(
+            self.name, times, target, QueryTraits(self.status.trigger, limited, option, self.status.function, max(1, slots))
+        )
+
+    def _is_late(self, target: float, now: float) -> bool:
+        seconds, rows = self.latencies(now)
+        return (
+            bool(seconds.size and float(seconds @ rows) > target * float(rows.sum()))
+            or self.behind > self.rate(now) * target
+        )
 
     @property
     def timed(self) -> bool:

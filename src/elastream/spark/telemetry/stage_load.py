@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastream.core.frames import Floats, Integers
+from elastream.core.lateness import StageTimes
 
 # Batches that measure a partition's load, and the fewest that measure anything.
 SAMPLES, LEAST_SAMPLES = 7, 3
@@ -28,6 +29,22 @@ MILLI, NANO = 1e-3, 1e-9
 # Fields of a task in `TaskLoads.java`, in its order, with the factor to the unit of `StageLoad`.
 FIGURES = {"run_time": MILLI, "waited": MILLI, "cpu": NANO}
 FIGURES |= dict.fromkeys(("records", "local_bytes", "remote_bytes", "written_bytes"), 1.0)
+
+
+def read_work(lines: Iterable[Sequence[str]]) -> tuple[dict[int, list[StageTimes]], list[tuple[float, float]]]:
+    """Parse the stages of each batch, and the spans of jobs of no query, from the fields of `work` in `TaskLoads.java`."""
+    stages: dict[int, list[StageTimes]] = {}
+    others: list[tuple[float, float]] = []
+    for batch, begun, ended, *figures in lines:
+        span = MILLI * int(begun), MILLI * int(ended)
+        if not figures:
+            others.append(span)
+            continue
+        tasks, run, longest, cpu, waited, shuffled, python = map(int, figures)
+        ran, alone, worked, waits = (MILLI * each for each in (run, longest, cpu, waited))
+        stage = StageTimes(*span, tasks, ran, alone, worked, waits, shuffled=shuffled == 1, python=python == 1)
+        stages.setdefault(int(batch), []).append(stage)
+    return stages, others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
