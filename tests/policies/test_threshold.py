@@ -16,6 +16,8 @@ from elastream.core.hosts import HostState, Lease
 from elastream.core.lateness import Cause, Diagnosis, unjudged
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, MicroBatch, Observation, Sample
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
 from elastream.policies.by_load import ByLoad
@@ -154,6 +156,21 @@ def test_late_first_batch_at_a_high_cost_leases_no_host(policy):
 @pytest.mark.parametrize("first", [20.0, 45.0])
 def test_first_batch_that_takes_long_asks_for_no_host(first, max_hosts):
     assert math.isnan(started(ByLoad(), 508.0, [first, 3.0, 1.0, 0.5], seconds=int(first) + 4, max_hosts=max_hosts))
+
+
+@pytest.mark.parametrize("max_hosts", [1, 10], ids=["at most one host", "more hosts"])
+def test_query_of_which_no_operator_is_known_yet_asks_for_no_host(max_hosts):
+    """A query that Autopilot watches has a source and a sink only, until its first batch has a plan."""
+    layout = lay_out(Graph("q", (Operator("q", Kind.SOURCE), Operator("q/out", Kind.SINK)), (Edge("q", "q/out"),)))
+    seen = observe([host("h1")], math.nan, p99=15.0, seen_for=0, max_hosts=max_hosts)
+    unknown = Frame(tuple(layout.graph.by_name))
+    context = replace(seen.context, layout=layout, scalable=frozenset())
+    memory = None
+    for at in range(2, 20, 2):
+        now = replace(seen, time=1000.0 + at, context=context, operators=unknown, history=(), stalled={"q": float(at)})
+        plan = ByLoad().plan(now, memory)
+        memory = plan.memory
+        assert (plan.actions, plan.remarks) == ((), ())
 
 
 @pytest.mark.parametrize("policy", [Threshold(), ByLoad()])

@@ -9,7 +9,7 @@ import numpy as np
 from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.dataflow.operators import Kind
+from elastream.dataflow.operators import Kind, Operator
 from elastream.errors import DataflowError
 from elastream.policies.common.load_history import LinearFit, LoadHistory
 from elastream.policies.common.measures import TICK, capacity
@@ -99,10 +99,13 @@ class SizingInputs:
 
     @cached_property
     def declared(self) -> float:
-        """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none."""
+        """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none.
+
+        NaN also while no operator that works is known, as of a query that Autopilot watches from its start.
+        """
         observation = self.observation
         sources = [source.name for source in observation.context.graph.sources]
-        if not sources:
+        if not sources or not self._working:
             return math.nan
         rates = {name: observation.operators.value(name, Metric.ARRIVAL_RATE) for name in sources}
         total = math.fsum(rates.values())
@@ -117,9 +120,13 @@ class SizingInputs:
     @cached_property
     def declares(self) -> bool:
         """True if all working operators declare what a record costs."""
-        observation = self.observation
-        working = (o for o in observation.context.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
-        return all(observation.composition.alternate(operator).cost is not None for operator in working)
+        alternate = self.observation.composition.alternate
+        return bool(self._working) and all(alternate(each).cost is not None for each in self._working)
+
+    @cached_property
+    def _working(self) -> tuple[Operator, ...]:
+        graph = self.observation.context.graph
+        return tuple(each for each in graph.operators if each.kind in (Kind.TRANSFORM, Kind.KEYED))
 
     @cached_property
     def used(self) -> float:
