@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastream import Autopilot
-from elastream.api.autopilot_log import AutopilotLog, AutopilotStatus, attainable_target, intentions, on_console
+from elastream.api.autopilot_log import AutopilotLog, AutopilotStatus, intentions, on_console
 from elastream.core.action import LeaseHost, MoveTask, Outcome, Status
 from elastream.core.decision import Decision, Proposal
 from elastream.core.frames import Frame
@@ -41,24 +41,6 @@ def decision(*outcomes, proposals=(), note="", round=1):
 def steady(every, takes, count=20):
     """Return batches of a query that waits for its trigger: each record may have come right after the poll before."""
     return [MicroBatch("counts", every * n, takes, 10, every + takes, every + takes) for n in range(count)]
-
-
-def test_target_below_the_trigger_names_the_target_that_could_be_met():
-    said = attainable_target(steady(every=1.0, takes=0.86), target=1.5)
-    assert said.startswith("the target of 1.5 s cannot be met as measured: latency is an upper bound")
-    assert "start every 1 s and take 0.86 s" in said
-    assert "a target of 2 s could be met" in said
-    possible = float(said.partition("a target of ")[2].split(" s")[0])
-    assert attainable_target(steady(every=1.0, takes=0.86), target=possible) == ""
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [steady(every=1.0, takes=1.0), steady(every=1.0, takes=0.86, count=5), []],
-    ids=["a query without a trigger", "too few batches", "no batch"],
-)
-def test_no_target_is_called_out_of_reach_without_evidence(batches):
-    assert attainable_target(batches, target=0.1) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,6 +93,14 @@ def test_refusal_is_one_line_while_it_lasts(caplog):
     for number in (1, 2):
         log.decided(decision(proposals=[Proposal(lease, "by_load", refused="max_hosts is 2")], round=number))
     assert [each for each in caplog.messages if "does not" in each] == [f"does not {lease.describe()}: max_hosts is 2"]
+
+
+def test_remark_of_several_is_said_once_while_it_lasts(caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    log = spoken()
+    for number, note in enumerate(["a takes 4 s", "a takes 5 s; b is lost", "a takes 6 s", "b is lost"]):
+        log.decided(decision(note=note, round=number))
+    assert caplog.messages == ["a takes 4 s", "b is lost", "b is lost"]
 
 
 def test_end_sums_up_what_was_done(caplog):

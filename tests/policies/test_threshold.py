@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from elastream.core.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
+from elastream.core.lateness import Cause, Diagnosis, unjudged
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, MicroBatch, Observation, Sample
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import ElastreamError
 from elastream.policies.by_load import ByLoad
@@ -112,8 +115,10 @@ def test_first_batches_lease_no_host_while_nothing_is_late(processed):
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
 
 
-def started(policy, rates, batches, seconds=12):
-    """Plan every 2 s of a run's first seconds, late and at 4.3 busy cores; return the time of the first lease, else NaN.
+def started(policy, rates, batches, seconds=12, max_hosts=10):
+    """Plan every 2 s of a run's first seconds, late and at 4.3 busy cores; return when it first leases or asks for more.
+
+    NaN if it does neither.
 
     Args:
         rates: Processed records/s, of the 508/s that arrive.
@@ -124,7 +129,7 @@ def started(policy, rates, batches, seconds=12):
     for at in range(2, seconds + 1, 2):
         done = rates if ends[0] <= at else 0.0
         now = replace(
-            observe([host("h1")], 508.0, backlog=(508.0 - rates) * at + 600.0, p99=4.0, seen_for=0),
+            observe([host("h1")], 508.0, backlog=(508.0 - rates) * at + 600.0, p99=4.0, seen_for=0, max_hosts=max_hosts),
             operators=frame(508.0, done, (508.0 - rates) * at + 600.0, work=4.3 / 508 if done else 0.0),
             batches=[
                 MicroBatch("source", end - took, took, 500.0, 4.0, 1.0)
@@ -133,9 +138,10 @@ def started(policy, rates, batches, seconds=12):
             ],
             time=1000.0 + at,
             history=samples,
+            stalled={"source": float(at)} if 10 < at < ends[0] else {},
         )
         plan = policy.plan(now, memory)
-        if any(isinstance(action, LeaseHost) for action in plan.actions):
+        if plan.remarks or any(isinstance(action, LeaseHost) for action in plan.actions):
             return float(at)
         memory, samples = plan.memory, (*samples, Sample(now.time, now.operators))
     return math.nan
@@ -144,6 +150,27 @@ def started(policy, rates, batches, seconds=12):
 @pytest.mark.parametrize("policy", [Threshold(cool_down=60.0), ByLoad()])
 def test_late_first_batch_at_a_high_cost_leases_no_host(policy):
     assert math.isnan(started(policy, rates=508.0, batches=[3.5, 1.0, 0.5, 0.5]))
+
+
+@pytest.mark.parametrize("max_hosts", [1, 10], ids=["at most one host", "more hosts"])
+@pytest.mark.parametrize("first", [20.0, 45.0])
+def test_first_batch_that_takes_long_asks_for_no_host(first, max_hosts):
+    assert math.isnan(started(ByLoad(), 508.0, [first, 3.0, 1.0, 0.5], seconds=int(first) + 4, max_hosts=max_hosts))
+
+
+@pytest.mark.parametrize("max_hosts", [1, 10], ids=["at most one host", "more hosts"])
+def test_query_of_which_no_operator_is_known_yet_asks_for_no_host(max_hosts):
+    """A query that Autopilot watches has a source and a sink only, until its first batch has a plan."""
+    layout = lay_out(Graph("q", (Operator("q", Kind.SOURCE), Operator("q/out", Kind.SINK)), (Edge("q", "q/out"),)))
+    seen = observe([host("h1")], math.nan, p99=15.0, seen_for=0, max_hosts=max_hosts)
+    unknown = Frame(tuple(layout.graph.by_name))
+    context = replace(seen.context, layout=layout, scalable=frozenset())
+    memory = None
+    for at in range(2, 20, 2):
+        now = replace(seen, time=1000.0 + at, context=context, operators=unknown, history=(), stalled={"q": float(at)})
+        plan = ByLoad().plan(now, memory)
+        memory = plan.memory
+        assert (plan.actions, plan.remarks) == ((), ())
 
 
 @pytest.mark.parametrize("policy", [Threshold(), ByLoad()])
@@ -248,6 +275,38 @@ def test_spare_hosts_are_kept_above_need():
 def test_at_most_half_are_drained_fewest_tasks_first():
     plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
     assert plan == (DrainHost("h2"),)
+
+
+LATE = {"p99": 60.0, "backlog": 4000.0, "processed": 15.0}
+
+
+def late(*diagnoses, hosts=2, **more):
+    """Return an observation of hosts with little work and late records."""
+    seen = observe([host(f"h{n}") for n in range(1, hosts + 1)], 20.0, **{**LATE, **more})
+    return replace(seen, diagnoses=dict(zip("abc", diagnoses, strict=False)))
+
+
+HOPELESS, HOPEFUL = Diagnosis(Cause.DRIVER, hosts_help=False), Diagnosis(Cause.HOSTS)
+
+
+def test_hosts_that_do_not_mend_lateness_are_given_back():
+    assert kinds(Threshold().plan(late(HOPELESS)).actions) == [DrainHost]
+    assert DrainHost not in kinds(Threshold().plan(late()).actions)
+    assert DrainHost not in kinds(Threshold().plan(late(HOPELESS, HOPEFUL)).actions)
+    assert LeaseHost in kinds(Threshold().plan(late(HOPEFUL)).actions)
+    assert LeaseHost not in kinds(Threshold().plan(late(HOPELESS)).actions)
+
+
+def test_slots_that_still_shorten_a_batch_stay():
+    two_tasks = Diagnosis(Cause.FEW_TASKS, hosts_help=False, slots=2)
+    assert Threshold().plan(late(two_tasks)).actions == ()
+    assert kinds(Threshold().plan(late(two_tasks, hosts=4)).actions) == [DrainHost, DrainHost]
+
+
+def test_no_host_goes_while_nobody_knows_how_late_records_are():
+    quiet = {"p99": math.nan, "backlog": math.nan, "processed": 20.0}
+    assert kinds(Threshold().plan(late(**quiet)).actions) == [DrainHost]
+    assert Threshold().plan(late(unjudged("q", "1 file"), **quiet)).actions == ()
 
 
 HIGH = sorted([*observe([host("h1")], 20.0).history, Sample(992.0, frame(90.0))], key=lambda sample: sample.time)

@@ -28,6 +28,7 @@ class Driver:
     followed: tuple = ()
     happened: list = field(default_factory=list)
     listening: bool = False
+    over: bool = False
 
     def start(self):
         self.listening = True
@@ -123,6 +124,15 @@ def test_a_lost_executor_of_a_present_host_is_reported_once():
         "executor 2 of h2 was lost (it was killed): 2 state partitions went to others"
     ]
     assert world.failover.drain_messages() == []
+
+
+def test_executors_that_end_with_the_session_are_not_lost(caplog):
+    world = World("h1", "h2", tasks=("h1", "h2", "h2"))
+    world.successors()
+    world.lose("2", p1="1", p2="1")
+    world.driver.over = True
+    world.failover.look()
+    assert (world.failover.drain_messages(), caplog.messages) == ([], [])
 
 
 def test_successors_of_a_lost_host_stay_until_the_driver_knows():

@@ -3,21 +3,19 @@
 import html
 import logging
 import math
-import statistics
 import sys
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from elastream.core.action import Action, HostAction, LeaseHost, MoveTask, Outcome, ReleaseHost, Status
 from elastream.core.decision import Decision
 from elastream.core.hosts import HostState
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
-from elastream.core.observation import MicroBatch, Observation
+from elastream.core.observation import Observation
 from elastream.core.wording import counted, duration_text, gist, quantities
 from elastream.dataflow.operators import Kind
 from elastream.observability.events import HARMLESS_REFUSALS
@@ -31,11 +29,6 @@ log = logging.getLogger("elastream.autopilot")
 
 # Messages that `status()` repeats.
 STATUS_MESSAGES = 5
-# Batches of a query from which its trigger and its latency are read.
-BATCHES_READ = 30
-FEWEST_BATCHES = 10
-# Share of the time between two starts below which a query waits for its trigger.
-TRIGGER_BOUND = 0.95
 COUNTED: Mapping[type[Action], tuple[str, str]] = {
     LeaseHost: ("executor", "requested"),
     ReleaseHost: ("executor", "returned"),
@@ -173,30 +166,6 @@ def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> 
     return done + (f"; will not {' or '.join(will_not)}" if will_not else "") + "; leaves queries and settings as they are"
 
 
-def attainable_target(batches: Sequence[MicroBatch], target: float) -> str:
-    """Return a remark if a query's trigger alone keeps records from the target latency; empty otherwise.
-
-    Args:
-        batches: Newest micro-batches of one query, in order.
-        target: Target latency (seconds).
-    """
-    read = [each for each in batches[-BATCHES_READ:] if each.records and not math.isnan(each.oldest)]
-    if len(read) < FEWEST_BATCHES:
-        return ""
-    every = statistics.median(b.start - a.start for a, b in pairwise(read))
-    takes = statistics.median(each.seconds for each in read)
-    # As many records as a target is to hold for: 95 %.
-    reads = statistics.quantiles((each.oldest for each in read), n=20, method="inclusive")[-1]
-    if reads <= target or takes >= TRIGGER_BOUND * every:
-        return ""
-    possible = math.ceil(10 * 1.05 * reads) / 10
-    return (
-        f"the target of {format_duration(target)} cannot be met as measured: latency is an upper bound, and batches of "
-        f"{read[-1].segment} start every {every:.2g} s and take {takes:.2g} s, so that 95 % of them read at most "
-        f"{reads:.2g} s; a target of {possible:g} s could be met, or set a shorter trigger"
-    )
-
-
 class AutopilotLog:
     """An observer that logs observations, actions and refusals, each once while it lasts, and keeps the status."""
 
@@ -207,7 +176,8 @@ class AutopilotLog:
         self._last: dict[str, str] = {}
         self._lacked: set[Hashable] = set()
         self._logged: set[tuple[Action, Status]] = set()
-        self._batches: dict[str, deque[MicroBatch]] = {}
+        self._has_batches = False
+        self._notes: frozenset[str] = frozenset()
         self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
         self._status = AutopilotStatus(target_latency=self._target)
         self._done: dict[tuple[str, str], int] = {}
@@ -236,12 +206,7 @@ class AutopilotLog:
         busy = self._plant.look_seconds > self._period
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
-        for batch in observation.batches:
-            self._batches.setdefault(batch.segment, deque(maxlen=BATCHES_READ)).append(batch)
-        for query, batches in self._batches.items():
-            self._once(
-                f"target of {query}", "" if self._target is None else attainable_target(tuple(batches), self._target)
-            )
+        self._has_batches = self._has_batches or bool(observation.batches)
         self._status = replace(
             self._status,
             state="observing only" if self._observe_only else "watching" if queries else "waiting",
@@ -263,11 +228,14 @@ class AutopilotLog:
         self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
-        self._once("note", decision.note)
+        notes = [note for note in decision.note.split("; ") if note]
+        if fresh := [note for note in notes if gist(note) not in self._notes]:
+            self._say(logging.INFO, "; ".join(fresh))
+        self._notes = frozenset(map(gist, notes))
         refused = [p for p in decision.proposals if p.refused and not p.refused.startswith(HARMLESS_REFUSALS)]
         self._once("refused", "; ".join(f"does not {each.action.describe()}: {each.refused}" for each in refused))
         quiet = not (decision.outcomes or would or decision.note or refused or decision.lasting)
-        self._once("quiet", _quiet(decision.seen) if quiet and self._batches else "")
+        self._once("quiet", _quiet(decision.seen) if quiet and self._has_batches else "")
         for each in decision.lasting:
             if each.key not in self._lacked:
                 self._say(logging.WARNING, f"autopilot decides nothing that needs it: {each}")

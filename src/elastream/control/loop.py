@@ -287,7 +287,8 @@ class Loop:
 
     def _unanswered_lateness(self, observation: Observation, plan: Plan) -> str:
         """Return a remark if lateness grows for LATENESS_GRACE_S without act or explanation, or ""."""
-        late, waits, now = lateness_remark(observation, plan), observation.backlog, observation.time
+        late = "" if observation.explanations else lateness_remark(observation, plan)
+        waits, now = observation.backlog, observation.time
         if not late or observation.coming or any(action.relieves for action in self._under_way):
             self._lateness = None
             return ""
@@ -342,7 +343,17 @@ class Loop:
             {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
             note="; ".join(
-                filter(None, [*self._notes, *rollback.remarks, *plan.remarks, limited, *map(str, observation.implausible)])
+                filter(
+                    None,
+                    [
+                        *self._notes,
+                        *observation.explanations,
+                        *rollback.remarks,
+                        *plan.remarks,
+                        limited,
+                        *map(str, observation.implausible),
+                    ],
+                )
             ),
             faults=tuple(self._faults),
             unknown=self._missing.after(plan.unknown, observation.time),

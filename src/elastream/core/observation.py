@@ -17,6 +17,7 @@ from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Rea
 from elastream.core.guarding import GuardDecision
 from elastream.core.hosts import HostState, HostType, Lease, known_cost
 from elastream.core.latency import Basis
+from elastream.core.lateness import Diagnosis
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Rows
 from elastream.core.ring import Ring
@@ -338,7 +339,7 @@ class MicroBatch(NamedTuple):
     Attributes:
         start: Start (seconds of the run).
         seconds: Time from start to commit (seconds).
-        records: Records from the source.
+        records: Records from the source; NaN if unknown.
         oldest: Latency of its first record (seconds); NaN if unknown.
         newest: Latency of its last record (seconds); NaN if unknown.
         number: Number in its segment; NaN if unknown.
@@ -390,6 +391,8 @@ class Observation:
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
         standby: Standby replicas of state.
         moving: Tasks that run elsewhere until their state reaches their host.
+        remarks: Sentences for people on what cannot be observed.
+        diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
     """
 
     time: float
@@ -417,6 +420,8 @@ class Observation:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_STANDBY
     moving: frozenset[TaskId] = frozenset()
+    remarks: tuple[str, ...] = ()
+    diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):
@@ -433,6 +438,21 @@ class Observation:
             np.array([sample.time for sample in samples]),
             np.array([sample.operators.value(operator, metric) for sample in samples]),
         )
+
+    @property
+    def explanations(self) -> tuple[str, ...]:
+        """Return sentences for people on what cannot be observed, and on causes of lateness."""
+        return (*self.remarks, *(each.sentence for each in self.diagnoses.values() if each.sentence))
+
+    @property
+    def beyond_hosts(self) -> bool:
+        """Return True if records are late for causes that more hosts do not mend."""
+        return bool(self.diagnoses) and not any(each.hosts_help for each in self.diagnoses.values())
+
+    @property
+    def unjudged(self) -> bool:
+        """Return True if nobody knows how late the records of a query are."""
+        return any(not each.measured for each in self.diagnoses.values())
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
@@ -568,4 +588,5 @@ class Observation:
 
 
 def _is_implausible(batch: MicroBatch) -> bool:
-    return not (0 <= batch.seconds <= MAX_SECONDS and 0 <= batch.records <= MAX_RECORDS)
+    unknown = batch.records != batch.records
+    return not (0 <= batch.seconds <= MAX_SECONDS and (unknown or 0 <= batch.records <= MAX_RECORDS))

@@ -368,6 +368,8 @@ class ChainedRound(SizingRound):
         young = observation.time - history.since < self.settle or load.since_change < policy.cool_down
         if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
+        if observation.unjudged:  # it may be late
+            return []
         if observation.coming:
             return self._hosts.withdraw_surplus(highest)
         return self._hosts.drain_surplus(highest)
@@ -376,8 +378,15 @@ class ChainedRound(SizingRound):
         """Return the busy cores that the remaining hosts must carry, filled to `most`."""
         load = self.load
         highest = max(each for each in (self._highest(history), load.used, load.cores(self.later), 0.0) if each == each)
-        highest = max(highest, self.most * load.cores(self.upper))
+        highest = max(highest, self.most * load.cores(self.upper), self.most * self._useful_cores)
         return max(highest, self.most * (1 + 1e-6) * history.insufficient(self.observation.time, self.rate))
+
+    @property
+    def _useful_cores(self) -> float:
+        """Cores of the slots that still shorten late batches."""
+        useful = max((each.slots for each in self.observation.diagnoses.values()), default=0.0)
+        _, each = self.observation.cores.slots(self.observation.working)
+        return useful * each if useful else 0.0
 
     def _highest(self, history: LoadHistory) -> float:
         if self.before is not None and history.needs:

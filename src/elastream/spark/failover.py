@@ -63,7 +63,10 @@ class FailoverPlan:
 
     def look(self) -> None:
         """Adopt losses since the last look, and send the current successors. Raises Py4JError."""
-        for loss in self._recovery.losses():
+        losses = self._recovery.losses()
+        if losses and self._recovery.over:
+            return  # no executor is lost: all end with the session
+        for loss in losses:
             self._adopt(loss)
         self._previous_hosts = self._hosts.host_of()
         self._replan_lost_hosts()

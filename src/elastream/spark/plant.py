@@ -246,8 +246,8 @@ class SparkPlant(Generic[Q]):
         self._end(self)
 
     def incidents(self) -> Sequence[str]:
-        """Return the losses of executors since the last call."""
-        return () if self.failover is None else self.failover.drain_messages()
+        """Return the losses of executors and the failures of queries since the last call."""
+        return (*(() if self.failover is None else self.failover.drain_messages()), *self.queries.incidents())
 
     def stop_acting(self) -> None:
         """Stop applying actions, moving partitions and stepping hosts. Every end begins with it."""
@@ -358,6 +358,8 @@ class SparkPlant(Generic[Q]):
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)
         behind = seconds_waiting(context.graph, operators)
+        slots = sum(lease.type.width for lease in leases.values() if lease.state is HostState.RUNNING)
+        diagnoses = self.queries.diagnoses(slots, wall)
         tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
         return Observation(
             time=now,
@@ -382,6 +384,8 @@ class SparkPlant(Generic[Q]):
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
+            remarks=tuple(each for query in live for each in query.remarks),
+            diagnoses=diagnoses,
         )
 
     def _repeated(self, last: Observation, now: float) -> Observation:

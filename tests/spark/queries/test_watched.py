@@ -1,11 +1,13 @@
 """What can be told of a query from outside, and what cannot; the driver's answers are written by hand."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.spark.jvm.state_partitions import StatefulOperator, StatefulStage
@@ -13,8 +15,9 @@ from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import RESTART_WAIT_S, SessionQueries, application_row, layout_of, operator_frame
+from elastream.spark.telemetry.batches import Batch, QueryStatus, SourceLimit, SourceProgress
 from elastream.spark.telemetry.frames import task_frame
-from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.telemetry.stage_load import PartitionLoads, StageLoad
 from support.batch_progress import START as EPOCH
 from support.batch_progress import line, source
 from support.sessions_without_jvm import without_jvm
@@ -216,3 +219,105 @@ def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):
     queries.look(21.0, 0.0)
     assert not queries.finished(21.0)
     assert queries.finished(21.0 + RESTART_WAIT_S + 0.1)
+
+
+class Ending:
+    """Answers that one query runs, until it ends."""
+
+    context = None
+
+    def __init__(self):
+        self.running = [["an id", "a run", "-1", "1", "0", "q"]]
+
+    def ask(self, method, *_):
+        return {"queries": self.running, "batches": [["", "", "-1"]]}.get(method, [])
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"), [(False, ["query 'q' failed: ValueError: no"]), (True, [])], ids=["by itself", "with the session"]
+)
+def test_failure_of_a_query_is_said_once_with_its_cause(query, caplog, stopped, said):
+    error = SimpleNamespace(getMessage=lambda: "Traceback (most recent call last):\n  File\nValueError: no")
+    failed = SimpleNamespace(isDefined=lambda: True, get=lambda: error)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped)))
+    spark = without_jvm(SimpleNamespace(exception=lambda: failed), sparkContext=context)
+    driver = Ending()
+    queries = SessionQueries(QueryAccess(spark, driver, query.placing))
+    queries.look(20.0, 0.0)
+    driver.running = []
+    queries.look(21.0, 0.0)
+    queries.look(22.0, 0.0)
+    assert (queries.incidents(), queries.incidents(), caplog.messages) == (said, [], said)
+
+
+def test_stage_without_figures_for_several_batches_is_said(query, driver):
+    query.stages = {"q/count0": STAGE}
+    query._names = {0: "q/count0"}
+    query._tasks = SimpleNamespace(poll=lambda _: ())
+    for count in range(1, 6):
+        assert query.remarks == ()
+        end_batches(driver, count=count)
+        query.look()
+    assert query.remarks[0].startswith("the state partitions of q/count0 are not balanced: in 5 batches with records")
+    driver.ended.append((5, START + 10, 0, 0.1, None))
+    query.look()
+    assert query.remarks
+    column = np.ones(3)
+    names = ("run_time", "waited", "cpu", "records", "local_bytes", "remote_bytes", "written_bytes", "task")
+    costs = dict.fromkeys(names, column)
+    load = StageLoad(6, 1, (), (0,), False, 2.0, START + 12, ("0", "1", "1"), **costs)
+    query._tasks = SimpleNamespace(poll=lambda _: (load,))
+    driver.ended.append((6, START + 12, 100, 0.1, None))
+    query.look()
+    assert query.remarks == ()
+
+
+class Loads:
+    """Answers which stages the batches ran: one short one, a tenth of a second after the start of each."""
+
+    context = None
+
+    def __init__(self, driver):
+        self.driver, self.asked = driver, 0
+
+    def ask(self, method, *_):
+        assert method == "work"
+        self.asked += 1
+        at = [1e3 * each[1] for each in self.driver.ended]
+        return [
+            [str(n), f"{b + 100:.0f}", f"{b + 200:.0f}", "2", "150", "90", "140", "0", "1", "0"] for n, b in enumerate(at)
+        ]
+
+
+@pytest.fixture
+def loads(query, driver):
+    query._with = replace(query._with, task_loads=Loads(driver))
+    return query._with.task_loads
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"), [(2.0, Cause.TRIGGER), (0.4, Cause.TRIGGER), (3.0, None), (None, None)], ids=str
+)
+def test_late_query_is_diagnosed_and_others_cost_nothing(query, driver, loads, target, cause):
+    now = end_batches(driver, count=8)
+    query.look()
+    found = query.diagnosis(target, 4, now)
+    assert (found and found.cause, loads.asked) == (cause, 0 if cause is None else 1)
+
+
+def test_first_batches_are_no_evidence_of_a_cause(query, driver, loads):
+    now = end_batches(driver, count=4)
+    query.look()
+    assert query.diagnosis(1.9, 4, now) == Diagnosis()
+
+
+def test_query_that_a_limit_holds_back_is_neither_late_nor_in_time(query, driver):
+    limit = SourceLimit("files", 3)
+    progress = SourceProgress(rows=5, everything=None)
+    query.batches.append(Batch("q", 4, START, 1.0, 5, sources=(progress,)))
+    query.status = QueryStatus(limits=(limit,))
+    query._since = START
+    found = query.diagnosis(2.0, 4, START + 60.0)
+    assert (found.measured, found.hosts_help) == (False, True)
+    assert "a batch reads at most 3 files of a source that does not report what waits" in found.sentence
+    assert not query.timed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.telemetry.batches import read_batch
+from elastream.spark.telemetry.batches import SourceLimit, read_batch
 from support.batch_progress import START, batches, line, source
 
 
@@ -129,8 +129,8 @@ def test_progress_after_the_form_that_is_documented_for_kafka_is_read():
         str(progress["batchId"]),
         "1700000000000",
         str(progress["numInputRows"]),
-        str(progress["durationMs"]["triggerExecution"]),
-        str(progress["durationMs"]["latestOffset"]),
+        json.dumps(progress["durationMs"]),
+        "-",
         json.dumps(progress["observedMetrics"]),
         *map(json.dumps, progress["sources"]),
     ]
@@ -138,6 +138,79 @@ def test_progress_after_the_form_that_is_documented_for_kafka_is_read():
     (taken,) = batch.sources
     assert (batch.rows, taken.rows, batch.behind, taken.everything) == (300, 300, 1200.0, False)
     assert batch.observed["lines"]["stamped"] == 300
+
+
+def records(*sources, reads="-", limits=(), **more):
+    """Return the records of each source in the last of some batches, one a line."""
+    lines = [line(number, number, 0.5, each, reads=reads, **more) for number, each in enumerate(sources)]
+    return [batch.sources[0].rows for batch in batches("q", *lines, limits=limits)]
+
+
+@pytest.mark.parametrize(
+    ("taken", "rows"),
+    [
+        (source({"t": {"0": 10, "1": 5}}, {"t": {"0": 110, "1": 55}}, 450, description="KafkaV2[Subscribe[t]]"), 150),
+        (source({"t": {"0": 10}}, {"t": {"0": 110, "1": 50}}, 100, description="KafkaV2[Subscribe[t]]"), 100),
+        (source(4, 6, 120, description="RateStreamV2[rowsPerSecond=20, rampUpTimeSeconds=0, numPartitions=2"), 40),
+        (source(4, 6, 120, description="RateStreamV2[rowsPerSecond=20, rampUpTimeSeconds=9, numPartitions=2"), 120),
+        (source({"offset": 500}, {"offset": 1000}, 1500, description="RatePerMicroBatchStream[rowsPerBatch=500"), 500),
+        (source(99, 119, 60, description="TextSocketV2[host: h, port: 1]"), 20),
+    ],
+    ids=["Kafka", "a new partition", "rate", "rate that ramps up", "rate by batch", "socket"],
+)
+def test_offsets_that_count_records_are_the_truth(taken, rows):
+    assert records(taken) == [rows]
+
+
+@pytest.mark.parametrize(
+    ("seen", "reads", "times", "rows"),
+    [
+        (1500, "[500, 500, 500]", 1, 500),
+        (500, "[500, 1, 1]", 1, 500),
+        (503, "[500, 3]", 1, 500),
+        (1500, "[500, 7000, 500, 7000, 500, 7000]", 1, 500),
+        (1000, "[500, 500]", 2, 500),
+        (1000, "[1000]", 2, math.nan),
+        (1500, "[0, 0, 0]", 1, math.nan),
+        (500, "[0]", 1, 500),
+        (0, "[]", 1, 0),
+    ],
+    ids=[
+        "three actions",
+        "a batch that is kept",
+        "a look at some rows",
+        "a table beside",
+        "a join with itself",
+        "a union with itself",
+        "a source that counts no reads",
+        "one action",
+        "no records",
+    ],
+)
+def test_records_that_a_batch_reads_several_times_count_once(seen, reads, times, rows):
+    limits = (SourceLimit(times=times),)
+    assert records(source("a", "b", seen), reads=reads, limits=limits) == pytest.approx([rows], nan_ok=True)
+
+
+def test_reads_of_a_batch_that_are_not_known_yet_are_as_in_the_batch_before():
+    taken = source("a", "b", 1500)
+    lines = [line(0, 0, 0.5, taken, reads="[500, 500, 500]"), line(1, 1, 0.5, taken, reads="")]
+    assert [batch.rows for batch in batches("q", *lines)] == [500, 500]
+    assert math.isnan(batches("q", lines[1])[0].rows)
+
+
+def test_what_a_limited_source_holds_back_is_unknown():
+    limited = (SourceLimit("rows", 100),)
+
+    def shown(*rows, poll=1.0, every=1.0):
+        lines = [line(n, n * every, 0.4, source(n, n + 1, each)) for n, each in enumerate(rows)]
+        read = batches("q", *lines, poll=poll, limits=limited)
+        return [(str(round(batch.waiting - START, 1)), batch.sources[0].everything) for batch in read]
+
+    assert shown(100, 100, 40, 40) == [("0.0", None), ("nan", None), ("nan", True), ("2.0", True)]
+    made = source(0, 1, 100, description="RatePerMicroBatchStream[rowsPerBatch=100")
+    assert batches("q", line(0, 0, 0.4, made), limits=limited)[0].sources[0].everything is True
+    assert shown(100, 100, every=9.0) == [("0.0", None), ("8.0", None)], "a poll found nothing in between"
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """From when on records count, how many come, and how many wait, for sources that declare no load."""
 
-import json
 import math
 import os
 
 import pytest
 
 from elastream.core.latency import Basis
-from elastream.spark.telemetry.origins import FileLog, Origin, condensed, files_in
-from support.batch_progress import START, batches, line, source
+from elastream.spark.telemetry.origins import Origin, condensed
+from support.batch_progress import START, batches, drop, line, logged, source
 
 QUANTILES = [START + 0.9 + point / 100 for point in range(34)]
 
@@ -68,25 +67,6 @@ def test_a_batch_that_was_computed_twice_is_counted_once(tmp_path):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def drop(folder, name, at, size):
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text("x" * size)
-    os.utime(folder / name, (START + at, START + at))
-
-
-def logged(checkpoint, number, *files, compact=()):
-    """An entry of the log of a file source: (batch, path, second)."""
-    log = checkpoint / "sources" / "0"
-    log.mkdir(parents=True, exist_ok=True)
-    entries = [*compact, *((number, *file) for file in files)]
-    lines = [
-        json.dumps({"path": f"file://{path}", "timestamp": int(1e3 * (START + at)), "batchId": batch})
-        for batch, path, at in entries
-    ]
-    name = f"{number}.compact" if compact else str(number)
-    (log / name).write_text("\n".join(["v1", *lines]))
-
-
 def file_source(start, end, rows):
     return source(None if start is None else {"logOffset": start}, {"logOffset": end}, rows)
 
@@ -141,25 +121,6 @@ def test_a_source_is_not_quiet_between_two_polls(tmp_path):
     assert origin.arrivals == pytest.approx(100.0)
     origin.look(START + 24.0 + 30.0, under_way=False, interval=12.0)
     assert origin.arrivals == 0.0, "polls have found nothing for longer than arrivals are counted over"
-
-
-def test_the_log_is_read_through_what_compacts_it(tmp_path):
-    old = [(number, f"/in/{number}", float(number)) for number in range(9)]
-    logged(tmp_path, 9, ("/in/9", 9.0), compact=old)
-    logged(tmp_path, 10, ("/in/10", 10.0))
-    log = FileLog(tmp_path / "sources" / "0")
-    log.refresh()
-    assert [file.modified - START for file in log.files(8, 10)] == [9.0, 10.0]
-    assert log.waiting() is None
-
-
-def test_files_are_found_as_spark_finds_them(tmp_path):
-    for name in ("day=1", "_temporary", ".staging"):
-        drop(tmp_path / name, "part", 0.0, 1)
-    drop(tmp_path, "_SUCCESS", 0.0, 1)
-    assert list(files_in(str(tmp_path))) == [str(tmp_path / "day=1" / "part")]
-    assert list(files_in(f"{tmp_path}/day=*/p*")) == [str(tmp_path / "day=1" / "part")]
-    assert list(files_in(str(tmp_path / "day=1" / "part"))) == [str(tmp_path / "day=1" / "part")]
 
 
 def test_many_moments_are_condensed_to_a_few_that_weigh_as_much():

@@ -79,6 +79,33 @@ def test_two_jobs_of_a_stage_add_up_and_the_last_gives_its_place():
     assert loads[0].seconds == pytest.approx(13.0)
 
 
+def partial(*partitions, tasks):
+    """Return a job that ran the joining stage for some partitions only, as `head` and `show` do."""
+    rows = "".join(f"T\t{each}\t{300 + each}\t3\t1\t5\t0\t1000000000\t0\t0\t0\t0\n" for each in partitions)
+    return f"J\t5\t1795271218824\nS\t82\t72\t0\t0\t{tasks}\n{rows}"
+
+
+@pytest.mark.parametrize("order", [lambda jobs: jobs, reversed], ids=["after the full run", "before it"])
+@pytest.mark.parametrize(("partitions", "tasks"), [((0,), 1), ((1,), 1)], ids=["the first partition", "a later one"])
+def test_job_on_some_partitions_adds_to_the_full_run(order, partitions, tasks):
+    loads = read_loads(lines("".join(order([partial(*partitions, tasks=tasks), RECORDED.partition("J\t4")[0]]))))
+    joining = next(load for load in loads if load.ranks == (0,))
+    alone = read_loads(lines(RECORDED))[1]
+    assert joining.partitions == 2
+    assert (joining.cpu - alone.cpu).tolist() == pytest.approx([float(n in partitions) for n in range(2)])
+
+
+def test_jobs_on_some_partitions_each_make_a_full_run_together():
+    joining = read_loads(lines(partial(1, tasks=1) + partial(0, tasks=1)))[0]
+    assert (joining.executor, joining.cpu.tolist()) == (("3", "3"), [1.0, 1.0])
+
+
+def test_run_wider_than_the_state_says_nothing_and_hides_nothing():
+    twice = partial(0, 1, 2, 3, tasks=4)
+    joining = next(load for load in read_loads(lines(twice + RECORDED), {0: 2, 1: 2}) if load.ranks == (0,))
+    assert (joining.partitions, joining.executor) == (2, ("1", "2"))
+
+
 def told(batch, cpu="89648433"):
     """The joining stage of a batch, whose first task took `cpu` nanoseconds."""
     text = RECORDED.replace("J\t5", f"J\t{batch}").replace("J\t4", f"J\t{batch - 1}").replace("\t89648433\t", f"\t{cpu}\t")

@@ -9,7 +9,7 @@ from elastream.core.frames import Frame, known_sum
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.dataflow.operators import Kind
+from elastream.dataflow.operators import Kind, Operator
 from elastream.errors import DataflowError
 from elastream.policies.common.load_history import LinearFit, LoadHistory
 from elastream.policies.common.measures import TICK, capacity
@@ -29,8 +29,9 @@ GROWTH = 0.02
 MOST_GROWTH = 2.0
 # Micro-batches of a query that start workers and compile code: their work and delay say nothing about later ones.
 FIRST_BATCHES = 2
-# Seconds after which a query counts as started, if it has ended no micro-batch by then or reports none.
-FIRST_BATCHES_S = 30.0
+# Seconds after which a query counts as started, if it has ended no micro-batch by then or reports none; the second, if its
+# first one still runs, which starts everything.
+FIRST_BATCHES_S, LONG_FIRST_BATCH_S = 30.0, 120.0
 # Part of the target latency that records may wait in queues; the rest is for processing and the next round.
 WITHIN = 0.5
 
@@ -103,14 +104,17 @@ class SizingInputs:
         counts = [ended.get(each.name, 0) for each in self.observation.context.layout.segments]
         if all(counts):
             return min(counts, default=FIRST_BATCHES) < FIRST_BATCHES
-        return now - self.history.since < FIRST_BATCHES_S
+        return now - self.history.since < (LONG_FIRST_BATCH_S if self.observation.stalled else FIRST_BATCHES_S)
 
     @once
     def declared(self) -> float:
-        """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none."""
+        """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none.
+
+        NaN also while no operator that works is known, as of a query that Autopilot watches from its start.
+        """
         observation = self.observation
         sources = [source.name for source in observation.context.graph.sources]
-        if not sources:
+        if not sources or not self._working:
             return math.nan
         rates = {name: observation.operators.value(name, Metric.ARRIVAL_RATE) for name in sources}
         total = math.fsum(rates.values())
@@ -125,9 +129,13 @@ class SizingInputs:
     @once
     def declares(self) -> bool:
         """True if all working operators declare what a record costs."""
-        observation = self.observation
-        working = (o for o in observation.context.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
-        return all(observation.composition.alternate(operator).cost is not None for operator in working)
+        alternate = self.observation.composition.alternate
+        return bool(self._working) and all(alternate(each).cost is not None for each in self._working)
+
+    @once
+    def _working(self) -> tuple[Operator, ...]:
+        graph = self.observation.context.graph
+        return tuple(each for each in graph.operators if each.kind in (Kind.TRANSFORM, Kind.KEYED))
 
     @once
     def used(self) -> float:
@@ -148,7 +156,7 @@ class SizingInputs:
             ahead: Seconds from now; until then the usable hosts process as they do now.
         """
         target = self.observation.context.target_latency
-        if target is None or math.isnan(self.backlog):
+        if target is None or math.isnan(self.backlog) or self.observation.beyond_hosts:
             return 0.0
         waiting, work = self.backlog, self.work
         if ahead > 0 and work > 0 and self.observation.usable:
@@ -158,11 +166,11 @@ class SizingInputs:
 
     @once
     def late(self) -> bool:
-        """True if the latency is above target, or will be once the backlog is processed."""
+        """True if the latency is above target, or will be once the backlog is processed, and hosts may mend that."""
         target, latency = self.observation.context.target_latency, self.observation.latency().value
         # The latency is that of the last records: outdated if nothing arrives and nothing is queued.
         stale = self.arriving == 0 and not self.backlog > 0
-        if target is None or stale:
+        if target is None or stale or self.observation.beyond_hosts:
             return False
         rate = max([0.0, *(each for each in (self.arriving, self.processed) if each > 0)])
         return (latency is not None and latency > target) or self.backlog > rate * target
@@ -173,9 +181,11 @@ class SizingInputs:
 
         A query is behind if its backlog grew in each of the last `ROUNDS` rounds: its hosts do not suffice, whatever the
         metered work. With more than two micro-batches waiting, the growth of the queue gives the processed rate, since a
-        single round's rate depends on which batches happen to end in it.
+        single round's rate depends on which batches happen to end in it. 1 if hosts mend nothing.
         """
         frames, ratio = self._rounds, 1.0
+        if self.observation.beyond_hosts:
+            return ratio
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             if math.isnan(frames[0].value(name, Metric.BACKLOG)):
                 continue
@@ -215,7 +225,9 @@ class SizingInputs:
     def queued(self, seconds: float) -> bool:
         """Return True if more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds."""
         least = max(0.0, self.arriving) * seconds
-        return all(known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds)
+        return not self.observation.beyond_hosts and all(
+            known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds
+        )
 
     @once
     def _rounds(self) -> list[Frame]:

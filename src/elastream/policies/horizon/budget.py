@@ -14,7 +14,7 @@ from elastream.core.frames import Floats
 from elastream.units import ROUNDING
 
 # Quantiles of the scenarios that a plan may serve, by need. The last row is the worst jump of the past.
-SERVED = (0.5, 0.8, 0.95, 1.0)
+SERVED = (0.5, 0.95)
 # Part of a host's start in which late records are served.
 CATCH_UP = 0.25
 

@@ -296,8 +296,8 @@ class _Foreseeing(SizingRound):
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = np.array(self._usable / self._cores_of_record)
         within = time_to_serve(waiting, capacity, grid.budget, grid.host_start)
-        lease = float(with_backlog(outlook.lease[row], total[grid.start :], then, grid.seconds, within))
-        keep = float(with_backlog(outlook.keep[row], total, waiting, grid.seconds, within))
+        lease = float(with_backlog(setting.reserve * outlook.lease[row], total[grid.start :], then, grid.seconds, within))
+        keep = float(with_backlog(setting.reserve * outlook.keep[row], total, waiting, grid.seconds, within))
         keep = max(lease, keep)
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
@@ -359,7 +359,7 @@ class _Chained(_Foreseeing, ChainedRound):
     def _shrink(self, history: LoadHistory, highest: float) -> list[Action]:
         observation = self.observation
         recent = self.load.since_change < self.policy.cool_down
-        if (recent and not observation.waiting) or self.load.late:
+        if (recent and not observation.waiting) or self.load.late or observation.unjudged:
             return []
         return self._hosts.withdraw_surplus(highest) if observation.coming else self._hosts.drain_surplus(highest)
 

@@ -8,6 +8,7 @@ that is nearly constant.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -17,14 +18,16 @@ from elastream.policies.horizon.budget import Outlook, hosts_for, need, time_to_
 
 # Multiples of a host's start for which a host must be idle before it goes.
 HOLDS = (0.0, 2.0, 8.0, 30.0)
+# Factors on the need of an outlook, for what no scenario contains.
+RESERVES = (1.0, 1.2, 1.45)
 # Quantiles of the rate whose fleets are tried as the least one.
-FLEETS = (0.5, 0.8, 0.9, 0.95, 0.99)
+FLEETS = (0.5, 0.8, 0.95)
 # Bins that are replayed: the newest.
 REPLAYED = 960
 # Growth of the load in a replay, over the allowance below 0: 5 % of late records beyond it make it half as great again.
 STRESS = 10.0
 # Costs within this part are equal; then the setting with fewer leases counts.
-EQUAL = 0.02
+EQUAL = 0.01
 # Most mean number of hosts over the least one for which a fleet counts as constant.
 CONSTANT = 1.1
 # Blocks of the past by which the error of a share is judged.
@@ -37,11 +40,13 @@ class Setting:
 
     Attributes:
         row: Row of an outlook to serve.
+        reserve: Factor on the need of the outlook.
         hold: Seconds for which a host must be idle before it goes.
         least: Fewest hosts.
     """
 
-    row: int = 2
+    row: int = 1
+    reserve: float = 1.0
     hold: float = 120.0
     least: int = 1
 
@@ -120,9 +125,10 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
     rates = np.array([each.rate for each in outlooks])
     settings = _settings(rates, total.shape[1], fleet)
     rows = np.array([each.row for each in settings])
+    reserves = np.array([each.reserve for each in settings])
     holds = np.array([max(1, round(each.hold / fleet.seconds)) for each in settings])
     least = np.array([float(each.least) for each in settings])
-    run = _begin(np.maximum(least, hosts_for(lease[0, rows], fleet.each)), fleet)
+    run = _begin(np.maximum(least, hosts_for(reserves * lease[0, rows], fleet.each)), fleet)
     late = np.zeros((rates.size, rows.size))
     needed = np.zeros((rates.size, rows.size))
     groups = [(int(hold), np.flatnonzero(holds == hold)) for hold in np.unique(holds)]
@@ -130,7 +136,7 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
         if now:
             late[now] = _serve(run, rates[now], now, fleet)
         paths, idle = total[now][rows], np.zeros(rows.size)
-        up, down = _needs(run, paths, keep[now][rows], lease[now][rows], now, fleet)
+        up, down = _needs(run, paths, reserves * keep[now][rows], reserves * lease[now][rows], now, fleet)
         needed[now] = np.maximum(up, down)
         for hold, columns in groups:
             idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
@@ -153,7 +159,9 @@ def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
     }
     allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
     holds = [part * max(fleet.kind.start, fleet.seconds) for part in HOLDS]
-    return [Setting(row, hold, least) for least in allowed for row in range(rows) for hold in holds]
+    return [
+        Setting(row, reserve, hold, least) for least, row, reserve, hold in product(allowed, range(rows), RESERVES, holds)
+    ]
 
 
 def _paid(fleet: Fleet) -> tuple[int, int]:

@@ -175,10 +175,12 @@ public static String python(Object context, Object all) {
 }
 
 /**
- * Batches after `after` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds pollMilliseconds
- * observed", by tabs, then each source's progress as JSON. pollMilliseconds: asking sources for latest offsets. observed:
- * metrics of the plan, a JSON object by name. Last line: "trigger message planned": the query's trigger and status, and the
- * newest planned batch.
+ * Batches after `after` that did something, newest first: "id epochMilliseconds rows durations reads observed", by tabs, then
+ * each source's progress as JSON. durations: milliseconds of the parts of the trigger, a JSON object. reads: "-" if the plan
+ * reads each source once, else a list of the records that each stage without a shuffle before it has read. observed: metrics of the plan, a JSON object by
+ * name. Last line: "trigger message planned checkpoint function": the query's trigger and status, the newest planned batch, its
+ * checkpoint, and 1 if it hands batches to a function, then "limit number times files" by "|" of each source: what limits its reads (see `limit`), how often the plan
+ * has it, and of a file source the glob of names ("?" if its options leave out other files, too).
  */
 public static String batches(Object execution, long after) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
@@ -187,14 +189,25 @@ public static String batches(Object execution, long after) {
     org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
     long planned = last == null ? -1L : last.currentBatchId();
     org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
+    StringBuilder sources = new StringBuilder();
+    // Before its first batch, the plan must not be read: only the query's own thread may make it.
+    boolean function = query.sink().getClass().getName().contains("ForeachBatch");
+    boolean again = last != null && sources(query, sources) || function;
+    java.util.Map reads = again ? reads(query, after) : new java.util.HashMap();
     StringBuilder out = new StringBuilder();
     for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > after; i--) {
         // Otherwise an idle trigger, which shares the id of the next batch.
         if (!recent[i].durationMs().containsKey("addBatch")) continue;
+        Object read = reads.get(Long.valueOf(recent[i].batchId()));
         out.append(recent[i].batchId()).append('\t')
             .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
-            .append(recent[i].numInputRows()).append('\t').append(recent[i].durationMs().get("triggerExecution"))
-            .append('\t').append(recent[i].durationMs().get("latestOffset")).append("\t{");
+            .append(recent[i].numInputRows()).append("\t{");
+        java.util.Iterator parts = recent[i].durationMs().entrySet().iterator();
+        while (parts.hasNext()) {
+            java.util.Map.Entry part = (java.util.Map.Entry) parts.next();
+            out.append('"').append(part.getKey()).append("\":").append(part.getValue()).append(parts.hasNext() ? "," : "");
+        }
+        out.append("}\t").append(!again ? "-" : read == null ? "" : line(read.toString())).append("\t{");
         java.util.Iterator names = recent[i].observedMetrics().keySet().iterator();
         while (names.hasNext()) {
             String name = (String) names.next();
@@ -207,6 +220,95 @@ public static String batches(Object execution, long after) {
         for (int k = 0; k < recent[i].sources().length; k++) out.append('\t').append(line(recent[i].sources()[k].json()));
         out.append('\n');
     }
-    out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\t').append(planned);
-    return out.append('\n').toString();
+    out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\t').append(planned)
+        .append('\t').append(line(query.resolvedCheckpointRoot())).append('\t').append(function ? 1 : 0);
+    return out.append(sources).append('\n').toString();
+}
+
+/** Append a field per source, in the order of its progress; return true if the plan has one more than once. */
+private static boolean sources(
+    org.apache.spark.sql.execution.streaming.runtime.StreamExecution query, StringBuilder out) {
+    boolean again = false;
+    java.util.ArrayList shown = new java.util.ArrayList();
+    scala.collection.immutable.Seq leaves = query.logicalPlan().collectLeaves();
+    for (int i = 0; i < query.sources().size(); i++) {
+        Object source = query.sources().apply(i);
+        if (shown.contains(source)) continue;
+        shown.add(source);
+        int times = 0;
+        for (int k = 0; k < leaves.size(); k++)
+            if (member(leaves.apply(k), "stream") == source || member(leaves.apply(k), "source") == source) times++;
+        again = again || times > 1;
+        scala.Option limit = query.uniqueSources().get((org.apache.spark.sql.connector.read.streaming.SparkDataStream) source);
+        out.append('\t').append(limit.isDefined() ? limit(limit.get()) : "all|0").append('|').append(Math.max(times, 1))
+            .append('|').append(line(files(source)));
+    }
+    return again;
+}
+
+/** The most that one batch reads: "all|0", "rows|N", "files|N", or "other|0" for what no count of ours reaches. */
+private static String limit(Object limit) {
+    if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadAllAvailable) return "all|0";
+    if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadMaxRows)
+        return "rows|" + ((org.apache.spark.sql.connector.read.streaming.ReadMaxRows) limit).maxRows();
+    if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadMaxFiles)
+        return "files|" + ((org.apache.spark.sql.connector.read.streaming.ReadMaxFiles) limit).maxFiles();
+    return "other|0";
+}
+
+/** Glob of the names of files that a file source reads; "?" if it has options by which it leaves out others, or is none. */
+private static String files(Object source) {
+    if (!source.getClass().getSimpleName().equals("FileStreamSource")) return "?";
+    try {
+        java.lang.reflect.Field options = source.getClass().getDeclaredField("options");
+        options.setAccessible(true);
+        String glob = "";
+        scala.collection.Iterator each = ((scala.collection.immutable.Map) options.get(source)).iterator();
+        while (each.hasNext()) {
+            scala.Tuple2 option = (scala.Tuple2) each.next();
+            String name = ((String) option._1()).toLowerCase();
+            if (name.startsWith("modified") || name.equals("filenameonly") || name.equals("maxfileage")) return "?";
+            if (name.equals("pathglobfilter")) glob = (String) option._2();
+        }
+        return glob;
+    } catch (Exception other) { return "?"; }
+}
+
+/** Answer of the method `name` without parameters, null if there is none. */
+private static Object member(Object object, String name) {
+    try { return object.getClass().getMethod(name, new Class[0]).invoke(object, new Object[0]); }
+    catch (Exception none) { return null; }
+}
+
+/** Of each batch after `after` a list of the records that each stage without a shuffle before it has read. */
+private static java.util.Map reads(org.apache.spark.sql.execution.streaming.runtime.StreamExecution query, long after) {
+    java.util.HashMap reads = new java.util.HashMap();
+    org.apache.spark.SparkContext spark = query.sparkSession().sparkContext();
+    int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
+    java.util.Arrays.sort(jobs);
+    for (int at = jobs.length - 1; at >= 0; at--) {
+        try {
+            org.apache.spark.status.api.v1.JobData job = spark.statusStore().job(jobs[at]);
+            Long batch = Long.valueOf(batchOf(job));
+            if (batch.longValue() <= after) break;
+            java.util.ArrayList read = (java.util.ArrayList) reads.get(batch);
+            if (read == null) reads.put(batch, read = new java.util.ArrayList());
+            for (int i = 0; i < job.stageIds().size(); i++) {
+                org.apache.spark.status.api.v1.StageData stage =
+                    spark.statusStore().lastStageAttempt(((Integer) job.stageIds().apply(i)).intValue());
+                if ("COMPLETE".equals(stage.status().toString()) && stage.shuffleReadBytes() == 0)
+                    read.add(Long.valueOf(stage.inputRecords()));
+            }
+        } catch (java.util.NoSuchElementException gone) { break; }
+    }
+    return reads;
+}
+
+/** Batch number in a job's description; above every batch if there is none. */
+private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
+    if (!job.description().isDefined()) return Long.MAX_VALUE;
+    String text = (String) job.description().get();
+    int at = text.lastIndexOf("batch = ");
+    try { return at < 0 ? Long.MAX_VALUE : Long.parseLong(text.substring(at + 8).trim()); }
+    catch (NumberFormatException other) { return Long.MAX_VALUE; }
 }

@@ -43,6 +43,51 @@ public static String loads(Object context, Object execution, String names, long 
     return out.toString();
 }
 
+/**
+ * Completed stages of the jobs of batches after `after`, by tabs: "batch begunMilliseconds endedMilliseconds tasks
+ * runMilliseconds longestMilliseconds cpuMilliseconds waitedMilliseconds shuffled python". longest: of a task; waited: for
+ * shuffle blocks; shuffled: 1 if it reads a shuffle; python: as above. Jobs of no query, as batch -1, have the two times only.
+ */
+public static String work(Object context, Object execution, long after) {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    org.apache.spark.status.AppStatusStore store = spark.statusStore();
+    String run = ((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution).runId().toString();
+    int newest = spark.dagScheduler().numTotalJobs() - 1;
+    StringBuilder out = new StringBuilder();
+    for (int at = newest; at >= 0 && at > newest - 100; at--) {
+        try {
+            org.apache.spark.status.api.v1.JobData job = store.job(at);
+            long batch = batchOf(job);
+            if (batch == Long.MAX_VALUE && job.submissionTime().isDefined()) {
+                long ended = job.completionTime().isDefined()
+                    ? ((java.util.Date) job.completionTime().get()).getTime() : System.currentTimeMillis();
+                out.append("-1\t").append(((java.util.Date) job.submissionTime().get()).getTime()).append('\t').append(ended)
+                    .append('\n');
+            }
+            if (batch == Long.MAX_VALUE || !job.jobGroup().isDefined() || !run.equals(job.jobGroup().get())) continue;
+            if (batch <= after) break;
+            for (int i = 0; i < job.stageIds().size(); i++) {
+                int number = ((Integer) job.stageIds().apply(i)).intValue();
+                org.apache.spark.status.api.v1.StageData stage = store.lastStageAttempt(number);
+                if (!stage.submissionTime().isDefined() || !stage.completionTime().isDefined()) continue;
+                scala.collection.immutable.Seq longest = store.taskList(number, stage.attemptId(), 0, 1,
+                    org.apache.spark.status.api.v1.TaskSorting.DECREASING_RUNTIME, new java.util.ArrayList());
+                if (longest.isEmpty()) continue;
+                scala.Option spent = ((org.apache.spark.status.api.v1.TaskData) longest.apply(0)).taskMetrics();
+                if (!spent.isDefined()) continue;
+                out.append(batch).append('\t').append(((java.util.Date) stage.submissionTime().get()).getTime())
+                    .append('\t').append(((java.util.Date) stage.completionTime().get()).getTime()).append('\t')
+                    .append(stage.numTasks()).append('\t').append(stage.executorRunTime()).append('\t')
+                    .append(((org.apache.spark.status.api.v1.TaskMetrics) spent.get()).executorRunTime()).append('\t')
+                    .append(stage.executorCpuTime() / 1000000L).append('\t').append(stage.shuffleFetchWaitTime())
+                    .append('\t').append(stage.shuffleReadBytes() > 0 ? 1 : 0).append('\t')
+                    .append(python(store.operationGraphForStage(number).rootCluster()) ? 1 : 0).append('\n');
+            }
+        } catch (java.util.NoSuchElementException gone) { continue; }
+    }
+    return out.toString();
+}
+
 /** Batch number in a job's description; above every batch if there is none. */
 private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
     if (!job.description().isDefined()) return Long.MAX_VALUE;

@@ -58,6 +58,18 @@ def why_in_java(error: BaseException) -> str:
     return message[1] if message else match[1]
 
 
+def cause_of_failure(message: str) -> str:
+    """Return the cause in the message of a failed query, in one line: of Python code its own error, else the first line."""
+    _, _, trace = message.partition("Traceback (most recent call last):")
+    raised = [line for line in trace.splitlines() if re.match(r"[A-Za-z_][\w.]*(:|$)", line)]
+    if raised:
+        return raised[0].strip()
+    text = re.sub(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ", "", message.strip())
+    first = text.partition("\n")[0].strip()
+    lost = re.search(r"most recent failure: Lost task .*?\): (.+)", first)
+    return re.sub(r" SQLSTATE: \w+$", "", lost[1] if lost else first)
+
+
 # Of all sources: return a text as one field of a line.
 LINE = """
 private static String line(String text) {

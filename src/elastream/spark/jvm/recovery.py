@@ -61,6 +61,11 @@ class Recovery(DriverSide):
         """Return executors lost since the last call, oldest first. Raises Py4JError."""
         return tuple(_loss(fields) for fields in self.ask("losses"))
 
+    @property
+    def over(self) -> bool:
+        """True if the session was stopped, and its executors with it. Raises Py4JError."""
+        return bool(self.context.isStopped())
+
     def close(self) -> None:
         """Stop listening. Raises Py4JError if the session has stopped."""
         self._object.end()

@@ -18,6 +18,7 @@ from elastream.core.action import (
 from elastream.core.composition import Consistency, Update, update_figures
 from elastream.core.frames import Frame
 from elastream.core.latency import Basis
+from elastream.core.lateness import Diagnosis
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch
 from elastream.dataflow.endpoints import DomainSignal
@@ -182,6 +183,14 @@ class CompiledQueries:
     def stalled(self, wall: float) -> Mapping[str, float]:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
+
+    def diagnoses(self, slots: int, wall: float) -> Mapping[str, Diagnosis]:
+        """Return nothing: operators of compiled queries are metered."""
+        return {}
+
+    def incidents(self) -> Sequence[str]:
+        """Return nothing: a failed query ends the run."""
+        return ()
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Apply all possible switches as one new composition; return an outcome for each. Raises if none can be written."""

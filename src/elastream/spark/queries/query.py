@@ -15,14 +15,18 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of
+from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
+from elastream.core.wording import counted
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
+from elastream.spark.jvm.session import session_stopped
 from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
+from elastream.spark.telemetry.file_log import HeldFiles, held_files
 from elastream.spark.telemetry.speeds import SpeedProbes
-from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
+from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads, read_work
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -35,6 +39,10 @@ LATENCY_BATCHES = 7
 CLOCK_STEP_S = 0.5
 # A running batch is unusually long after STALLED seconds and UNUSUAL times the longest of the last ones.
 STALLED_S, UNUSUAL = 10.0, 3.0
+# Batches with records, none of which told what the partitions of a stage cost, after which that is said.
+UNREAD_BATCHES = 5
+# First batches of a query that are seen: they start workers and compile code, and say nothing about later ones.
+COLD_BATCHES = 2
 # Seconds after a stalled batch for which policies may see figures measured meanwhile: their usual window.
 STALL_DOUBT_S = 60.0
 
@@ -71,6 +79,7 @@ class StatefulTasks:
     ) -> None:
         self._loads, self._execution, self._senders = loads, execution, senders
         self._kinds = ranked_kinds(stages)
+        self._partitions = {operator.rank: stage.partitions for stage in stages for operator in stage.operators}
         self._newest = -1
 
     def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
@@ -81,7 +90,7 @@ class StatefulTasks:
         if not self._kinds:
             return ()
         arguments = self._execution, self._kinds, self._newest, batches, self._senders
-        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments))
+        loads = read_loads(self._loads.ask("loads", self._loads.context, *arguments), self._partitions)
         self._newest = max((load.batch for load in loads), default=self._newest)
         return loads
 
@@ -118,6 +127,8 @@ class Query:
         self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
+        self._unread: dict[str, int] = {}
+        self._held: dict[int, HeldFiles | None] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -154,6 +165,13 @@ class Query:
         self.run_id = None
         self._forget()
 
+    def failure(self) -> str:
+        """Return why the run failed; empty if it did not, or the session was stopped. Raises Py4JError."""
+        error = None if self._execution is None else self._execution.exception()
+        if error is None or not error.isDefined() or session_stopped(self._with.spark):
+            return ""
+        return cause_of_failure(str(error.get().getMessage()))
+
     def look(self) -> tuple[Batch, ...]:
         """Read new progress; return the batches that ended since the last call."""
         if self._execution is None:
@@ -174,21 +192,43 @@ class Query:
         self._looked = now
         if so_far := self._unusual(now):
             self._stall = now, so_far
-        self._read_loads()
-        return tuple(self.batches)[-len(rows) :] if rows else ()
+        fresh = tuple(self.batches)[-len(rows) :] if rows else ()
+        self._read_loads(fresh)
+        return fresh
 
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
         """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
             last = self._last
-            batch = read_batch(self.name, row, last, self.status.poll)
+            batch = self._with_held_files(read_batch(self.name, row, last, self.status))
             if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
             self.batches.append(batch)
+        self._look_at_held_files(now)
         if rows:
             self._across = False
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
+
+    def _with_held_files(self, batch: Batch) -> Batch:
+        """Return the batch with what its limited file sources hold back."""
+        sources = list(batch.sources)
+        for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
+            if number not in self._held:
+                path = self.status.checkpoint
+                self._held[number] = held_files(path, number, progress.description, limit, batch.start)
+            if (held := self._held[number]) is not None:
+                sources[number] = held.dated(progress)
+        return replace(batch, sources=tuple(sources)) if self._held else batch
+
+    def _look_at_held_files(self, now: float) -> None:
+        """Count what limited file sources hold back now as what the newest batch has left."""
+        if self.batches and any(self._held.values()):
+            sources = list(self.batches[-1].sources)
+            for number, held in self._held.items():
+                if held is not None and number < len(sources):
+                    sources[number] = held.looked(sources[number], now)
+            self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
         """Date the earliest arrival of the running batch's records. reported: new batches have ended."""
@@ -203,13 +243,16 @@ class Query:
             else:
                 self._since = last.start if reported else max(last.start, self._looked - self.status.poll)
 
-    def _read_loads(self) -> None:
+    def _read_loads(self, fresh: Sequence[Batch]) -> None:
         if self._tasks is None:
             return
-        loads = self._tasks.poll(self._with.caught_up)
+        loads, read = self._tasks.poll(self._with.caught_up), set[str]()
         for load in loads:
-            if load.ranks and load.ranks[0] in self._names:
-                self._take(self._names[load.ranks[0]], load)
+            if load.ranks and load.ranks[0] in self._names and self._take(self._names[load.ranks[0]], load):
+                read.add(self._names[load.ranks[0]])
+        worked = bool(fresh) and fresh[-1].rows != 0
+        for name in self.stages or ():
+            self._unread[name] = 0 if name in read else self._unread.get(name, 0) + worked
         if self._with.traffic is not None:
             self._with.traffic.take(self.name, self._names, loads)
 
@@ -278,10 +321,44 @@ class Query:
         """
         recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
-        rows = [float(batch.rows) for batch in recent]
-        if self._since is not None and self._since < now:
+        rows = [float(batch.rows) if batch.rows > 0 else 1.0 for batch in recent]  # unknown: alike
+        if self._since is not None and self._since < now and not self.unjudged:
             seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows) if rows else 1.0]
         return np.array(seconds), np.array(rows)
+
+    @property
+    def unjudged(self) -> bool:
+        """True if a source limits its reads and does not report what waits: how late its records are is unknown."""
+        return bool(self.batches) and any(source.everything is None for source in self.batches[-1].sources)
+
+    def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
+        """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
+
+        Asks the driver for stages of its last batches, but only of a late query. Raises Py4JError.
+        """
+        held = self.batches[-1].held_back(self.status.limits) if self.batches else None
+        if self.unjudged and held is not None:
+            return unjudged(self.name, held[1].text)
+        if target is None or not self._is_late(target, now):
+            return None
+        warm = [batch for batch in list(self.batches)[COLD_BATCHES:] if batch.rows and not batch.stepped][-BATCHES_READ:]
+        loads = self._with.task_loads
+        if loads is None or not warm:
+            return Diagnosis()
+        stages, others = read_work(loads.ask("work", loads.context, self._execution, warm[0].id - 1))
+        times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
+        limited = held[1].text if held else ""
+        option = held[1].option(held[0].description) if held else ""
+        return diagnose(
+            self.name, times, target, QueryTraits(self.status.trigger, limited, option, self.status.function, max(1, slots))
+        )
+
+    def _is_late(self, target: float, now: float) -> bool:
+        seconds, rows = self.latencies(now)
+        return (
+            bool(seconds.size and float(seconds @ rows) > target * float(rows.sum()))
+            or self.behind > self.rate(now) * target
+        )
 
     @property
     def timed(self) -> bool:
@@ -296,6 +373,17 @@ class Query:
             if (sizes := self._sizes.get(name)) is not None:
                 loads[name] = loads[name]._replace(state=sizes.megabytes, delta=sizes.delta)
         return loads
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on what cannot be read of the query."""
+        return tuple(
+            f"the state partitions of {name} are not balanced: in {UNREAD_BATCHES} batches with records, no job ran its "
+            f"{counted(self.stages[name].partitions, 'partition')} as tasks of their own, as behind coalesce or a union of "
+            "the batch with itself"
+            for name, batches in self._unread.items()
+            if batches >= UNREAD_BATCHES and self.stages
+        )
 
     def newest_load(self, name: str) -> StageLoad | None:
         """Return the newest batch's cost of the stage `name`, task by task; None before the first."""
@@ -323,13 +411,16 @@ class Query:
             senders = self._with.traffic is not None
             self._tasks = StatefulTasks(self._with.task_loads, self._execution, stages, senders=senders)
 
-    def _take(self, name: str, load: StageLoad) -> None:
+    def _take(self, name: str, load: StageLoad) -> bool:
+        """Add the load of a stage; return False if its tasks are not its state partitions."""
         assert self.stages is not None
-        if load.partitions == self.stages[name].partitions:
-            if self._unsure:
-                load = replace(load, seconds=NAN)
-            self._windows.setdefault(name, LoadWindow()).add(load)
-            self._with.placing.ran(name, load.batch, load.executor)
+        if load.partitions != self.stages[name].partitions:
+            return False
+        if self._unsure:
+            load = replace(load, seconds=NAN)
+        self._windows.setdefault(name, LoadWindow()).add(load)
+        self._with.placing.ran(name, load.batch, load.executor)
+        return True
 
 
 def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:

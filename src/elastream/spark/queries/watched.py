@@ -18,6 +18,7 @@ import numpy as np
 from elastream.core import action
 from elastream.core.frames import Frame, application_frame
 from elastream.core.latency import Basis, figures, weighted_share
+from elastream.core.lateness import Diagnosis
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch
 from elastream.dataflow.graph import Graph
@@ -58,7 +59,8 @@ class SessionQueries:
         self._gone_since: dict[str, float] = {}
         self._since: float | None = None  # when it was first seen which run
         self._real_time: dict[str, str] = {}
-        self._batches, self._rows, self._longest = 0, 0, 0.0
+        self._incidents: list[str] = []
+        self._batches, self._rows, self._longest = 0, 0.0, 0.0
 
     @property
     def all(self) -> tuple[Query, ...]:
@@ -85,7 +87,7 @@ class SessionQueries:
         self._find(now)
         fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)
-        self._rows += sum(batch.rows for batch in fresh)
+        self._rows += sum(batch.rows for batch in fresh if batch.rows > 0)
         self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
         return [_described(batch, now - wall) for batch in fresh]
 
@@ -108,6 +110,16 @@ class SessionQueries:
     def stalled(self, wall: float) -> Mapping[str, float]:
         """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
+
+    def incidents(self) -> Sequence[str]:
+        """Return the failures of queries since the last call."""
+        incidents, self._incidents = self._incidents, []
+        return incidents
+
+    def diagnoses(self, slots: int, wall: float) -> Mapping[str, Diagnosis]:
+        """Return why queries are late, by query; late ones only. slots: tasks that run at once."""
+        each = ((query.name, query.diagnosis(self._target, slots, wall)) for query in self.live)
+        return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
 
     def handle(self, table: action.ActionTable) -> None:
         """Make `table` refuse actions on queries."""
@@ -155,6 +167,9 @@ class SessionQueries:
                 self._gone_since.pop(each.id, None)
         for query in self.live:
             if query.id not in running:
+                if why := query.failure():
+                    log.warning("query %r failed: %s", query.name, why)
+                    self._incidents.append(f"query {query.name!r} failed: {why}")
                 query.end()
                 self._gone_since[query.id] = now
 

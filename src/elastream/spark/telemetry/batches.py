@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
+from elastream.core.wording import counted
 from elastream.recording.paths import AnyPath, modified_at
 from elastream.spark.dataflow.stamps import OBSERVATION_PREFIX
 from elastream.spark.worker.composition import latest_batch, offsets_of
@@ -19,11 +20,39 @@ WINDOW = 3.0
 NAN = float("nan")
 # Most groups of waiting records that are distinguished.
 MOST_GROUPS = 50
+# Share of the most rows of a batch from which the batch is full: the most is divided among partitions, and rounded.
+FULL = 0.9
 WaitingRecords: TypeAlias = tuple[tuple[float, float], ...]
 # Offset keys of our own sources that follow a load: they count all records ever emitted.
 OWN = {"n", "t", "started", "version"}
 # Seconds between two polls of a query without an interval (spark.sql.streaming.pollingDelay).
 POLLING = 0.01
+
+
+class SourceLimit(NamedTuple):
+    """What Spark's plan says of one source: the most that a batch reads of it.
+
+    Attributes:
+        unit: "rows" or "files" of which a batch reads at most `most`, "other" for another limit, "all" without one.
+        times: How often the plan reads it.
+        files: Glob of the names of files that a file source reads; "?" if it leaves out others, too.
+    """
+
+    unit: str = "all"
+    most: int = 0
+    times: int = 1
+    files: str = "?"
+
+    @property
+    def text(self) -> str:
+        """Return the limit for people, such as "1 file"."""
+        return counted(self.most, self.unit.removesuffix("s")) if self.most else "a part"
+
+    def option(self, description: str) -> str:
+        """Return the option that sets the limit of a source, by Spark's words for it; empty if unknown."""
+        if description.startswith("Kafka"):
+            return "maxOffsetsPerTrigger"
+        return "maxFilesPerTrigger" if self.unit == "files" else ""
 
 
 class QueryStatus(NamedTuple):
@@ -32,6 +61,13 @@ class QueryStatus(NamedTuple):
     poll: float = NAN  # seconds between two polls while idle; NaN if unknown
     processing: bool = False
     planned: int = -1  # number of the newest planned batch
+    trigger: float = NAN  # seconds between the starts that its trigger sets; NaN without an interval
+    checkpoint: str = ""  # its folder, a URI; empty if unknown
+    function: bool = False  # True if it hands batches to a function (foreachBatch)
+    limits: tuple[SourceLimit, ...] = ()  # of its sources; empty before its first batch
+
+
+NO_STATUS = QueryStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +76,12 @@ class SourceProgress:
 
     start: Mapping[str, Any] = field(default_factory=dict)  # its first offset
     end: Mapping[str, Any] = field(default_factory=dict)  # its last offset
-    rows: int = 0  # records taken
+    rows: float = 0  # records taken; NaN if unknown, as they were read several times
+    scans: float = NAN  # how often Spark counted each record, in this batch or the last one that showed it
     behind: float = NAN  # records that the source still has after the batch was planned; NaN if it reports none
-    everything: bool = True  # True if the batch took all that was available, as far as the source reports
+    # True if the batch took all that was available, as far as the source reports; None if its limit leaves that open
+    everything: bool | None = True
+    description: str = ""  # Spark's words for the source
     # Epoch second before which none of the records can have arrived, at the earliest the start of the first batch seen
     waiting: float = NAN
     # Records still waiting, oldest first: (earliest arrival [epoch s], count; inf if unreported)
@@ -67,7 +106,7 @@ class Batch:
     id: int
     start: float
     seconds: float
-    rows: int
+    rows: float
     # End of the previous batch, but at most WINDOW before `start`. Rates count from here, so that waits for a trigger
     # count.
     since: float = NAN
@@ -76,6 +115,7 @@ class Batch:
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # True if the system clock was set meanwhile. Its times are bounds then, and latencies are unknown.
     stepped: bool = False
+    durations: Mapping[str, float] = field(default_factory=dict)  # seconds of the parts of its trigger, by Spark's names
 
     @property
     def end(self) -> float:
@@ -92,6 +132,14 @@ class Batch:
         seconds = self.seconds if 0 <= self.seconds <= now - before else max(0.0, now - before)
         sources = tuple(replace(each, waiting=NAN, waiting_records=()) for each in self.sources)
         return replace(self, start=now - seconds, seconds=seconds, since=now - seconds, sources=sources, stepped=True)
+
+    def held_back(self, limits: Sequence[SourceLimit]) -> tuple[SourceProgress, SourceLimit] | None:
+        """Return the first source of which a limit, as far as is known, held records back; None if none did."""
+        for source, limit in zip(self.sources, limits, strict=False):
+            reached = limit.unit != "rows" or not source.rows < FULL * limit.most
+            if limit.unit != "all" and source.everything is not True and reached:
+                return source, limit
+        return None
 
     @property
     def behind(self) -> float:
@@ -111,53 +159,122 @@ class Batch:
 
 def read_status(fields: Sequence[str]) -> QueryStatus:
     """Parse the last line of `batches` in `DriverSide.java`."""
-    trigger, message, planned = fields
+    trigger, message, planned, *rest = fields
     interval = re.search(r"ProcessingTimeTrigger\((\d+)\)", trigger)
-    poll = max(POLLING, int(interval[1]) / 1e3) if interval else NAN
-    return QueryStatus(poll, message == "Processing new data", int(planned))
+    every = int(interval[1]) / 1e3 if interval else NAN
+    limits = [each.split("|") for each in rest[2:]]
+    return QueryStatus(
+        max(POLLING, every) if interval else NAN,
+        message == "Processing new data",
+        int(planned),
+        every if every > 0 else NAN,
+        rest[0] if rest else "",
+        rest[1:2] == ["1"],
+        tuple(SourceLimit(unit, int(most), int(times), files) for unit, most, times, files in limits),
+    )
 
 
-def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: float = NAN) -> Batch:
-    """Parse a batch of `query` from a line of `batches` in `DriverSide.java`. poll: seconds between polls while idle."""
-    number, at, rows, took, polled, observed, *sources = fields
-    start = int(at) / 1e3
+def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: QueryStatus = NO_STATUS) -> Batch:
+    """Parse a batch of `query` from a line of `batches` in `DriverSide.java`."""
+    number, at, rows, parts, reads, observed, *sources = fields
+    start, poll = int(at) / 1e3, status.poll
+    durations = {name: ms / 1e3 for name, ms in json.loads(parts).items() if ms is not None}
     # While a query is idle it polls its sources; the last poll before this batch found nothing.
-    last_poll = start - poll - (int(polled) / 1e3 if polled.isdigit() else 0.0)
+    last_poll = start - poll - durations.get("latestOffset", 0.0)
     idle = before is not None and last_poll >= before.end
     progress = []
     for position, each in enumerate(sources):
         # What was there before the query was first seen counts from then on.
         since = start if before is None else last_poll if idle else before.start
-        waiting = () if before is None else before.source(position).waiting_records
-        progress.append(_dated(_source_progress(json.loads(each)), waiting, since))
+        earlier = SourceProgress() if before is None else before.source(position)
+        limit = status.limits[position] if position < len(status.limits) else SourceLimit()
+        taken = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
+        progress.append(_dated(taken, replace(earlier, everything=True) if idle else earlier, since))
     return Batch(
         query=query,
         id=int(number),
         start=start,
-        seconds=int(took) / 1e3,
-        rows=sum(each.rows for each in progress) if progress else int(rows),
+        seconds=durations.get("triggerExecution", 0.0),
+        rows=sum(each.rows for each in progress) if progress else float(rows),
         since=start if before is None else min(start, max(before.end, start - WINDOW)),
         sources=tuple(progress),
         observed={unquote(key.removeprefix(OBSERVATION_PREFIX)): row for key, row in json.loads(observed or "{}").items()},
+        durations=durations,
     )
 
 
-def _source_progress(progress: Mapping[str, Any]) -> SourceProgress:
-    """Parse the JSON of a SourceProgress, without arrival times."""
+def read_records(reads: str) -> Sequence[int] | None:
+    """Parse the records that stages of a batch read, such as "[500, 500]"; None if nothing is read more than once."""
+    return None if reads == "-" else [int(each) for each in re.findall(r"\d+", reads)]
+
+
+def _source_progress(
+    progress: Mapping[str, Any], reads: Sequence[int] | None, scans: float, limit: SourceLimit
+) -> SourceProgress:
+    """Parse the JSON of a SourceProgress, without arrival times. scans: of the batch before."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
-    rows = int(progress.get("numInputRows", 0))
+    seen = int(progress.get("numInputRows", 0))
+    rows = _rows_by_offsets(str(progress.get("description")), start, end)
+    if math.isnan(rows) and reads is not None:
+        rows = rows_by_reads(seen, reads, limit.times)
+        rows = seen / scans if math.isnan(rows) else rows
+    elif math.isnan(rows):
+        rows = float(seen)
     if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
         latest = {**after, "n": after["due"]}
     if rows and after.keys() >= OWN:
         # The source counts the records it gave; Spark counts those of a task that ran twice, as after a loss, twice.
-        rows = int(after["n"]) - int(_offset(start).get("n", 0))
+        rows = float(int(after["n"]) - int(_offset(start).get("n", 0)))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
     behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
-    everything = latest is None or latest == end if math.isnan(behind) else behind == 0
-    return SourceProgress(_offset(start), _offset(end), rows, behind, everything)
+    everything: bool | None = latest is None or latest == end if math.isnan(behind) else behind == 0
+    # Nothing ever waits for a source that makes as many records as its limit.
+    limited = limit.unit != "all" and not str(progress.get("description")).startswith("RatePerMicroBatch")
+    if limited and math.isnan(behind) and latest is None and not (limit.unit == "rows" and rows < limit.most):
+        everything = None
+    scans = seen / rows if rows > 0 and seen else scans
+    return SourceProgress(_offset(start), _offset(end), rows, scans, behind, everything, str(progress.get("description")))
 
 
-def _counted(start: object, end: object, latest: object, rows: int) -> float:
+def _rows_by_offsets(description: str, start: object, end: object) -> float:
+    """Return the records between two offsets of a source of Spark's whose offsets count them; NaN for any other."""
+    before, after = _offset(start), _offset(end)
+    if description.startswith("Kafka"):
+        grown = [
+            int(offset) - int(before[topic][partition])
+            for topic, offsets in after.items()
+            for partition, offset in offsets.items()
+            if partition in before.get(topic, ())
+        ]
+        # A new partition begins wherever the topic begins.
+        return float(sum(grown)) if len(grown) == sum(map(len, after.values())) else NAN
+    if (rate := re.match(r"RateStreamV2\[rowsPerSecond=(\d+), rampUpTimeSeconds=0\b", description)) and type(end) is int:
+        return float(rate[1]) * (end - (start if type(start) is int else 0))
+    if description.startswith("RatePerMicroBatch"):
+        return float(after["offset"] - before["offset"]) if "offset" in before and "offset" in after else NAN
+    if description.startswith("TextSocketV2") and type(start) is int and type(end) is int:
+        return float(end - start)
+    return NAN
+
+
+def rows_by_reads(seen: int, reads: Sequence[int], times: int = 1) -> float:
+    """Return the records of a source that its batch may have read several times; NaN if that stays open.
+
+    Args:
+        seen: Records that Spark counted over all reads.
+        reads: Records that each stage without a shuffle before it has read, of this source or others.
+        times: How often the plan has the source.
+    """
+    if not seen or (len(reads) == 1 and times == 1):
+        return float(seen)
+    whole = [each for each in set(reads) if each > 0 and seen % each == 0 and reads.count(each) >= seen // each]
+    if whole and (times == 1 or max(whole) < seen):
+        return float(max(whole))
+    # All but one read a part only, such as the first rows.
+    return float(max(reads)) if sum(reads) == seen and times == 1 else NAN
+
+
+def _counted(start: object, end: object, latest: object, rows: float) -> float:
     """Return the records between `end` and `latest`; NaN if no offset field counts records.
 
     A field counts records if it grew by as many as were taken. Sources without metrics, such as Python data sources, report
@@ -171,11 +288,16 @@ def _counted(start: object, end: object, latest: object, rows: int) -> float:
     return NAN
 
 
-def _dated(progress: SourceProgress, before: WaitingRecords, since: float) -> SourceProgress:
+def _dated(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
     """Return `progress` with bounds of its records' arrival times.
 
-    A source emits the oldest records first. So those waiting `before` come first, then those that came after `since`.
+    A source emits the oldest records first. So those that waited in the batch before come first, then those that came after
+    `since`. If it is open what waited, so is when the oldest record came.
     """
+    if earlier.everything is None or progress.everything is None:
+        first = next((at for at, _ in earlier.waiting_records), since)
+        return replace(progress, waiting=NAN if earlier.everything is None else first)
+    before = earlier.waiting_records
     left = 0.0 if progress.everything else math.inf if math.isnan(progress.behind) else progress.behind
     queue = [*before, (since, max(0.0, left + progress.rows - math.fsum(count for _, count in before)))]
     waiting = next((at for at, count in queue if count > 0), since)

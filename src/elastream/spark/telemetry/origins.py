@@ -2,115 +2,20 @@
 
 A declared load defines when each record is due; a source may timestamp its records or its files. For any other source, its
 polls bound the arrival times. One `Origin` serves one source of one query; what it does not know is NaN.
-
-Spark logs every file that its file source reads, with its modification time, under the query's checkpoint. File sizes come
-from the local file system; elsewhere they are unknown.
 """
 
-import glob
-import json
-import math
-import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
-from urllib.parse import unquote, urlsplit
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from elastream.core.latency import Basis
 from elastream.dataflow.endpoints import ArrivalPattern
-from elastream.recording.paths import AnyPath, modified_at, names_in
+from elastream.recording.paths import AnyPath, modified_at
 from elastream.spark.dataflow.stamps import POINTS
 from elastream.spark.telemetry.batches import Batch, SourceProgress
-
-# Newest log entries whose files are remembered; a batch adds one.
-REMEMBERED_ENTRIES = 1000
-
-
-class InputFile(NamedTuple):
-    """A file read by a batch. modified: epoch seconds. bytes: size, NaN if unknown."""
-
-    modified: float
-    bytes: float
-
-
-class FileLog:
-    """The log of a file source in `folder` (`sources/N` in a checkpoint).
-
-    place: local file, folder or glob that the source reads; None if unknown or not local.
-    """
-
-    def __init__(self, folder: AnyPath, place: str | None = None) -> None:
-        self._folder, self._place = folder, place
-        self._entries: dict[int, tuple[InputFile, ...]] = {}
-        self._paths: set[str] = set()
-        self._next = 0
-
-    def refresh(self) -> None:
-        """Read the new entries of the log."""
-        while (entry := self._read(self._next)) is not None:
-            self._entries[self._next] = entry
-            self._entries.pop(self._next - REMEMBERED_ENTRIES, None)
-            self._next += 1
-
-    def files(self, after: int, upto: int) -> tuple[InputFile, ...]:
-        """Return the files of entries after number `after` up to number `upto`, as far as remembered."""
-        return tuple(file for number in range(after + 1, upto + 1) for file in self._entries.get(number, ()))
-
-    def waiting(self) -> list[InputFile] | None:
-        """Return the files that no batch has read; None if they cannot be listed."""
-        if self._place is None:
-            return None
-        try:
-            return [InputFile(*_status(path)) for path in files_in(self._place) if path not in self._paths]
-        except OSError:  # a folder is removed while it is listed
-            return None
-
-    def _read(self, number: int) -> tuple[InputFile, ...] | None:
-        """Return the files of one entry. Every tenth entry repeats all earlier files, its own last."""
-        for name in (str(number), f"{number}.compact"):
-            try:
-                lines = (self._folder / name).read_text().splitlines()[1:]
-            except OSError:  # not written yet, or only the compact one is left
-                continue
-            files = []
-            for line in reversed(lines):
-                entry = json.loads(line)
-                path = unquote(urlsplit(entry["path"]).path)
-                if entry["batchId"] != number and path in self._paths:
-                    break
-                self._paths.add(path)
-                if entry["batchId"] == number:
-                    files.append(InputFile(entry["timestamp"] / 1e3, _status(path)[1]))
-            return tuple(files)
-        try:
-            later = max(int(name.partition(".")[0]) for name in names_in(self._folder) if name.endswith(".compact"))
-        except (OSError, ValueError):  # no folder, or no such entry
-            return None
-        if later <= number:
-            return None
-        self._next = later  # entries of an earlier run, of which only the compact ones are left
-        return self._read(later)
-
-
-def files_in(place: str) -> Iterator[str]:
-    """Yield the paths that Spark's file source reads at `place` (file, folder or glob), without hidden files."""
-    for root in glob.glob(place) if glob.has_magic(place) else [place]:
-        if os.path.isfile(root):
-            yield os.path.abspath(root)
-        for folder, folders, names in os.walk(root):
-            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-            yield from (os.path.abspath(f"{folder}/{name}") for name in names if not name.startswith(("_", ".")))
-
-
-def _status(path: str) -> tuple[float, float]:
-    try:
-        status = os.stat(path)
-    except OSError:  # not local, or cleaned up after it was taken
-        return math.nan, math.nan
-    return status.st_mtime, float(status.st_size)
-
+from elastream.spark.telemetry.file_log import FileLog, InputFile
 
 # Window of the arrival rate of a source without a load (seconds): files and polls come in lumps.
 ARRIVALS = 10.0
@@ -267,7 +172,7 @@ def _bytes(files: Sequence[InputFile]) -> float:
     return sum(file.bytes for file in files)
 
 
-def _of_stamps(observed: object, rows: int) -> Moments:
+def _of_stamps(observed: object, rows: float) -> Moments:
     """Return the observed quantiles of timestamps, for the share of records that carry one."""
     if not isinstance(observed, dict) or not (quantiles := observed.get("at")):
         return []

@@ -5,13 +5,14 @@ Pure arithmetic, so that tests can replay recorded output of Spark. `StatefulTas
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from elastream.core.frames import Floats, Integers
+from elastream.core.lateness import StageTimes
 
 # Batches that measure a partition's load, and the fewest that measure anything.
 SAMPLES, LEAST_SAMPLES = 7, 3
@@ -28,6 +29,22 @@ MILLI, NANO = 1e-3, 1e-9
 # Fields of a task in `TaskLoads.java`, in its order, with the factor to the unit of `StageLoad`.
 FIGURES = {"run_time": MILLI, "waited": MILLI, "cpu": NANO}
 FIGURES |= dict.fromkeys(("records", "local_bytes", "remote_bytes", "written_bytes"), 1.0)
+
+
+def read_work(lines: Iterable[Sequence[str]]) -> tuple[dict[int, list[StageTimes]], list[tuple[float, float]]]:
+    """Parse the stages of each batch, and the spans of jobs of no query, from the fields of `work` in `TaskLoads.java`."""
+    stages: dict[int, list[StageTimes]] = {}
+    others: list[tuple[float, float]] = []
+    for batch, begun, ended, *figures in lines:
+        span = MILLI * int(begun), MILLI * int(ended)
+        if not figures:
+            others.append(span)
+            continue
+        tasks, run, longest, cpu, waited, shuffled, python = map(int, figures)
+        ran, alone, worked, waits = (MILLI * each for each in (run, longest, cpu, waited))
+        stage = StageTimes(*span, tasks, ran, alone, worked, waits, shuffled=shuffled == 1, python=python == 1)
+        stages.setdefault(int(batch), []).append(stage)
+    return stages, others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,30 +83,35 @@ class StageLoad:
         return np.maximum(self.cpu, self.run_time - self.waited) if self.python else self.cpu
 
 
-def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
+def read_loads(lines: Iterable[Sequence[str]], partitions: Mapping[int, int] | None = None) -> tuple[StageLoad, ...]:
     """Parse loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
-    Stages with a missing task (cut short, or skipped because another job did their work) are left out. If several jobs of a
-    batch ran one stateful stage, their costs add up.
+    Several jobs of a batch may run one stateful stage, some on a part of its partitions (`head`, `show`, `isEmpty`). Their
+    costs add up by partition, and the last one to run a partition gives its place. Stages with a missing task (cut short,
+    or skipped because another job did their work) are left out.
+
+    Args:
+        lines: Fields of each line, newest job first.
+        partitions: State partitions by rank of a stateful operator. A run with more tasks is left out: its tasks are no
+            state partitions, as behind a union of the batch with itself.
     """
     ended: dict[int, float] = {}
-    loads: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
+    runs: dict[tuple[int, tuple[int, ...], int], list[tuple[Sequence[str], list[Sequence[str]]]]] = {}
     for batch, head, rows in _stages(lines, ended):
-        stage, parents, ranks = int(head[1]), _numbers(head[2]), _numbers(head[3])
-        columns = _columns(rows, int(head[5]))
-        if columns is None:
+        ranks = _numbers(head[3])
+        if ranks and partitions and int(head[5]) > partitions.get(ranks[0], math.inf):
             continue
-        # Jobs come newest first. Stages without state run once a batch: a later job finds what they wrote.
-        key = (batch, ranks, 0 if ranks else stage)
-        if (earlier := loads.get(key)) is None:
-            loads[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, **columns)
-        elif earlier.partitions == len(columns["executor"]):
-            more = {name: getattr(earlier, name) + columns[name] for name in FIGURES}
-            loads[key] = replace(earlier, **more)
-    return tuple(
-        replace(load, seconds=ended[load.batch] - ended.get(load.batch - 1, math.nan), ended=ended[load.batch])
-        for _, load in sorted(loads.items(), key=lambda item: (item[1].batch, item[1].stage))
-    )
+        # Stages without state run once a batch: a later job finds what they wrote.
+        runs.setdefault((batch, ranks, 0 if ranks else int(head[1])), []).append((head, rows))
+    loads = []
+    for (batch, ranks, _), jobs in runs.items():
+        head = max((head for head, _ in jobs), key=lambda each: int(each[5]))
+        columns = _columns([row for _, rows in jobs for row in rows], int(head[5]))
+        if columns is not None:
+            seconds = ended[batch] - ended.get(batch - 1, math.nan)
+            python, parents = any(each[4] == "1" for each, _ in jobs), _numbers(head[2])
+            loads.append(StageLoad(batch, int(head[1]), parents, ranks, python, seconds, ended[batch], **columns))
+    return tuple(sorted(loads, key=lambda load: (load.batch, load.stage)))
 
 
 def _stages(
@@ -120,7 +142,7 @@ def _columns(rows: Sequence[Sequence[str]], tasks: int) -> dict[str, Any] | None
     figures = np.zeros((len(FIGURES), width))
     for _, partition, attempt, where, succeeded, *spent in rows:
         row = int(partition)
-        if succeeded == "1":
+        if succeeded == "1" and int(attempt) > task[row]:  # Spark numbers attempts over all jobs
             executor[row], task[row] = where, int(attempt)
         figures[:, row] += [float(each) for each in spent]
     if not width or (task < 0).any():

@@ -1,0 +1,269 @@
+"""Diagnosis of late queries: where the time of their micro-batches goes, and if more hosts help.
+
+A record waits for its batch to start, then for the batch. The parts of a batch follow one another, so the longest one names
+the cause. More hosts shorten only tasks, and only if there are more of them than slots.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from elastream.core.wording import counted
+from elastream.units import format_duration
+
+NAN = float("nan")
+# Fewest batches that name a cause, and the newest ones that are read.
+LEAST_BATCHES, BATCHES_READ = 3, 7
+# Share of the time between two starts from which a query waits for its trigger.
+WAITS = 0.05
+# Multiple of the other tasks' mean from which one task is long, and its share of the stage's time.
+LONG_TASK, LONG_SHARE = 2.0, 0.5
+# Share of a batch that its tasks need on all slots, below which they are not why a limited source falls behind.
+CRITICAL = 0.5
+# Share of the time of tasks without CPU above which they wait for something else.
+IDLE_TASKS = 0.8
+
+
+class Cause(StrEnum):
+    """Cause of a query's lateness."""
+
+    TRIGGER = "its trigger"
+    LIMIT = "the limit of its source"
+    SOURCE = "asking its source"
+    PLANNING = "planning"
+    DRIVER = "the driver"
+    COMMIT = "the checkpoint"
+    LONG_TASK = "one long task"
+    FEW_TASKS = "too few tasks"
+    SINK = "tasks that wait"
+    HOSTS = "too few hosts"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Cause of a query's lateness.
+
+    Attributes:
+        hosts_help: False if more hosts do not help.
+        slots: Slots that still shorten it, where more do not.
+        sentence: The cause and what helps; empty before it is known.
+        measured: False if the source does not report what waits, so that nobody knows how late the query is.
+    """
+
+    cause: Cause = Cause.UNKNOWN
+    hosts_help: bool = True
+    sentence: str = ""
+    slots: float = 0.0
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """One completed stage of a batch.
+
+    Attributes:
+        begun: Epoch seconds, as `ended`.
+        tasks: Number of tasks.
+        run: Seconds that all tasks ran.
+        longest: Seconds that the longest task ran.
+        cpu: CPU seconds of all tasks in the JVM.
+        waited: Seconds that all tasks waited for shuffle blocks.
+        shuffled: True if it reads a shuffle.
+        python: True if its tasks hand records to Python, whose CPU time Spark does not count.
+    """
+
+    begun: float
+    ended: float
+    tasks: int
+    run: float
+    longest: float
+    cpu: float = NAN
+    waited: float = 0.0
+    shuffled: bool = False
+    python: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.begun
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """One committed batch.
+
+    Attributes:
+        start: Epoch seconds.
+        durations: Seconds of the parts of its trigger, by Spark's names.
+        stages: Its completed stages; empty if unknown.
+        others: Jobs of no query, as (begin, end) in epoch seconds. Some may be the batch's, under a name of the user's.
+    """
+
+    start: float
+    seconds: float
+    durations: Mapping[str, float] = field(default_factory=dict)
+    stages: Sequence[StageTimes] = ()
+    others: Sequence[tuple[float, float]] = ()
+
+    @property
+    def parts(self) -> Mapping[Cause, float]:
+        """Return the seconds of the batch by the cause that each part would be; HOSTS stands for tasks."""
+        took = self.durations
+        jobs = _union([(stage.begun, stage.ended) for stage in self.stages])
+        return {
+            Cause.SOURCE: took.get("latestOffset", 0.0) + took.get("getBatch", 0.0),
+            Cause.PLANNING: took.get("queryPlanning", 0.0),
+            Cause.COMMIT: took.get("walCommit", 0.0) + took.get("commitOffsets", 0.0) + took.get("commitBatch", 0.0),
+            Cause.HOSTS: jobs,
+            Cause.DRIVER: max(0.0, took.get("addBatch", 0.0) - jobs),
+        }
+
+    @property
+    def foreign(self) -> float:
+        """Return the seconds of the batch in which jobs of no query ran."""
+        end = self.start + self.seconds
+        return _union([(max(begin, self.start), min(until, end)) for begin, until in self.others])
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTraits:
+    """Traits of a query that its batches do not show.
+
+    Attributes:
+        trigger: Seconds between starts that its trigger sets; NaN without an interval.
+        limited: The most that a batch reads of a source that holds records back, such as "1 file"; empty without.
+        option: Name of the option that sets this limit.
+        function: True if it hands batches to a function (`foreachBatch`).
+        slots: Tasks that run at once on all hosts, at least 1.
+    """
+
+    trigger: float = NAN
+    limited: str = ""
+    option: str = ""
+    function: bool = False
+    slots: int = 1
+
+
+def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: QueryTraits) -> Diagnosis:
+    """Return why a late query is late, from its newest warm batches with records.
+
+    Args:
+        query: Its name.
+        batches: In order.
+        target: Target latency (seconds).
+        traits: See there.
+    """
+    batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
+    if len(batches) < LEAST_BATCHES:
+        return Diagnosis()
+    takes = statistics.median(batch.seconds for batch in batches)
+    parts = {cause: statistics.median(batch.parts[cause] for batch in batches) for cause in batches[0].parts}
+    largest = max(parts, key=lambda cause: parts[cause])
+    every = max(takes, traits.trigger)  # in this order, NaN is no interval
+    waits = every - takes
+    critical = statistics.median(
+        math.fsum(max(stage.longest, stage.run / traits.slots) for stage in batch.stages) for batch in batches
+    )
+    quick = critical < CRITICAL * takes and parts[Cause.DRIVER] < CRITICAL * takes
+    if traits.limited and (quick or waits > WAITS * every):
+        return _limit(query, traits)
+    if waits > WAITS * every and (2 * takes <= target or every > target or waits > parts[largest]):
+        return _trigger(query, every, takes, target)
+    if largest is Cause.HOSTS:
+        usual = statistics.median_low(max(stage.seconds for stage in batch.stages) for batch in batches)
+        longest = (max(batch.stages, key=lambda stage: stage.seconds) for batch in batches)
+        return _of_tasks(query, next(stage for stage in longest if stage.seconds == usual), traits.slots)
+    if largest is Cause.DRIVER and statistics.median(batch.foreign for batch in batches) > CRITICAL * parts[largest]:
+        return Diagnosis()  # jobs that may be its own
+    return _of_driver(query, largest, parts[largest], takes, function=traits.function)
+
+
+def unjudged(query: str, limited: str) -> Diagnosis:
+    """Return the diagnosis of a query whose source limits its reads and does not report what waits."""
+    return Diagnosis(
+        sentence=f"the latency of {query} is unknown: a batch reads at most {limited} of a source that does not report "
+        "what waits, so no host is given back",
+        measured=False,
+    )
+
+
+def _limit(query: str, traits: QueryTraits) -> Diagnosis:
+    raised = f"raise {traits.option}" if traits.option else "raise the limit"
+    sentence = f"{query} is late, as a batch reads at most {traits.limited} of its source, and more wait: {raised}"
+    return _no_host_helps(Cause.LIMIT, sentence)
+
+
+def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis:
+    possible = math.ceil(10 * 1.05 * (every + takes)) / 10
+    trigger = 0.9 * (target - takes)
+    shorter = f"a trigger of at most {format_duration(trigger)}" if trigger > takes else "no trigger interval"
+    return _no_host_helps(
+        Cause.TRIGGER,
+        f"{query} is late because of its trigger: batches start every {format_duration(every)} and take "
+        f"{format_duration(takes)}, so records may wait {format_duration(every + takes)} (set {shorter}, or a target of "
+        f"{possible:g} s)",
+    )
+
+
+def _of_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+    took, others = format_duration(stage.longest), stage.tasks - 1
+    mean = (stage.run - stage.longest) / others if others else NAN
+    if others and stage.longest > LONG_TASK * mean and stage.longest > LONG_SHARE * stage.seconds:
+        why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
+        mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
+        useful = math.ceil(stage.run / stage.longest)
+        sentence = (
+            f"{query} is late because of one long task: it runs {took} and the {counted(others, 'other')} "
+            f"{format_duration(mean)} on average, so it has {why} ({mend})"
+        )
+        if useful > slots:
+            return Diagnosis(Cause.LONG_TASK, sentence=sentence, slots=useful)
+        return _no_host_helps(Cause.LONG_TASK, sentence, useful)
+    one_wave = stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
+    idle = not stage.python and stage.run - stage.waited - stage.cpu > IDLE_TASKS * stage.run
+    if idle:
+        sentence = f"{query} is late because its tasks wait: of {took} they work little, as with a slow sink or service"
+        return Diagnosis(Cause.SINK, not one_wave, f"{sentence} (write in larger parts, or to a faster one)", stage.tasks)
+    if one_wave:
+        where = "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
+        return _no_host_helps(
+            Cause.FEW_TASKS,
+            f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
+            f"and one runs {took} (give it more: {where})",
+            stage.tasks,
+        )
+    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}")
+
+
+def _of_driver(query: str, cause: Cause, seconds: float, takes: float, *, function: bool) -> Diagnosis:
+    share = f"{format_duration(seconds)} of the {format_duration(takes)} of a batch"
+    match cause:
+        case Cause.SOURCE:
+            why = f"asking its source for new records takes {share}: list fewer files, or query the source less often"
+        case Cause.PLANNING:
+            why = f"planning takes {share}: simplify the plan, or read fewer files a batch"
+        case Cause.COMMIT:
+            why = f"writing its checkpoint takes {share}: use faster storage for it, or longer batches"
+        case _ if function:
+            why = (
+                f"its foreachBatch function spends {share} in the driver, outside of tasks: let tasks write to the sink or "
+                "call the service"
+            )
+        case _:
+            why = f"the driver spends {share} outside of tasks, as for the commit of a slow sink: look at its log"
+    return _no_host_helps(cause, f"{query} is late, as {why}")
+
+
+def _no_host_helps(cause: Cause, sentence: str, slots: float = 0.0) -> Diagnosis:
+    return Diagnosis(cause, hosts_help=False, sentence=f"{sentence}, more hosts do not help", slots=slots)
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that at least one of the spans (begin, end) covers."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
