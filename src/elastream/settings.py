@@ -710,6 +710,22 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         option=True,
         group=HOSTS,
     )
+    drain_timeout: float | str = setting(
+        "Longest wait, before an executor goes, for the tasks, cached blocks and shuffle files that others have there. Then"
+        " they are cut off, and a line says which. Work without an end is never cut off: its executor stays.",
+        Seconds(),
+        default="1h",
+        option=True,
+        group=HOSTS,
+    )
+    until: Literal["queries", "session"] = setting(
+        'When Autopilot ends by itself: with the last watched query (`"queries"`), or with the session (`"session"`), so'
+        " that a loop of `availableNow` queries is watched on.",
+        Choice(names=("queries", "session")),
+        default="queries",
+        option=True,
+        group=HOSTS,
+    )
     prices: PriceList | None = setting(
         "Price of executors by core and gigabyte; hosts of a cloud have their own.",
         Kind((PriceList,), "a PriceList"),

@@ -386,6 +386,8 @@ class Observation:
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
         standby: Standby replicas of state.
         moving: Tasks that run elsewhere until their state reaches their host.
+        occupied: What others run or keep on a host, by host: a release waits for it.
+        pinned: Why a host cannot be drained or released now, by host.
     """
 
     time: float
@@ -413,6 +415,8 @@ class Observation:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_STANDBY
     moving: frozenset[TaskId] = frozenset()
+    occupied: Mapping[str, str] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

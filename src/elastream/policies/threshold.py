@@ -186,11 +186,12 @@ class SizingRound:
         return f"{format_rate(self.rate)}{ahead}"
 
     def _releases(self, actions: Sequence[Action] = ()) -> list[Action]:
-        """Return releases of draining hosts without tasks, unless `actions` cancel the drain."""
+        """Return releases of draining hosts without tasks that may go, unless `actions` cancel the drain."""
         return [
             ReleaseHost(host, why="it holds no more tasks")
             for host in self.observation.draining
-            if not tasks_on(self.observation, host) and CancelDrain(host) not in actions
+            if not tasks_on(self.observation, host) and host not in self.observation.pinned
+            if CancelDrain(host) not in actions
         ]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:

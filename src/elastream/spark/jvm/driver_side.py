@@ -103,13 +103,19 @@ class TaskLoads(DriverSide):
 
 
 class RunningQuery(NamedTuple):
-    """A running query. `batch` is the newest ended one, -1 before; `idle`: no batch runs and no data waits."""
+    """A running query.
+
+    Attributes:
+        batch: Newest ended one, -1 before the first.
+        idle: True if no batch runs and no data waits.
+        mode: "in real-time mode" or "with a continuous trigger" if its tasks do not end with a batch; else empty.
+    """
 
     id: str
     run_id: str
     batch: int
     idle: bool
-    real_time: bool
+    mode: str
     name: str
 
     @property
@@ -122,8 +128,7 @@ def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQue
     """Return all running queries of the application of `spark`, of any session. Raises Py4JError if it was stopped."""
     rows = driver.ask("queries", java_queries(spark))
     return tuple(
-        RunningQuery(query, run, int(batch), idle == "1", real_time == "1", name)
-        for query, run, batch, idle, real_time, name in rows
+        RunningQuery(query, run, int(batch), idle == "1", mode, name) for query, run, batch, idle, mode, name in rows
     )
 
 
