@@ -137,6 +137,12 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
     return ""
 
 
+def pinned(action: Action, plan: _Plan) -> str:
+    """Refuse to remove a host where work without a known end runs."""
+    why = plan.observation.pinned.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
+    return f"it must stay: {why}" if why else ""
+
+
 def bound_remark(observation: Observation, plan: Plan) -> str:
     """Return a remark if the host bound keeps records late and `plan` is silent, or ""."""
     context = observation.context
@@ -191,6 +197,7 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     already_in_force,
     hosts_closed,
     batch_stalled,
+    pinned,
     out_of_bounds,
     limited,
 )
