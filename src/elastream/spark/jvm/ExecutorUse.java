@@ -1,10 +1,10 @@
-// What each executor is used for, and by whom: running tasks by the scheduler, shuffle files of jobs under way, cached blocks.
+// What each executor is used for, and by whom: running tasks, shuffle files of jobs under way, cached blocks.
 // A SparkListener, compiled by executor_use.py in Janino's Java (no lambdas, no inference). The events of jobs name the
 // shuffles that they use and the query that they belong to; the scheduler alone says which tasks run now.
 
 private org.apache.spark.SparkContext context;
 private java.util.Map queries;
-private final java.util.HashMap claims = new java.util.HashMap(); // shuffle id: {owner, query, label}, owner "job N" or "sql N"
+private final java.util.HashMap claims = new java.util.HashMap(); // shuffle id: {"job N" or "sql N", query, label}
 private final java.util.HashMap busy = new java.util.HashMap(); // "executor<TAB>query": milliseconds of ended tasks
 private final java.util.LinkedHashMap stageQuery = new java.util.LinkedHashMap();
 
@@ -47,7 +47,8 @@ public void onJobStart(org.apache.spark.scheduler.SparkListenerJobStart event) {
     scala.collection.immutable.Seq stages = event.stageInfos();
     for (int i = 0; i < stages.size(); i++) {
         org.apache.spark.scheduler.StageInfo stage = (org.apache.spark.scheduler.StageInfo) stages.apply(i);
-        if (stage.shuffleDepId().isDefined()) claim(stage.shuffleDepId().get(), event.jobId(), event.properties(), stage.name());
+        if (stage.shuffleDepId().isDefined())
+            claim(stage.shuffleDepId().get(), event.jobId(), event.properties(), stage.name());
     }
 }
 
@@ -101,12 +102,12 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
 /**
  * Uses of executors, by tabs:
  *   "busy executor query milliseconds" ended tasks since the beginning; query is empty for what is no streaming query's
- *   "task executor query label count oldestMilliseconds ended kind" running tasks of a stage. ended: tasks of the stage that
- *       have succeeded. kind: how a query runs whose tasks do not end; else empty
+ *   "task executor query label count oldestMilliseconds ended mode" running tasks of a stage. ended: those that have
+ *       succeeded. mode: how a query runs whose tasks do not end; else empty
  *   "shuffle executor query label count" shuffle files that a job under way, or the rest of its SQL execution, may read
  *   "cache executor query label count", "checkpoint executor query label count" cached blocks, and local checkpoints, which
  *       nothing can make again
- *   "soon label" a query whose tasks never end, or a barrier stage, is about to start its tasks, and needs the slots there are
+ *   "soon label" a query whose tasks never end, or a barrier stage, is about to start tasks and needs the slots there are
  */
 public String use() {
     StringBuilder out = new StringBuilder();
@@ -130,7 +131,8 @@ private String endless(String query) {
     Object each = queries.get(java.util.UUID.fromString(query));
     if (each == null) return "";
     String trigger = String.valueOf(((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) each).trigger());
-    return trigger.startsWith("Continuous") ? "with a continuous trigger" : trigger.startsWith("RealTime") ? "in real-time mode" : "";
+    if (trigger.startsWith("Continuous")) return "with a continuous trigger";
+    return trigger.startsWith("RealTime") ? "in real-time mode" : "";
 }
 
 private void tasks(StringBuilder out) {
@@ -152,117 +154,6 @@ private void tasks(StringBuilder out) {
             if (sum == null) executors.put(task.executorId(), sum = new long[2]);
             sum[0]++;
             sum[1] = Math.max(sum[1], now - task.launchTime());
-        }
-    }
-    for (int i = 0; i < stages.size(); i++) {
-        org.apache.spark.scheduler.StageInfo stage = (org.apache.spark.scheduler.StageInfo) stages.apply(i);
-        if (stage.shuffleDepId().isDefined()) claim(stage.shuffleDepId().get(), event.jobId(), event.properties(), stage.name());
-    }
-}
-
-private void claim(Object shuffle, int job, java.util.Properties properties, String name) {
-    String sql = property(properties, "spark.sql.execution.id");
-    String owner = sql.length() == 0 ? "job " + job : "sql " + sql;
-    synchronized (claims) {
-        claims.put(shuffle, new String[] {owner, property(properties, QUERY), label(properties, name)});
-    }
-}
-
-private void release(String owner) {
-    synchronized (claims) {
-        java.util.Iterator all = claims.values().iterator();
-        while (all.hasNext()) if (((String[]) all.next())[0].equals(owner)) all.remove();
-    }
-}
-
-public void onJobEnd(org.apache.spark.scheduler.SparkListenerJobEnd event) {
-    release("job " + event.jobId());
-}
-
-public void onOtherEvent(org.apache.spark.scheduler.SparkListenerEvent event) {
-    if (event instanceof org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd)
-        release("sql " + ((org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd) event).executionId());
-}
-
-public void onStageSubmitted(org.apache.spark.scheduler.SparkListenerStageSubmitted event) {
-    synchronized (busy) {
-        stageQuery.put(Integer.valueOf(event.stageInfo().stageId()), property(event.properties(), QUERY));
-        if (stageQuery.size() > MAX_STAGES) stageQuery.remove(stageQuery.keySet().iterator().next());
-    }
-}
-
-public void onTaskEnd(org.apache.spark.scheduler.SparkListenerTaskEnd event) {
-    synchronized (busy) {
-        String query = (String) stageQuery.get(Integer.valueOf(event.stageId()));
-        String key = event.taskInfo().executorId() + "\t" + (query == null ? "" : query);
-        Long before = (Long) busy.get(key);
-        busy.put(key, Long.valueOf((before == null ? 0L : before.longValue()) + event.taskInfo().duration()));
-    }
-}
-
-public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRemoved event) {
-    synchronized (busy) {
-        java.util.Iterator keys = busy.keySet().iterator();
-        while (keys.hasNext()) if (((String) keys.next()).startsWith(event.executorId() + "\t")) keys.remove();
-    }
-}
-
-/**
- * Uses of executors, by tabs:
- *   "busy executor query milliseconds" ended tasks since the beginning; query is empty for what is no streaming query's
- *   "task executor query label count oldestMilliseconds ended kind" running tasks of a stage. ended: tasks of the stage that
- *       have succeeded. kind: how a query runs whose tasks do not end; else empty
- *   "shuffle executor query label count" shuffle files that a job under way, or the rest of its SQL execution, may read
- *   "cache executor query label count", "checkpoint executor query label count" cached blocks, and local checkpoints, which
- *       nothing can make again
- *   "soon label" a query whose tasks never end, or a barrier stage, is about to start its tasks, and needs the slots there are
- */
-public String use() {
-    StringBuilder out = new StringBuilder();
-    synchronized (busy) {
-        java.util.Iterator each = busy.entrySet().iterator();
-        while (each.hasNext()) {
-            java.util.Map.Entry entry = (java.util.Map.Entry) each.next();
-            out.append("busy\t").append(entry.getKey()).append('\t').append(entry.getValue()).append('\n');
-        }
-    }
-    tasks(out);
-    shuffleFiles(out);
-    blocks(out);
-    if (!context.dagScheduler().barrierJobIdToNumTasksCheckFailures().isEmpty()) out.append("soon\ta barrier stage\n");
-    return out.toString();
-}
-
-/** How a query runs, for people, if its tasks do not end; else empty. */
-private String endless(String query) {
-    if (query.length() == 0) return "";
-    Object each = queries.get(java.util.UUID.fromString(query));
-    if (each == null) return "";
-    String trigger = String.valueOf(((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) each).trigger());
-    return trigger.startsWith("Continuous") ? "with a continuous trigger" : trigger.startsWith("RealTime") ? "in real-time mode" : "";
-}
-
-private void tasks(StringBuilder out) {
-    org.apache.spark.scheduler.TaskSchedulerImpl scheduler =
-        (org.apache.spark.scheduler.TaskSchedulerImpl) context.taskScheduler();
-    long now = System.currentTimeMillis();
-    java.util.List stages = new java.util.ArrayList();
-    synchronized (scheduler) {
-        scala.collection.mutable.ArrayBuffer all = scheduler.rootPool().getSortedTaskSetQueue();
-        for (int i = 0; i < all.size(); i++) {
-            org.apache.spark.scheduler.TaskSetManager set = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
-            java.util.TreeMap byExecutor = new java.util.TreeMap();
-            scala.collection.Iterator ids = set.runningTasksSet().iterator();
-            while (ids.hasNext()) {
-                scala.Option info = set.taskInfos().get(ids.next());
-                if (!info.isDefined()) continue;
-                org.apache.spark.scheduler.TaskInfo task = (org.apache.spark.scheduler.TaskInfo) info.get();
-                long[] sum = (long[]) byExecutor.get(task.executorId());
-                if (sum == null) byExecutor.put(task.executorId(), sum = new long[2]);
-                sum[0]++;
-                sum[1] = Math.max(sum[1], now - task.launchTime());
-            }
-            if (!byExecutor.isEmpty()) stages.add(new Object[] {set, byExecutor});
         }
     }
     java.util.HashSet active = new java.util.HashSet();
@@ -340,13 +231,15 @@ private void blocks(StringBuilder out) {
     if (!checkpoints.isEmpty()) {
         scala.collection.immutable.Seq stored = context.statusStore().rddList(true);
         for (int i = 0; i < stored.size(); i++) {
-            org.apache.spark.status.api.v1.RDDStorageInfo each = (org.apache.spark.status.api.v1.RDDStorageInfo) stored.apply(i);
+            org.apache.spark.status.api.v1.RDDStorageInfo each =
+                (org.apache.spark.status.api.v1.RDDStorageInfo) stored.apply(i);
             if (!checkpoints.contains(Integer.valueOf(each.id())) || !each.partitions().isDefined()) continue;
             scala.collection.Seq partitions = (scala.collection.Seq) each.partitions().get();
             for (int k = 0; k < partitions.size(); k++) {
                 scala.collection.Seq holders =
                     ((org.apache.spark.status.api.v1.RDDPartitionInfo) partitions.apply(k)).executors();
-                for (int h = 0; h < holders.size(); h++) add(blocks, "checkpoint\t" + holders.apply(h) + "\t\ta local checkpoint");
+                for (int h = 0; h < holders.size(); h++)
+                    add(blocks, "checkpoint\t" + holders.apply(h) + "\t\ta local checkpoint");
             }
         }
     }
