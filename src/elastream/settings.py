@@ -711,16 +711,16 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         group=HOSTS,
     )
     drain_timeout: float | str = setting(
-        "Longest wait, before an executor goes, for the tasks, cached blocks and shuffle files that others have there. Then"
-        " they are cut off, and a line says which. Work without an end is never cut off: its executor stays.",
+        "Longest wait for work of others on an executor that is to go. Then it is cut off, and a line says what. Work"
+        " without a known end never is.",
         Seconds(),
         default="1h",
         option=True,
         group=HOSTS,
     )
     until: Literal["queries", "session"] = setting(
-        'When Autopilot ends by itself: with the last watched query (`"queries"`), or with the session (`"session"`), so'
-        " that a loop of `availableNow` queries is watched on.",
+        'When Autopilot ends: with the last watched query, or with the `"session"`, as for a loop of `availableNow`'
+        " queries.",
         Choice(names=("queries", "session")),
         default="queries",
         option=True,

@@ -1,4 +1,5 @@
 // What each executor is used for, and by whom: running tasks, shuffle files of jobs under way, cached blocks.
+// Method names are unlike those of Recovery.java: py4j tells the two listeners' methods apart by nothing else.
 // A SparkListener, compiled by executor_use.py in Janino's Java (no lambdas, no inference). The events of jobs name the
 // shuffles that they use and the query that they belong to; the scheduler alone says which tasks run now.
 
@@ -12,14 +13,14 @@ private static final int MAX_STAGES = 2000; // tasks of a stage end soon after i
 private static final String QUERY = "sql.streaming.queryId";
 
 /** Fail now if this Spark lacks what is used later. `queries`: all running streaming queries, by id. */
-public void begin(Object context, Object queries) {
+public void checkUse(Object context, Object queries) {
     this.context = (org.apache.spark.SparkContext) context;
     this.queries = (java.util.Map) queries;
     use();
 }
 
 /** Listen in an own queue, behind no other listener. */
-public void listen() {
+public void startUse() {
     context.listenerBus().addToQueue(this, "elastream-use");
     try {
         claimEarlier();
@@ -39,7 +40,7 @@ private void claimEarlier() {
     }
 }
 
-public void end() {
+public void stopUse() {
     context.listenerBus().removeListener(this);
 }
 
