@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from elastream.clouds.provider import HostUsage
 from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SwitchAlternate
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame
@@ -230,3 +231,20 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
             assert plant.finished
     else:
         assert not plant.finished
+
+
+def test_cpu_time_of_a_host_that_others_use_is_not_the_load_s(spark, driver, monkeypatch):
+    monkeypatch.setattr(module, "warm_up", lambda *_: None)
+    provider, use = FakeProvider(), FakeUse()
+    provider.measure = lambda: {"leased": HostUsage(cpu_seconds=5.0, memory=100.0)}
+    plant = attach(spark, Capabilities(driver, use=use), AutopilotSettings(max_hosts=4), Leasing(provider))
+    try:
+        plant.hosts.lease("leased", SMALL)
+        driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
+        wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
+        assert plant._measured(plant.hosts.active)["leased"].cpu_seconds == 5.0
+        use.lines = [task_line("7")]
+        wait_until(lambda: plant.hosts.shared("leased"))
+        assert plant._measured(plant.hosts.active)["leased"] == HostUsage(memory=100.0)
+    finally:
+        plant.close()
