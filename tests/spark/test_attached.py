@@ -162,7 +162,7 @@ def test_session_s_limit_is_never_exceeded(spark, driver):
     plant = attach(spark, can, AutopilotSettings(max_hosts=4, min_hosts=3), Leasing(asks=True, kinds=[SMALL]))
     try:
         context = plant.observe().context
-        assert (context.min_hosts, context.max_hosts) == (2, 2)
+        assert (context.min_hosts, context.max_hosts, context.limit) == (2, 2, "spark.cores.max=2")
         assert not plant.apply(LeaseHost("h3", "small")).succeeded
     finally:
         plant.close()
@@ -248,3 +248,17 @@ def test_cpu_time_of_a_host_that_others_use_is_not_the_load_s(spark, driver, mon
         assert plant._measured(plant.hosts.active)["leased"] == HostUsage(memory=100.0)
     finally:
         plant.close()
+
+
+def test_leased_host_that_others_use_outlives_autopilot(spark, driver, monkeypatch):
+    monkeypatch.setattr(module, "warm_up", lambda *_: None)
+    use, stays = FakeUse(), []
+    leasing = Leasing(FakeProvider(), gives_back=0.1, staying=stays)
+    plant = attach(spark, Capabilities(driver, use=use), AutopilotSettings(max_hosts=4), leasing)
+    plant.hosts.lease("leased", SMALL)
+    driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
+    wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
+    use.lines = [task_line("7")]
+    wait_until(lambda: plant.hosts.others("leased"))
+    plant.close()
+    assert stays == ["leased"]

@@ -191,7 +191,7 @@ def continuous(spark: SparkSession, root: Path) -> Any:
     rows = spark.readStream.format("rate").option("rowsPerSecond", 20).option("numPartitions", 1).load()
     writer = rows.selectExpr("value").writeStream.queryName("continuous").format("noop")
     query = writer.option("checkpointLocation", str(root / "c")).trigger(continuous="1 second").start()
-    wait_until(lambda: query.lastProgress is not None or query.exception() is not None)
+    wait_until(lambda: "epoch" in query.status["message"] or query.exception() is not None)
     return _goes_on(spark, query)
 
 

@@ -245,7 +245,7 @@ class Autopilot:
                     if plant is not None:
                         self._leave(plant)
             if self.remaining_hosts:
-                log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
+                log.info("%s stay until this program ends: what runs there has no other place",
                          ", ".join(self.remaining_hosts))  # fmt: skip
                 earlier, self._open_until_exit = self._open_until_exit, stack.pop_all()
                 if earlier is not None:

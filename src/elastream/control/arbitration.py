@@ -149,7 +149,7 @@ def bound_remark(observation: Observation, plan: Plan) -> str:
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back
     late = lateness_remark(observation, plan)
-    return f"{at_most(context.max_hosts)}, and {late}" if late else ""
+    return f"{at_most(context.max_hosts, context.limit)}, and {late}" if late else ""
 
 
 def lateness_remark(observation: Observation, plan: Plan) -> str:
@@ -172,7 +172,7 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
                     f"at most {counted(int(plan.growth), 'host')} may be added in one round, to {len(observation.leases)}"
                 )
             leased = len(observation.leases) + len(plan.leased)
-            return at_most(context.max_hosts) if leased >= context.max_hosts else ""
+            return at_most(context.max_hosts, context.limit) if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:

@@ -290,6 +290,7 @@ class Context:
     Attributes:
         target_latency: Target latency (seconds), or None.
         max_hosts: Most hosts leased at once.
+        limit: Name of the limit that sets `max_hosts`.
         min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
@@ -309,6 +310,7 @@ class Context:
     partitions: Mapping[str, int] = field(default_factory=dict)
     replicas: int = 0
     scaling: ScalingRules = NO_RULES
+    limit: str = "max_hosts"
 
     @property
     def graph(self) -> Graph:

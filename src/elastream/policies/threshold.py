@@ -324,7 +324,7 @@ class ChainedRound(SizingRound):
         purposes = [format_rate(self.rate)] if self.rate > 0 else []
         purposes += [f"{self._late:,.0f} records of late backlog"] if self._late >= 1 else []
         text = f" for {' and '.join(purposes)}" if purposes else ""
-        return (f"{at_most(most)}, and {math.ceil(needed - ROUNDING)} are needed{text}",)
+        return (f"{at_most(most, self.observation.context.limit)}, and {math.ceil(needed - ROUNDING)} are needed{text}",)
 
     @cached_property
     def _capacity(self) -> float:

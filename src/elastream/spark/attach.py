@@ -109,7 +109,9 @@ def attach(
     observe_only, max_hosts = settings.observe_only, settings.max_hosts
     if max_hosts is None:
         max_hosts = 0 if provider is None else provider.terms.max_hosts
-    max_hosts = min(max_hosts, can.limit.executors)  # a request beyond it would stay pending for ever
+    # A request beyond the session's limit would stay pending for ever.
+    limit = can.limit.name if can.limit.executors < max_hosts else "max_hosts"
+    max_hosts = min(max_hosts, can.limit.executors)
     clock = RunClock()
     alarms = Alarms(clock.now)
     client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark))
@@ -143,12 +145,13 @@ def attach(
     instruments = QueryAccess(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, min(settings.min_hosts, can.limit.executors))
-    limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)
+    limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas, limit)
 
     def leave(plant: AttachedPlant) -> None:
-        restored, running = False, plant.queries.live and not session_stopped(spark)
+        restored, running = False, bool(plant.queries.live) and not session_stopped(spark)
         try:
-            if leasing.gives_back and running:
+            used = not session_stopped(spark) and any(map(hosts.others, hosts.leased))
+            if leasing.gives_back and (running or used):
                 leasing.staying.extend(_give_back(plant, leasing.gives_back))
             elif settings.restore == "original" and not observe_only and running:
                 _restore(plant, original, RESTORE_TIMEOUT_S)

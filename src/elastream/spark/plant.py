@@ -67,6 +67,7 @@ class PlantLimits:
         observe_only: Do nothing that was not applied.
         look_share: Cores that observing may use; None: no limit.
         replicas: Standby replicas of each state partition.
+        limit: Name of the limit that sets the most hosts.
         refused: Kinds of actions that make no sense here, with the reason.
     """
 
@@ -75,6 +76,7 @@ class PlantLimits:
     observe_only: bool = False
     look_share: float | None = None
     replicas: int = 0
+    limit: str = "max_hosts"
     refused: Mapping[type[Action], str] = field(default_factory=dict)
 
 
@@ -163,6 +165,7 @@ class SparkPlant(Generic[Q]):
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
             replicas=self.standby.replicas,
+            limit=self._limits.limit,
         )
 
     @property
