@@ -17,7 +17,7 @@ from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import tasks_on
 from support.clusters import free_port
 from support.foreign_sessions import local_cluster
-from support.foreign_work import KINDS, Repeated, failed_tasks, keyed
+from support.foreign_work import KINDS, Repeated, failed_tasks, slowly
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -74,6 +74,21 @@ def reaches(pilot, hosts):
     wait_until(lambda: len(pilot.plant.hosts.usable) == len(pilot.plant.hosts.active) == hosts)
 
 
+def test_executor_with_cached_blocks_waits_until_they_are_dropped(spark, pilot):
+    reaches(pilot, MANY)
+    table = spark.sparkContext.parallelize(range(12), 12).mapPartitions(slowly(0.5)).persist()
+    assert table.count() == 12
+    plant = pilot.plant
+    wait_until(lambda: all("cached data" in plant.hosts.others(host) for host in plant.hosts.usable))
+    pilot._policy.wanted["hosts"] = FEW
+    wait_until(lambda: any(plant.hosts.leaving(host) for host in plant.hosts.active))
+    looks = plant.looks
+    wait_until(lambda: plant.looks > looks + 10)
+    assert len(plant.hosts.active) == MANY
+    table.unpersist(True)
+    reaches(pilot, FEW)
+
+
 @pytest.mark.parametrize("kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
 def test_no_task_of_others_is_lost_while_hosts_come_and_go(spark, pilot, tmp_path, kind):
     before = failed_tasks(spark)
@@ -87,18 +102,3 @@ def test_no_task_of_others_is_lost_while_hosts_come_and_go(spark, pilot, tmp_pat
     assert failed_tasks(spark) == before
     if beside:
         print(f"{kind}: {statistics.median(beside) / statistics.median(alone):.2f} x of {statistics.median(alone):.2f} s")
-
-
-def test_executor_with_cached_blocks_waits_until_they_are_dropped(spark, pilot):
-    reaches(pilot, MANY)
-    table = keyed(spark, 12).cache()
-    assert table.count() > 0
-    plant = pilot.plant
-    wait_until(lambda: all("cached data" in plant.hosts.others(host) for host in plant.hosts.usable))
-    pilot._policy.wanted["hosts"] = FEW
-    wait_until(lambda: any(plant.hosts.leaving(host) for host in plant.hosts.active))
-    looks = plant.looks
-    wait_until(lambda: plant.looks > looks + 10)
-    assert len(plant.hosts.active) == MANY
-    table.unpersist(blocking=True)
-    reaches(pilot, FEW)
