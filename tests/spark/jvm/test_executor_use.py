@@ -84,3 +84,15 @@ def test_this_spark_tells_what_executors_run():
     finally:
         cached.unpersist()
         use.close()
+
+
+@pytest.mark.spark
+def test_second_reader_of_one_thread_is_independent_of_the_first():
+    first, second = ExecutorUse(shared_session()), ExecutorUse(shared_session())
+    first.start()
+    second.start()
+    try:
+        assert second.look().soon == first.look().soon == ""
+    finally:
+        first.close()
+        second.close()

@@ -1,5 +1,4 @@
 // What each executor is used for, and by whom: running tasks, shuffle files of jobs under way, cached blocks.
-// Method names are unlike those of Recovery.java: py4j tells the two listeners' methods apart by nothing else.
 // A SparkListener, compiled by executor_use.py in Janino's Java (no lambdas, no inference). The events of jobs name the
 // shuffles that they use and the query that they belong to; the scheduler alone says which tasks run now.
 
@@ -13,14 +12,14 @@ private static final int MAX_STAGES = 2000; // tasks of a stage end soon after i
 private static final String QUERY = "sql.streaming.queryId";
 
 /** Fail now if this Spark lacks what is used later. `queries`: all running streaming queries, by id. */
-public void checkUse(Object context, Object queries) {
+public void begin(Object context, Object queries) {
     this.context = (org.apache.spark.SparkContext) context;
     this.queries = (java.util.Map) queries;
     use();
 }
 
 /** Listen in an own queue, behind no other listener. */
-public void startUse() {
+public void listen() {
     context.listenerBus().addToQueue(this, "elastream-use");
     try {
         claimEarlier();
@@ -40,7 +39,7 @@ private void claimEarlier() {
     }
 }
 
-public void stopUse() {
+public void end() {
     context.listenerBus().removeListener(this);
 }
 

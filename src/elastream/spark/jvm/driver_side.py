@@ -5,6 +5,7 @@ py4j resolves members by name at run time.
 
 import re
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,6 +59,8 @@ def why_in_java(error: BaseException) -> str:
     return message[1] if message else match[1]
 
 
+_numbers = count()
+
 # Of all sources: return a text as one field of a line.
 LINE = """
 private static String line(String text) {
@@ -77,6 +80,8 @@ class DriverSide:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
             loader = java_session(spark).getClass().getClassLoader()
             compiler.setParentClassLoader(loader)
+            # py4j remembers methods by the name of their class: two classes of one name would get each other's.
+            compiler.setClassName(f"{source.stem}{next(_numbers)}")
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
             compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + LINE)

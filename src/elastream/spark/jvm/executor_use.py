@@ -88,13 +88,13 @@ class ExecutorUse(DriverSide):
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "ExecutorUse.java", "org.apache.spark.scheduler.SparkListener")
         try:
-            self._object.checkUse(self.context, java_queries(spark))
+            self._object.begin(self.context, java_queries(spark))
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell what executors run: {first_line(error)}") from error
 
     def start(self) -> None:
         """Count tasks and shuffles from now on. Raises Py4JError."""
-        self._object.startUse()
+        self._object.listen()
 
     def look(self) -> Snapshot:
         """Return the uses now. Raises Py4JError."""
@@ -102,7 +102,7 @@ class ExecutorUse(DriverSide):
 
     def close(self) -> None:
         """Stop listening. Raises Py4JError if the session has stopped."""
-        self._object.stopUse()
+        self._object.end()
 
 
 def read_uses(lines: Sequence[Sequence[str]]) -> Snapshot:
