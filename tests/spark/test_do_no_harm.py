@@ -83,7 +83,7 @@ def test_executor_with_cached_blocks_waits_until_they_are_dropped(spark, pilot):
     pilot._policy.wanted["hosts"] = FEW
     wait_until(lambda: any(plant.hosts.leaving(host) for host in plant.hosts.active))
     looks = plant.looks
-    wait_until(lambda: plant.looks > looks + 10)
+    wait_until(lambda: plant.looks > looks + 3)
     assert len(plant.hosts.active) == MANY
     table.unpersist(True)
     reaches(pilot, FEW)
