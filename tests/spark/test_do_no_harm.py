@@ -81,7 +81,7 @@ def test_executor_with_cached_blocks_waits_until_they_are_dropped(spark, pilot):
     plant = pilot.plant
     wait_until(lambda: all("cached data" in plant.hosts.others(host) for host in plant.hosts.usable))
     pilot._policy.wanted["hosts"] = FEW
-    wait_until(lambda: any(plant.hosts.leaving(host) for host in plant.hosts.active))
+    wait_until(lambda: not plant.hosts.settled)
     looks = plant.looks
     wait_until(lambda: plant.looks > looks + 3)
     assert len(plant.hosts.active) == MANY
