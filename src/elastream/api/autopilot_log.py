@@ -209,6 +209,7 @@ class AutopilotLog:
         self._watched: tuple[str, ...] | None = None
         self._last: dict[str, str] = {}
         self._lacked: set[Hashable] = set()
+        self._explained: set[tuple[str, str]] = set()
         self._logged: set[tuple[Action, Status]] = set()
         self._batches: dict[str, deque[MicroBatch]] = {}
         self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
@@ -236,7 +237,10 @@ class AutopilotLog:
             does = "would move" if self._observe_only else "moves"
             leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
             self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
-            self._once(f"{host} waits", self._waits(host, observation))
+            # Once in all: between two batches of a real-time query, the reason comes and goes.
+            if (waits := self._waits(host, observation)) and (host, gist(waits)) not in self._explained:
+                self._explained.add((host, gist(waits)))
+                self._say(logging.INFO, waits)
         busy = self._plant.look_seconds > self._period
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
