@@ -718,6 +718,22 @@ class AutopilotSettings(LiveSettings, ExportSettings):
         option=True,
         group=HOSTS,
     )
+    drain_timeout: float | str = setting(
+        "Longest wait for work of others on an executor that is to go. Then it is cut off, and a line says what. Work"
+        " without a known end never is.",
+        Seconds(),
+        default="1h",
+        option=True,
+        group=HOSTS,
+    )
+    until: Literal["queries", "session"] = setting(
+        'When Autopilot ends: with the last watched query, or with the `"session"`, as for a loop of `availableNow`'
+        " queries.",
+        Choice(names=("queries", "session")),
+        default="queries",
+        option=True,
+        group=HOSTS,
+    )
     prices: PriceList | None = setting(
         "Price of executors by core and gigabyte; hosts of a cloud have their own.",
         Kind((PriceList,), "a PriceList"),

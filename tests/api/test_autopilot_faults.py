@@ -132,3 +132,46 @@ def test_autopilot_works_without_a_folder_that_another_one_holds(tmp_path, caplo
     assert "keeps no recording and no journal" in caplog.text
     assert pilot.made.applied == [LeaseHost("h3", "small")]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run.lock"]
+
+
+class Session(SimpleNamespace):
+    """A session of queries, of which those in `ids` run."""
+
+    def __init__(self, *ids):
+        streams = SimpleNamespace(active=[SimpleNamespace(id=each, runId=each) for each in ids])
+        context = SimpleNamespace(master="spark://x", applicationId="app-1", appName="job")
+        context._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+        super().__init__(version="4", sparkContext=context, streams=streams)
+
+
+def test_query_that_is_watched_after_the_end_starts_autopilot_again(caplog):
+    pilot, runs = Autopilot(Session()), []
+    pilot._run = lambda: runs.append(len(runs)) is None
+    for round in (1, 2):
+        pilot.watch(SimpleNamespace(runId="run", id="loop"))
+        assert pilot.join(10)
+        assert len(runs) == round
+    assert "make another one" not in caplog.text
+
+
+def test_query_that_starts_while_autopilot_ends_is_watched():
+    pilot, runs = Autopilot(Session("loop")), []
+
+    def run():
+        runs.append(pilot._chosen)
+        if len(runs) == 2:
+            pilot._spark.streams.active.clear()
+        return True
+
+    pilot._run = run
+    pilot.watch(SimpleNamespace(runId="run", id="loop"))
+    assert pilot.join(10)
+    assert runs == [{"loop"}] * 2
+
+
+def test_fault_does_not_start_autopilot_again_by_itself():
+    pilot, runs = Autopilot(Session("loop")), []
+    pilot._run = lambda: runs.append(1)
+    pilot.watch(SimpleNamespace(runId="run", id="loop"))
+    assert pilot.join(10)
+    assert runs == [1]

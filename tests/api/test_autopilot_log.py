@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from elastream.api.autopilot_log import AutopilotLog, AutopilotStatus, intention
 from elastream.core.action import LeaseHost, MoveTask, Outcome, Status
 from elastream.core.decision import Decision, Proposal
 from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, MicroBatch, Observation
@@ -18,6 +20,7 @@ from elastream.core.task_id import TaskId
 from elastream.recording.observer import Ending
 from elastream.settings import AutopilotSettings
 from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.jvm.limits import SessionLimit
 from elastream.spark.queries.watched import layout_of
 
 PLANT = SimpleNamespace(look_seconds=0.0, describe=lambda host: host)
@@ -157,3 +160,50 @@ def test_autopilot_that_watches_nothing_yet_shows_its_state():
     pilot = Autopilot(None, target_latency="2s")
     assert repr(pilot) == "<Autopilot waiting>"
     assert pilot.status() == AutopilotStatus(target_latency=2.0)
+
+
+def leased(state, *, at=100.0, **more):
+    """An observation of one host, whose lease is in `state`."""
+    lease = Lease("h2", HostType("executor", cores=1), 0.0, state, note=more.pop("note", ""))
+    hosts = Frame(("h2",), {Metric.TASKS: [0.0]})
+    return replace(observation(), time=at, leases={"h2": lease}, hosts=hosts, **more)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (leased(HostState.RUNNING, pinned={"h2": "1 task of fast"}), "h2 stays: 1 task of fast"),
+        (leased(HostState.RELEASING, occupied={"h2": "a task"}), "h2 is to go, and waits for a task"),
+        (leased(HostState.REQUESTED, note="no quota"), "h2 is still pending: no quota"),
+        (leased(HostState.REQUESTED), "h2 is still pending: Spark does not say why"),
+    ],
+    ids=["pinned", "waits", "pending", "pending without a reason"],
+)
+def test_host_that_cannot_go_or_come_is_explained_once(seen, said, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    log = spoken()
+    log.observed(seen)
+    log.observed(replace(seen, time=seen.time + 60.0))
+    assert [each.message for each in caplog.records if each.message.startswith("h2")] == [said]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        leased(HostState.RUNNING, occupied={"h2": "a task"}),
+        leased(HostState.REQUESTED, at=5.0),
+        leased(HostState.RELEASING),
+    ],
+    ids=["it stays anyway", "it may come yet", "it goes"],
+)
+def test_ordinary_hosts_are_not_explained(seen, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    spoken().observed(seen)
+    assert not [each.message for each in caplog.records if each.message.startswith("h2")]
+
+
+def test_limit_below_max_hosts_is_named_at_the_start():
+    can = Capabilities(None, asks=True, limit=SessionLimit(2, "spark.cores.max=2"))
+    said = intentions(can, AutopilotSettings(max_hosts=4), leases=False)
+    assert "request 1 to 2 executors (spark.cores.max=2 allows no more)" in said
+    assert "allows no more" not in intentions(can, AutopilotSettings(max_hosts=2), leases=False)

@@ -141,7 +141,7 @@ def test_an_autopilot_that_was_stopped_watches_nothing_more_and_says_so(caplog):
     pilot.stop()
     assert not pilot.watch().running
     assert [record.message for record in caplog.records] == [
-        "autopilot has ended, and watches nothing more: make another one"
+        "autopilot was stopped, and watches nothing more: make another one"
     ]
 
 

@@ -1,8 +1,10 @@
 """An accepted action that cannot come into force any more has failed, for the reason that its lease gives."""
 
+from dataclasses import replace
+
 import pytest
 
-from elastream.core.action import LeaseHost, Status
+from elastream.core.action import LeaseHost, ReleaseHost, Status
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.observation import Observation
@@ -28,3 +30,10 @@ def test_a_lease_that_fails_says_whether_the_host_ever_came(before, reason):
     assert outcome is not None
     assert outcome.status is Status.FAILED
     assert reason in outcome.reason
+
+
+def test_release_that_waits_for_others_is_no_failure():
+    seen = Observation(5.0, example_context(), Frame(), leases={"h2": Lease("h2", SMALL, 0.0)})
+    assert not ReleaseHost("h2").is_waiting(seen)
+    assert ReleaseHost("h2").is_waiting(replace(seen, occupied={"h2": "1 task of nightly"}))
+    assert ReleaseHost("h2").is_waiting(replace(seen, pinned={"h2": "1 task of fast"}))

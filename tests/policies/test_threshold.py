@@ -309,6 +309,21 @@ def test_no_host_goes_while_nobody_knows_how_late_records_are():
     assert Threshold().plan(late(unjudged("q", "1 file"), **quiet)).actions == ()
 
 
+def test_hosts_without_work_of_others_are_drained_first():
+    seen = observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))
+    busy = replace(seen, occupied={"h2": "1 task of nightly"})
+    assert Threshold().plan(busy).actions == (DrainHost("h1"),)
+    assert Threshold().plan(replace(busy, occupied=dict.fromkeys(seen.usable, "a task"))).actions == (DrainHost("h2"),)
+
+
+def test_pinned_hosts_are_neither_drained_nor_released():
+    seen = replace(observe([host("h1"), host("h2")], 20.0), pinned=dict.fromkeys(("h1", "h2"), "a task without end"))
+    assert DrainHost not in kinds(Threshold().plan(seen).actions)
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    empty = replace(observe(leases, 20.0, tasks=(0, 0)), pinned={"h2": "a task without end"})
+    assert Threshold().plan(empty).actions == ()
+
+
 HIGH = sorted([*observe([host("h1")], 20.0).history, Sample(992.0, frame(90.0))], key=lambda sample: sample.time)
 
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastream.core.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate
+from elastream.clouds.provider import HostUsage
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SwitchAlternate
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState
@@ -18,6 +19,7 @@ from elastream.spark.attach import Leasing, attach
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.limits import SessionLimit
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import PlantLimits, SparkPlant, is_critical
@@ -26,6 +28,7 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeUse, task_line
 from support.sessions_without_jvm import without_jvm
 from support.waiting import wait_until
 
@@ -126,28 +129,60 @@ def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, re
     assert plant.apply(action).reason == reason
 
 
-REAL_TIME = ["id-1", "run-1", "7", "0", "1", "fraud"]
+REAL_TIME = ["id-1", "run-1", "7", "0", "in real-time mode", "fraud"]
 
 
-def test_a_real_time_query_keeps_every_executor(spark, driver, caplog):
+def test_a_real_time_query_keeps_the_executors_that_run_it(spark, driver, caplog):
     driver.queries = [REAL_TIME]
-    plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(asks=True, kinds=[SMALL]))
+    use = FakeUse([task_line("1", query="id-1", label="fraud", mode="in real-time mode")])
+    can = Capabilities(driver, use=use)
+    plant = attach(spark, can, AutopilotSettings(max_hosts=4), Leasing(asks=True, kinds=[SMALL]))
     try:
         for _ in range(2):
             plant._not_before = 0.0
-            assert plant.observe().operators.ids == (), "it is not looked after"
-        why = "'fraud' in real-time mode: tasks there go on for minutes, and none is cut off"
-        assert plant.apply(DrainHost("h2")).reason == why
-        assert plant.apply(ReleaseHost("h2")).reason == why
+            seen = plant.observe()
+            assert seen.operators.ids == (), "it is not looked after"
+        why = "1 task of fraud, which runs in real-time mode"
+        assert seen.pinned == {"h2": why}
+        assert plant.apply(DrainHost("h2")).reason == plant.apply(ReleaseHost("h2")).reason == f"it must stay: {why}"
         (said,) = [each.message for each in caplog.records if "real-time" in each.message]
         assert said.startswith("query 'fraud' runs in real-time mode: it is left alone")
         plant.hosts.lease("late", SMALL)
         assert plant.apply(ReleaseHost("late")).succeeded, "nothing runs where nothing has come"
-        driver.queries = []
-        plant.observe()
+        driver.queries, use.lines = [], []
+        wait_until(lambda: not plant.hosts.endless("h2"))
         assert plant.apply(DrainHost("h2")).succeeded
     finally:
         plant.close()
+    assert use.closed
+
+
+def test_session_s_limit_is_never_exceeded(spark, driver):
+    can = Capabilities(driver, limit=SessionLimit(2, "spark.cores.max=2"))
+    plant = attach(spark, can, AutopilotSettings(max_hosts=4, min_hosts=3), Leasing(asks=True, kinds=[SMALL]))
+    try:
+        context = plant.observe().context
+        assert (context.min_hosts, context.max_hosts, context.limit) == (2, 2, "spark.cores.max=2")
+        assert not plant.apply(LeaseHost("h3", "small")).succeeded
+    finally:
+        plant.close()
+
+
+def test_autopilot_stays_beside_a_chosen_query_that_is_left_alone(spark, driver):
+    queries = SessionQueries(QueryAccess(spark, driver, Placing({}, lambda: 0.0, InMemoryPlan())))
+    driver.queries = [REAL_TIME]
+    queries.look(0.0, 0.0)
+    assert not queries.finished(1_000.0)
+    driver.queries = []
+    queries.look(1_001.0, 1_001.0)
+    assert queries.finished(1_100.0)
+
+
+def test_autopilot_until_the_session_ends_outlasts_its_queries(spark, driver):
+    access = QueryAccess(spark, driver, Placing({}, lambda: 0.0, InMemoryPlan()))
+    queries = SessionQueries(access, stays=True)
+    queries.look(0.0, 0.0)
+    assert not queries.finished(10_000.0)
 
 
 @pytest.mark.parametrize(
@@ -196,3 +231,34 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
             assert plant.finished
     else:
         assert not plant.finished
+
+
+def test_cpu_time_of_a_host_that_others_use_is_not_the_load_s(spark, driver, monkeypatch):
+    monkeypatch.setattr(module, "warm_up", lambda *_: None)
+    provider, use = FakeProvider(), FakeUse()
+    provider.measure = lambda: {"leased": HostUsage(cpu_seconds=5.0, memory=100.0)}
+    plant = attach(spark, Capabilities(driver, use=use), AutopilotSettings(max_hosts=4), Leasing(provider))
+    try:
+        plant.hosts.lease("leased", SMALL)
+        driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
+        wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
+        assert plant._measured(plant.hosts.active)["leased"].cpu_seconds == 5.0
+        use.lines = [task_line("7")]
+        wait_until(lambda: plant.hosts.shared("leased"))
+        assert plant._measured(plant.hosts.active)["leased"] == HostUsage(memory=100.0)
+    finally:
+        plant.close()
+
+
+def test_leased_host_that_others_use_outlives_autopilot(spark, driver, monkeypatch):
+    monkeypatch.setattr(module, "warm_up", lambda *_: None)
+    use, stays = FakeUse(), []
+    leasing = Leasing(FakeProvider(), gives_back=0.1, staying=stays)
+    plant = attach(spark, Capabilities(driver, use=use), AutopilotSettings(max_hosts=4), leasing)
+    plant.hosts.lease("leased", SMALL)
+    driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
+    wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
+    use.lines = [task_line("7")]
+    wait_until(lambda: plant.hosts.others("leased"))
+    plant.close()
+    assert stays == ["leased"]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from elastream.clouds.provider import PendingReason
+from elastream.spark.jvm.executor_use import read_uses
 
 
 @dataclass
@@ -66,3 +67,25 @@ class FakeSession:
 
     def fence(self, executor):
         self.fenced.append(executor)
+
+
+@dataclass
+class FakeUse:
+    """Uses of executors, as `ExecutorUse` reads them: lines of `ExecutorUse.java`."""
+
+    lines: list = field(default_factory=list)
+    closed: bool = False
+
+    def look(self):
+        return read_uses([line.split("\t") for line in self.lines])
+
+    def start(self):
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def task_line(executor, *, query="", label="nightly", count=1, seconds=5.0, ended=1, mode=""):
+    """Return the line of running tasks of one stage."""
+    return f"task\t{executor}\t{query}\t{label}\t{count}\t{seconds * 1e3:.0f}\t{ended}\t{mode}"

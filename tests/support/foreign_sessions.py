@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -17,9 +17,16 @@ from support.shared_session import archived, forget_jvm
 TINY = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
 
 
-@contextmanager
-def two_executors(root: Path, memory: int, **settings: str) -> Iterator[SparkSession]:
+def two_executors(root: Path, memory: int, **settings: str) -> AbstractContextManager[SparkSession]:
     """A session with two executors of `memory` MiB, with Spark's own settings but for `settings` (of spark.sql)."""
+    return local_cluster(root, memory, {f"spark.sql.{name.replace('_', '.')}": value for name, value in settings.items()})
+
+
+@contextmanager
+def local_cluster(
+    root: Path, memory: int, settings: Mapping[str, str], *, executors: int = 2, cores: int = 1
+) -> Iterator[SparkSession]:
+    """A session with `executors` of `memory` MiB and `cores`, with Spark's own settings but for `settings`."""
     forget_jvm()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     quiet = {
@@ -32,9 +39,9 @@ def two_executors(root: Path, memory: int, **settings: str) -> Iterator[SparkSes
         "spark.log.level": "OFF",
         "spark.sql.warehouse.dir": str(root / "warehouse"),
         "spark.local.dir": str(root / "scratch"),
-        **{f"spark.sql.{name.replace('_', '.')}": value for name, value in settings.items()},
+        **settings,
     }
-    builder = SparkSession.builder.master(f"local-cluster[2,1,{memory + 100}]").appName("stranger")
+    builder = SparkSession.builder.master(f"local-cluster[{executors},{cores},{memory + 100}]").appName("stranger")
     for key, value in quiet.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -34,12 +34,13 @@ from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Observer, describe_run
 from elastream.settings import Address, AutopilotSettings, keywords_of
-from elastream.spark.attach import AttachedPlant, Leasing, attach, join
+from elastream.spark.attach import AttachedPlant, Leasing, attach, executors_of, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
 from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import java_context
-from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.executors import AllocationClient
+from elastream.spark.jvm.session import session_stopped
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 
@@ -66,7 +67,8 @@ class Autopilot:
     requests executors from Spark as the load requires. With `cloud` it leases hosts instead, which join the session's
     Standalone master.
 
-    It changes neither queries nor settings. It ends with the watched queries, the session, `stop`, or its `with` block.
+    It changes neither queries nor settings. It ends with the watched queries (or not, `until="session"`), the session,
+    `stop`, or its `with` block.
 
     Raises:
         ElastreamError: An argument is invalid. Later errors are logged.
@@ -89,6 +91,7 @@ class Autopilot:
         self._chosen: set[str] | None = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._works = False  # False before the first query, and after the thread has decided to end
         self._plant: AttachedPlant | None = None
         self._loop: Loop | None = None
         self._log: AutopilotLog | None = None
@@ -99,7 +102,8 @@ class Autopilot:
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
         """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
 
-        Returns at once. Further calls add queries, until Autopilot has ended.
+        Returns at once. Further calls add queries, also after Autopilot has ended with the queries before. After `stop`,
+        nothing is watched any more.
 
         Raises:
             InputError: An argument is no query.
@@ -109,16 +113,16 @@ class Autopilot:
                 kind = type(query).__name__
                 raise InputError(f"watch: a {kind} is no streaming query; give what writeStream...start() returned")
         with self._lock:
-            if self._stopped or (self._thread is not None and not self._thread.is_alive()):
-                log.warning("autopilot has ended, and watches nothing more: make another one")
+            if self._stopped:
+                log.warning("autopilot was stopped, and watches nothing more: make another one")
                 return self
             if not queries:
                 self._chosen = None
             elif self._chosen is not None:
                 self._chosen |= {query.id for query in queries}
-            if self._thread is None:
-                atexit.register(self._stop, "the program ended")
-                self._thread = threading.Thread(target=self._run, name="elastream-autopilot", daemon=True)
+            if not self._works:
+                self._works = True
+                self._thread = threading.Thread(target=self._work, name="elastream-autopilot", daemon=True)
                 self._thread.start()
         return self
 
@@ -206,9 +210,26 @@ class Autopilot:
         with self._lock:
             return None if self._chosen is None else frozenset(self._chosen)
 
-    def _run(self) -> None:
+    def _work(self) -> None:
+        """Run until no watched query is left, also of those that started while a run ended."""
+        goes_on = True
+        while goes_on:
+            ended_with_queries = self._run()
+            with self._lock:
+                self._works = goes_on = ended_with_queries and not self._stopped and self._is_needed()
+
+    def _is_needed(self) -> bool:
+        if session_stopped(self._spark):
+            return False
+        running = {query.id for query in self._spark.streams.active}
+        return bool(running if self._chosen is None else running & self._chosen)
+
+    def _run(self) -> bool:
+        """Manage the queries; return True if they ended, and False after a fault or where nothing can be done."""
+        over = False
         with ExitStack() as stack:
             with on_console(self._settings.show), ExitStack() as folder_lock:
+                atexit.register(self._stop, "the program ended")
                 folder_lock.callback(atexit.unregister, self._stop)
                 plant = None
                 try:
@@ -218,14 +239,18 @@ class Autopilot:
                         self._folder = store.folder
                         plant = self._attach(can, stack, store.leases)
                         self._steer(plant, store.journal)
+                        over = True
                 except Exception as error:
                     log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
                     if plant is not None:
                         self._leave(plant)
             if self.remaining_hosts:
-                log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
+                log.info("%s stay until this program ends: what runs there has no other place",
                          ", ".join(self.remaining_hosts))  # fmt: skip
-                self._open_until_exit = stack.pop_all()
+                earlier, self._open_until_exit = self._open_until_exit, stack.pop_all()
+                if earlier is not None:
+                    self._open_until_exit.push(earlier)
+        return over
 
     def _leave(self, plant: AttachedPlant) -> None:
         try:
@@ -244,7 +269,7 @@ class Autopilot:
         asks = can.asks and self._settings.max_hosts is not None and self._cloud is None
         provider = cast(Provider, self._cloud) if can.leases and self._settings.max_hosts is not None else None
         assert can.driver is not None
-        client = AllocationClient(self._spark, Executors(can.driver), pending_reason(self._spark))
+        client = AllocationClient(self._spark, executors_of(can, self._ids), pending_reason(self._spark))
         if cloud is not None:
             provider = self._open_cloud(cloud, stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms

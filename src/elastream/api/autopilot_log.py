@@ -29,6 +29,8 @@ log = logging.getLogger("elastream.autopilot")
 
 # Messages that `status()` repeats.
 STATUS_MESSAGES = 5
+# Seconds after which a request that is still pending is explained: a cold executor takes 15.
+PENDING_S = 30.0
 COUNTED: Mapping[type[Action], tuple[str, str]] = {
     LeaseHost: ("executor", "requested"),
     ReleaseHost: ("executor", "returned"),
@@ -158,7 +160,8 @@ def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> 
     if leases:
         may.append("lease and release hosts" + ("" if most is None else f", up to {most} in all"))
     elif can.asks and most is not None:
-        may.append(f"request {settings.min_hosts} to {most} executors")
+        named = f" ({can.limit.name} allows no more)" if can.limit.executors < most else ""
+        may.append(f"request {settings.min_hosts} to {min(most, can.limit.executors)} executors{named}")
     else:
         will_not.append("request executors" + (" (give it max_hosts)" if most is None else ""))
     verb = "would only plan to" if settings.observe_only else "may"
@@ -175,6 +178,7 @@ class AutopilotLog:
         self._watched: tuple[str, ...] | None = None
         self._last: dict[str, str] = {}
         self._lacked: set[Hashable] = set()
+        self._explained: set[tuple[str, str]] = set()
         self._logged: set[tuple[Action, Status]] = set()
         self._has_batches = False
         self._notes: frozenset[str] = frozenset()
@@ -203,6 +207,10 @@ class AutopilotLog:
             does = "would move" if self._observe_only else "moves"
             leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
             self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
+            # Once in all: between two batches of a real-time query, the reason comes and goes.
+            if (waits := self._waits(host, observation)) and (host, gist(waits)) not in self._explained:
+                self._explained.add((host, gist(waits)))
+                self._say(logging.INFO, waits)
         busy = self._plant.look_seconds > self._period
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
@@ -219,6 +227,17 @@ class AutopilotLog:
             in_time=observation.overall(Metric.COMPLIANCE),
             basis=basis_text(observation.latency_basis),
         )
+
+    def _waits(self, host: str, observation: Observation) -> str:
+        """Return why a host does not come, go or leave for long; empty otherwise."""
+        lease, name = observation.leases[host], self._plant.describe(host)
+        if lease.state is HostState.REQUESTED:
+            long = observation.time - lease.since >= PENDING_S
+            return f"{host} is still pending: {lease.note or 'Spark does not say why'}" if long else ""
+        if host in observation.pinned:
+            return f"{name} stays: {observation.pinned[host]}"
+        leaving = lease.state is HostState.RELEASING and host in observation.occupied
+        return f"{name} is to go, and waits for {observation.occupied[host]}" if leaving else ""
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:

@@ -139,13 +139,19 @@ def batch_stalled(action: Action, plan: _Plan) -> str:
     return ""
 
 
+def pinned(action: Action, plan: _Plan) -> str:
+    """Refuse to remove a host where work without a known end runs."""
+    why = plan.observation.pinned.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
+    return f"it must stay: {why}" if why else ""
+
+
 def bound_remark(observation: Observation, plan: Plan) -> str:
     """Return a remark if the host bound keeps records late and `plan` is silent, or ""."""
     context = observation.context
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back
     late = lateness_remark(observation, plan)
-    return f"{at_most(context.max_hosts)}, and {late}" if late else ""
+    return f"{at_most(context.max_hosts, context.limit)}, and {late}" if late else ""
 
 
 def lateness_remark(observation: Observation, plan: Plan) -> str:
@@ -168,7 +174,7 @@ def out_of_bounds(action: Action, plan: _Plan) -> str:
                     f"at most {counted(int(plan.growth), 'host')} may be added in one round, to {len(observation.leases)}"
                 )
             leased = len(observation.leases) + len(plan.leased)
-            return at_most(context.max_hosts) if leased >= context.max_hosts else ""
+            return at_most(context.max_hosts, context.limit) if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:
@@ -193,6 +199,7 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     already_in_force,
     hosts_closed,
     batch_stalled,
+    pinned,
     out_of_bounds,
     limited,
 )

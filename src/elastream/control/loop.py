@@ -263,7 +263,7 @@ class Loop:
                 reasons = [lost.pop(host) for host in action.fails_without if host in lost]
                 outcome = replace(outcome, reason=reasons[0]) if reasons else outcome
             since = entry.history[-1][0]
-            waits = action.awaits_batch(observation)
+            waits = action.is_waiting(observation)
             if outcome is None and not waits and now - since > (patience := self._patience(action)):
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:

@@ -148,8 +148,8 @@ class Action(ABC):
         """Return why it would change nothing now, or ""."""
         return ""
 
-    def awaits_batch(self, observation: Observation) -> bool:
-        """Return True if it comes into force with the next batch, however late."""
+    def is_waiting(self, observation: Observation) -> bool:
+        """Return True if it comes into force later, however late, such as with the next batch."""
         return False
 
     def start_time(self, context: Context) -> float:
@@ -224,7 +224,7 @@ class Switch(Action):
         composition = observation.effective.get(self.segment(layout))
         return composition is not None and self.part_of(composition)
 
-    def awaits_batch(self, observation: Observation) -> bool:
+    def is_waiting(self, observation: Observation) -> bool:
         """Return True while requested: an idle query has no batch, which is no failure."""
         return self.part_of(observation.composition)
 
@@ -675,6 +675,10 @@ class ReleaseHost(HostAction):
 
     def in_force(self, observation: Observation) -> bool:
         return self.host not in observation.leases
+
+    def is_waiting(self, observation: Observation) -> bool:
+        """Return True while the host waits for work of others, or for work without a known end."""
+        return self.host in observation.occupied or self.host in observation.pinned
 
 
 KINDS: Mapping[str, type[Action]] = {

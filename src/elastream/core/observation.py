@@ -295,6 +295,7 @@ class Context:
     Attributes:
         target_latency: Target latency (seconds), or None.
         max_hosts: Most hosts leased at once.
+        limit: Name of the limit that sets `max_hosts`.
         min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
@@ -314,6 +315,7 @@ class Context:
     partitions: Mapping[str, int] = field(default_factory=dict)
     replicas: int = 0
     scaling: ScalingRules = NO_RULES
+    limit: str = "max_hosts"
 
     @property
     def graph(self) -> Graph:
@@ -393,6 +395,8 @@ class Observation:
         moving: Tasks that run elsewhere until their state reaches their host.
         remarks: Sentences for people on what cannot be observed.
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
+        occupied: What others run or keep on a host, by host: a release waits for it.
+        pinned: Why a host cannot be drained or released now, by host.
     """
 
     time: float
@@ -422,6 +426,8 @@ class Observation:
     moving: frozenset[TaskId] = frozenset()
     remarks: tuple[str, ...] = ()
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
+    occupied: Mapping[str, str] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):

@@ -46,9 +46,9 @@ def hosts_text(hosts: float) -> str:
     return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
 
 
-def at_most(hosts: int) -> str:
-    """Return the start of remarks that need more than `max_hosts`."""
-    return f"max_hosts: at most {counted(hosts, 'host')} may be leased"
+def at_most(hosts: int, limit: str = "max_hosts") -> str:
+    """Return the start of remarks that need more hosts than `limit` allows."""
+    return f"{limit}: at most {counted(hosts, 'host')} may be leased"
 
 
 def duration_text(seconds: float | None) -> str:

@@ -191,11 +191,12 @@ class SizingRound:
         return f"{format_rate(self.rate)}{ahead}"
 
     def _releases(self, actions: Sequence[Action] = ()) -> list[Action]:
-        """Return releases of draining hosts without tasks, unless `actions` cancel the drain."""
+        """Return releases of draining hosts without tasks that may go, unless `actions` cancel the drain."""
         return [
             ReleaseHost(host, why="it holds no more tasks")
             for host in self.observation.draining
-            if not tasks_on(self.observation, host) and CancelDrain(host) not in actions
+            if not tasks_on(self.observation, host) and host not in self.observation.pinned
+            if CancelDrain(host) not in actions
         ]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
@@ -329,7 +330,7 @@ class ChainedRound(SizingRound):
         purposes = [format_rate(self.rate)] if self.rate > 0 else []
         purposes += [f"{self._late:,.0f} records of late backlog"] if self._late >= 1 else []
         text = f" for {' and '.join(purposes)}" if purposes else ""
-        return (f"{at_most(most)}, and {math.ceil(needed - ROUNDING)} are needed{text}",)
+        return (f"{at_most(most, self.observation.context.limit)}, and {math.ceil(needed - ROUNDING)} are needed{text}",)
 
     @once
     def _capacity(self) -> float:

@@ -109,9 +109,12 @@ def attach(
     observe_only, max_hosts = settings.observe_only, settings.max_hosts
     if max_hosts is None:
         max_hosts = 0 if provider is None else provider.terms.max_hosts
+    # A request beyond the session's limit would stay pending for ever.
+    limit = can.limit.name if can.limit.executors < max_hosts else "max_hosts"
+    max_hosts = min(max_hosts, can.limit.executors)
     clock = RunClock()
     alarms = Alarms(clock.now)
-    client = client or AllocationClient(spark, Executors(driver), pending_reason(spark))
+    client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark))
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 
@@ -129,7 +132,10 @@ def attach(
         log=log_of_leases,
         alone=leasing.alone,
         alarms=alarms,
+        drain_timeout=float(settings.drain_timeout),
     )
+    if can.use is not None:
+        can.use.start()
     if log_of_leases is not None and provider is not None:
         hosts.take_over(take_over(log_of_leases, provider, last_seen=0.0))
     hosts.look()
@@ -138,13 +144,14 @@ def attach(
     registry = standby_registry(spark) if settings.replicas else None
     instruments = QueryAccess(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
-    terms = ProviderOffer(leasable, max_hosts, settings.min_hosts)
-    limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas)
+    terms = ProviderOffer(leasable, max_hosts, min(settings.min_hosts, can.limit.executors))
+    limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas, limit)
 
     def leave(plant: AttachedPlant) -> None:
-        restored, running = False, plant.queries.live and not session_stopped(spark)
+        restored, running = False, bool(plant.queries.live) and not session_stopped(spark)
         try:
-            if leasing.gives_back and running:
+            used = not session_stopped(spark) and any(map(hosts.others, hosts.leased))
+            if leasing.gives_back and (running or used):
                 leasing.staying.extend(_give_back(plant, leasing.gives_back))
             elif settings.restore == "original" and not observe_only and running:
                 _restore(plant, original, RESTORE_TIMEOUT_S)
@@ -153,12 +160,25 @@ def attach(
             if not session_stopped(spark):
                 log.warning("hosts were not given back", exc_info=True)
         plant.stop_acting()
+        if can.use is not None and not session_stopped(spark):
+            can.use.close()
         if not session_stopped(spark) and not restored:
             session.close()  # else Spark would request more executors than there were
         hosts.close(ended=False)
 
-    queries = SessionQueries(instruments, chosen, settings.latency)
+    queries = SessionQueries(instruments, chosen, settings.latency, stays=settings.until == "session")
     return SparkPlant(instruments, queries, hosts, limits, clock, alarms, end=leave)
+
+
+def executors_of(can: Capabilities, chosen: Callable[[], frozenset[str] | None]) -> Executors:
+    """Return the reader of executors, which tells work of the `chosen` queries (ids, None for all) from that of others."""
+    assert can.driver is not None
+
+    def watches(query: str) -> bool:
+        watched = chosen()
+        return bool(query) if watched is None else query in watched
+
+    return Executors(can.driver, can.use, watches)
 
 
 def _restore(plant: AttachedPlant, original: int, seconds: float) -> None:
@@ -167,6 +187,10 @@ def _restore(plant: AttachedPlant, original: int, seconds: float) -> None:
     observation = plant.observe()
     active = [host for host, lease in observation.leases.items() if lease.state in ACTIVE_STATES]
     surplus = [host for host in reversed(active) if host in hosts.leased][: max(0, len(active) - original)]
+    for host in list(surplus):
+        if others := hosts.others(host):
+            log.warning("%s stays: others have %s there", hosts.describe(host), others)
+            surplus.remove(host)
     waiting = {host for host in surplus if plant.apply(ReleaseHost(host)).succeeded}
     kinds = tuple(observation.context.host_types.values())
     for number in range(max(0, original - len(active)) if kinds else 0):
@@ -183,4 +207,4 @@ def _give_back(plant: AttachedPlant, seconds: float) -> Sequence[str]:
     while set(hosts.leased) - refused and time.monotonic() < until and not session_stopped(plant.spark):
         plant.observe()
         time.sleep(LEAVE_POLL_S)
-    return sorted(refused)
+    return sorted(refused | {host for host in hosts.leased if hosts.others(host)})

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.provider import ProviderOffer
+from elastream.clouds.provider import HostUsage, ProviderOffer
 from elastream.core.action import (
     Action,
     ActionTable,
     CancelDrain,
-    DrainHost,
     LeaseHost,
     MoveTask,
     Outcome,
@@ -68,6 +67,7 @@ class PlantLimits:
         observe_only: Do nothing that was not applied.
         look_share: Cores that observing may use; None: no limit.
         replicas: Standby replicas of each state partition.
+        limit: Name of the limit that sets the most hosts.
         refused: Kinds of actions that make no sense here, with the reason.
     """
 
@@ -76,6 +76,7 @@ class PlantLimits:
     observe_only: bool = False
     look_share: float | None = None
     replicas: int = 0
+    limit: str = "max_hosts"
     refused: Mapping[type[Action], str] = field(default_factory=dict)
 
 
@@ -164,6 +165,7 @@ class SparkPlant(Generic[Q]):
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
             replicas=self.standby.replicas,
+            limit=self._limits.limit,
         )
 
     @property
@@ -275,9 +277,7 @@ class SparkPlant(Generic[Q]):
         table.on(SetTokens, self._set_tokens)
         table.on(MoveTask, self._move)
         actions.handle(table)
-        table.on(DrainHost, lambda action: self._busy(action) or actions.drain(action))
         table.on(CancelDrain, self._cancel_drain)
-        table.on(ReleaseHost, lambda action: self._busy(action) or actions.release(action))
         if not self._types:
             table.refuse(LeaseHost, "hosts cannot be leased here")
             table.refuse(ReleaseHost, "executors cannot be given back here")
@@ -289,14 +289,6 @@ class SparkPlant(Generic[Q]):
         if self.hosts.leaving(action.host):
             return Outcome(action, Status.REFUSED, f"Spark gives host {action.host!r} nothing more")
         return self._host_actions.cancel_drain(action)
-
-    def _busy(self, action: DrainHost | ReleaseHost) -> Outcome | None:
-        """Return the refusal of an action on a host where real-time tasks run for minutes."""
-        if not self.queries.real_time or self.hosts.executor(action.host) is None:
-            return None
-        names = ", ".join(map(repr, self.queries.real_time))
-        why = f"{names} in real-time mode: tasks there go on for minutes, and none is cut off"
-        return Outcome(action, Status.REFUSED, why)
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
@@ -352,7 +344,7 @@ class SparkPlant(Generic[Q]):
         links = Frame() if traffic is None else traffic.links(host_of, there, self._limits.terms.link_rate)
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
-        measured, copies = self.hosts.provider.measure(), self.standby.memory()
+        measured, copies = self._measured(leases), self.standby.memory()
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
         hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
@@ -386,7 +378,15 @@ class SparkPlant(Generic[Q]):
             stalled=self.queries.stalled(wall),
             remarks=tuple(each for query in live for each in query.remarks),
             diagnoses=diagnoses,
+            occupied={name: others for name in leases if (others := self.hosts.others(name))},
+            pinned={name: why for name in leases if (why := self.hosts.endless(name))},
         )
+
+    def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:
+        """Return the provider's measurements, without CPU times that include tasks of others: slots count there instead."""
+        measured = self.hosts.provider.measure()
+        shared = {name for name in leases if self.hosts.shared(name)}
+        return {name: replace(each, cpu_seconds=None) if name in shared else each for name, each in measured.items()}
 
     def _repeated(self, last: Observation, now: float) -> Observation:
         return replace(last, time=now, batches=(), alarms=self.alarms.active)

@@ -8,6 +8,7 @@ from elastream.clouds.provider import UNLIMITED
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import capabilities
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit
 
 
 def session(master="spark://h:7077", allocates=True, **settings):
@@ -26,9 +27,14 @@ def session(master="spark://h:7077", allocates=True, **settings):
     )
 
 
+DRIVER = SimpleNamespace(context=None, ask=lambda *_: [["0", "10.0.0.2:7", "2", "0", "0", "0"]])
+
+
 @pytest.fixture(autouse=True)
 def driver(monkeypatch):
-    monkeypatch.setattr(capabilities, "DriverSide", lambda spark: "driver")
+    monkeypatch.setattr(capabilities, "DriverSide", lambda spark: DRIVER)
+    monkeypatch.setattr(capabilities, "ExecutorUse", lambda spark: "use")
+    monkeypatch.setattr(capabilities, "cluster_limit", lambda spark, slots: NO_LIMIT)
     monkeypatch.setattr(capabilities, "TaskLoads", lambda spark: "tasks")
     monkeypatch.setattr(capabilities, "Recovery", lambda spark: "recovery")
 
@@ -40,7 +46,7 @@ def missing(*_):
 def test_a_cluster_of_sparks_own_lacks_nothing():
     can = probe(session(executor_cores="2"))
     assert (can.driver, can.task_loads, can.recovery, can.asks, can.slots, can.allowed, can.lacking) == (
-        "driver", "tasks", "recovery", True, 2, UNLIMITED, ()
+        DRIVER, "tasks", "recovery", True, 2, UNLIMITED, ()
     )  # fmt: skip
 
 
@@ -96,3 +102,14 @@ def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
     assert can.driver is not None
     assert can.asks
     assert can.lacking == ("state partitions are not moved: this Spark does not tell",)
+
+
+def test_executors_are_not_requested_where_their_use_is_unknown(monkeypatch):
+    monkeypatch.setattr(capabilities, "ExecutorUse", missing)
+    can = probe(session())
+    assert not can.asks
+    assert can.lacking == ("executors are not requested or given back: this Spark does not tell",)
+
+
+def test_limit_of_the_session_counts_by_the_cores_of_its_executors():
+    assert probe(session(cores_max="5")).limit == SessionLimit(2, "spark.cores.max=5")

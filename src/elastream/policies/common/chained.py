@@ -116,14 +116,24 @@ class SharedHosts:
     def drain_surplus(self, highest: float) -> list[Action]:
         """Return drains so that `highest` busy cores, the most in `settle` seconds, fill the remaining hosts.
 
-        Drains at most half of the hosts, and only hosts that are due back (`measures.due_back`).
+        Drains at most half of the hosts, and only hosts that are due back (`measures.due_back`) and not pinned. Hosts
+        without work of others go first.
         """
         observation, usable = self.observation, self.observation.usable
         if not highest <= self.most * (capacity(observation, usable) - observation.cores.least(usable)):
             return []  # as in most rounds: not even the smallest could go
         candidates = sorted(
-            (host for host in usable if due_back(observation.leases[host], observation.time, self.pace)),
-            key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
+            (
+                host
+                for host in usable
+                if host not in observation.pinned and due_back(observation.leases[host], observation.time, self.pace)
+            ),
+            key=lambda h: (
+                h in observation.occupied,
+                tasks_on(observation, h),
+                observation.leases[h].remaining(observation.time),
+                usable.index(h),
+            ),
         )
         rest = list(usable)
         for host in candidates[: len(usable) // 2]:

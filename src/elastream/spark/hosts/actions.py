@@ -68,7 +68,7 @@ class HostActions:
         host = action.host
         if self.hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)
-        refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._only_host(action, host)
+        refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._must_stay(action, host)
         if refusal is not None:
             return refusal
         self.hosts.drain(host)
@@ -94,13 +94,15 @@ class HostActions:
             self.hosts.release(host)
             return Outcome(action, Status.DONE)
         refusal = self.hosts.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
-        if refusal := refusal or self._only_host(action, host):
+        if refusal := refusal or self._must_stay(action, host):
             return refusal
         self.hosts.release(host)
         self.empty(host)
         return Outcome(action, Status.ACCEPTED)
 
-    def _only_host(self, action: Action, host: str) -> Outcome | None:
-        if any(name != host for name in self.hosts.usable):
-            return None
-        return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
+    def _must_stay(self, action: Action, host: str) -> Outcome | None:
+        if not any(name != host for name in self.hosts.usable):
+            return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
+        if endless := self.hosts.endless(host):
+            return Outcome(action, Status.REFUSED, f"it must stay: {endless}")
+        return None

@@ -60,6 +60,8 @@ class HostRecord:
     fenced_batch: int = 0
     waiting_since: float = 0.0
     busy: deque[tuple[float, float]] = field(default_factory=deque)
+    others_until: float = -math.inf  # when tasks of others last ran or ended there
+    others_busy: float = 0.0
     milestones: dict[str, float] = field(default_factory=dict)
 
 
@@ -184,6 +186,21 @@ class HostLedger:
             (since, before), (now, after) = busy[0], busy[-1]
             return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
 
+    def others(self, host: str) -> str:
+        """Return what others run or keep on a host; empty for nothing, or if unknown."""
+        executor = self.executor(host)
+        return "" if executor is None else executor.others
+
+    def endless(self, host: str) -> str:
+        """Return why a host must stay: work there has no known end; empty otherwise."""
+        executor = self.executor(host)
+        return "" if executor is None else executor.endless
+
+    def shared(self, host: str) -> bool:
+        """Return True if tasks of others ran on a host within BUSY_WINDOW_S, so that its CPU time is not the load's."""
+        with self._lock:
+            return self._clock() - self._records[host].others_until <= BUSY_WINDOW_S
+
     def leaving(self, host: str) -> bool:
         """Return True if Spark gives `host` no new tasks; no cancelled drain brings it back."""
         return host in self._records and self._records[host].leaving
@@ -273,6 +290,7 @@ class Hosts(HostLedger):
         log: LeaseLog | None = None,
         alone: bool = True,
         alarms: Alarms | None = None,
+        drain_timeout: float = math.inf,
     ) -> None:
         """Create an empty ledger over `executors` and `provider`.
 
@@ -283,8 +301,10 @@ class Hosts(HostLedger):
             session: Adopts and releases executors that were not leased, if any.
             existing: Host type of these, by slots.
             alone: True if nobody else leases from the provider: hosts without a lease are released.
+            drain_timeout: Seconds that a host which is to go waits for what its executor runs and keeps.
         """
         super().__init__(provider, clock, log, alarms)
+        self._drain_timeout = drain_timeout
         self._executors, self._session, self._existing = executors, session, existing
         self._fence, self._warm, self._sole_user = fence, warm, alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
@@ -480,6 +500,8 @@ class Hosts(HostLedger):
             record.milestones["warm"] = now
             self._to(name, HostState.RUNNING)
         record.busy.append((now, executor.busy))
+        if executor.others_active or executor.others_busy != record.others_busy:
+            record.others_busy, record.others_until = executor.others_busy, now
         while len(record.busy) > 2 and record.busy[1][0] <= now - BUSY_WINDOW_S:
             record.busy.popleft()
         if executor.leaving != record.leaving and self._leases[name].state is not HostState.RELEASING:
@@ -520,11 +542,21 @@ class Hosts(HostLedger):
         executor = record.executor
         timed_out = self._clock() - record.waiting_since > (IDLE_TIMEOUT_S if idle else GRACE_TIMEOUT_S)
         if executor is not None and record.fenced != executor.id:
-            if timed_out or not holds(name):
+            if not executor.endless and (timed_out or not holds(name)):
                 self._fence(executor.id)
                 record.fenced, record.fenced_batch, record.waiting_since = executor.id, batch, self._clock()
-        elif executor is None or timed_out or batch - record.fenced_batch >= GRACE_BATCHES:
+        elif executor is None or self._may_end(executor, record, timed_out or batch - record.fenced_batch >= GRACE_BATCHES):
             record.provider.release([name])
+
+    def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
+        """Return True if nothing depends on a fenced executor any more, or `drain_timeout` is over."""
+        if executor.endless or not (executor.uses and grace_over):
+            return grace_over and not executor.endless
+        waited = self._clock() - record.waiting_since
+        if waited > self._drain_timeout:
+            lost = ", ".join(each.text for each in executor.uses)
+            log.warning("executor %s is given back after %.0f s (drain_timeout): it cuts off %s", executor.id, waited, lost)
+        return waited > self._drain_timeout
 
     def _release_ended(self) -> None:
         for provider, listed in self._listed.items():

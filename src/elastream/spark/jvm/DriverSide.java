@@ -132,8 +132,8 @@ public static String ending(Object context, String executor) {
 }
 
 /**
- * Running streaming queries: lines "id run batch idle realTime name", by tabs. batch: the newest ended, -1 before the
- * first. idle: 1 if no batch runs and no data waits. name: empty if it has none.
+ * Running streaming queries: lines "id run batch idle mode name", by tabs. batch: the newest ended, -1 before the first.
+ * idle: 1 if no batch runs and no data waits. mode: how it runs if its tasks do not end with a batch. name: empty if none.
  */
 public static String queries(Object all) {
     java.util.Iterator queries = ((java.util.Map) all).values().iterator();
@@ -145,8 +145,9 @@ public static String queries(Object all) {
         String trigger =
             String.valueOf(((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) each).trigger());
         out.append(each.id()).append('\t').append(each.runId()).append('\t').append(last == null ? -1 : last.batchId())
-            .append('\t').append(idle ? 1 : 0).append('\t').append(trigger.startsWith("RealTime") ? 1 : 0)
-            .append('\t').append(line(each.name())).append('\n');
+            .append('\t').append(idle ? 1 : 0).append('\t')
+            .append(trigger.startsWith("RealTime") ? "in real-time mode" : "")
+            .append(trigger.startsWith("Continuous") ? "with a continuous trigger" : "").append('\t').append(line(each.name())).append('\n');
     }
     return out.toString();
 }

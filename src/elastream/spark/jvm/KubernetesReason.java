@@ -72,6 +72,53 @@ public static String reason(Object context, int registered) throws Exception {
     return out;
 }
 
+/** Lines "number name" by a tab: executors for which each resource quota of the namespace has room, running ones included. */
+public static String limit(Object context, int slots) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
+    java.util.List quotas;
+    try {
+        quotas = ((io.fabric8.kubernetes.api.model.ResourceQuotaList) ((io.fabric8.kubernetes.client.dsl.Listable)
+            client(spark).resourceQuotas().inNamespace(namespace)).list()).getItems();
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        return ""; // the account may not read them
+    }
+    int running = Math.max(0, spark.statusStore().executorList(true).size() - 1);
+    long memory = (spark.executorMemory() + spark.conf().getSizeAsMb("spark.executor.memoryOverhead",
+        Math.max(384, spark.executorMemory() / 10) + "m")) << 20;
+    String cores = spark.conf().get("spark.kubernetes.executor.request.cores", "" + Math.max(1, slots));
+    java.util.HashMap needs = new java.util.HashMap();
+    needs.put("pods", "1");
+    needs.put("count/pods", "1");
+    needs.put("cpu", cores);
+    needs.put("requests.cpu", cores);
+    needs.put("memory", "" + memory);
+    needs.put("requests.memory", "" + memory);
+    needs.put("limits.memory", "" + memory);
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < quotas.size(); i++) {
+        io.fabric8.kubernetes.api.model.ResourceQuota quota = (io.fabric8.kubernetes.api.model.ResourceQuota) quotas.get(i);
+        if (quota.getStatus() == null || quota.getStatus().getHard() == null) continue;
+        java.util.Iterator all = quota.getStatus().getHard().keySet().iterator();
+        while (all.hasNext()) {
+            String name = (String) all.next();
+            Object used = quota.getStatus().getUsed() == null ? null : quota.getStatus().getUsed().get(name);
+            if (!needs.containsKey(name)) continue;
+            double free = amount(quota.getStatus().getHard().get(name)) - (used == null ? 0.0 : amount(used));
+            double need = amount(new io.fabric8.kubernetes.api.model.Quantity((String) needs.get(name)));
+            out.append(running + (long) Math.max(0.0, Math.floor(free / need))).append("\tresource quota '")
+                .append(quota.getMetadata().getName()).append("' (").append(name).append(") of namespace '")
+                .append(namespace).append("'\n");
+        }
+    }
+    return out.toString();
+}
+
+private static double amount(Object quantity) {
+    return io.fabric8.kubernetes.api.model.Quantity
+        .getAmountInBytes((io.fabric8.kubernetes.api.model.Quantity) quantity).doubleValue();
+}
+
 /** Delete pods and config maps of an earlier application; return what was deleted, a line a kind. */
 public static String releaseLeftovers(Object context, String application) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;

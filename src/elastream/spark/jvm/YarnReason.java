@@ -13,8 +13,7 @@ public static String reason(Object context, int registered) throws Exception {
         org.apache.hadoop.yarn.api.records.QueueInfo queue = client.getQueueInfo(report.getQueue());
         if (queue != null && queue.getQueueState() == org.apache.hadoop.yarn.api.records.QueueState.STOPPED)
             return out.append("waits\tqueue '" + report.getQueue() + "' is stopped\n").toString();
-        long needed = spark.executorMemory() + spark.conf().getSizeAsMb("spark.executor.memoryOverhead",
-            Math.max(384, spark.executorMemory() / 10) + "m");
+        long needed = needed(spark);
         int cores = spark.conf().getInt("spark.executor.cores", 1);
         java.util.List nodes = client.getNodeReports(new org.apache.hadoop.yarn.api.records.NodeState[] {
             org.apache.hadoop.yarn.api.records.NodeState.RUNNING});
@@ -38,6 +37,35 @@ public static String reason(Object context, int registered) throws Exception {
     } finally {
         client.stop();
     }
+}
+
+/** "number name" by a tab if the application's queue may not take all of the cluster: its most executors. */
+public static String limit(Object context, int slots) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    org.apache.hadoop.yarn.client.api.YarnClient client = client(spark);
+    try {
+        org.apache.hadoop.yarn.api.records.ApplicationReport report = client.getApplicationReport(
+            org.apache.hadoop.yarn.api.records.ApplicationId.fromString(spark.applicationId()));
+        org.apache.hadoop.yarn.api.records.QueueInfo queue = client.getQueueInfo(report.getQueue());
+        if (queue == null || !(queue.getMaximumCapacity() > 0 && queue.getMaximumCapacity() < 1)) return "";
+        java.util.List nodes = client.getNodeReports(new org.apache.hadoop.yarn.api.records.NodeState[] {
+            org.apache.hadoop.yarn.api.records.NodeState.RUNNING});
+        long memory = 0;
+        for (int i = 0; i < nodes.size(); i++)
+            memory += ((org.apache.hadoop.yarn.api.records.NodeReport) nodes.get(i)).getCapability().getMemorySize();
+        long manager = spark.conf().getSizeAsMb("spark.yarn.am.memory", "512m");
+        long most = (long) ((memory * (double) queue.getMaximumCapacity() - manager) / needed(spark));
+        return Math.max(0L, most) + "\tqueue '" + report.getQueue() + "', which may take "
+            + Math.round(100 * queue.getMaximumCapacity()) + " % of the cluster\n";
+    } finally {
+        client.stop();
+    }
+}
+
+/** MiB of an executor's container. */
+private static long needed(org.apache.spark.SparkContext spark) {
+    return spark.executorMemory() + spark.conf().getSizeAsMb("spark.executor.memoryOverhead",
+        Math.max(384, spark.executorMemory() / 10) + "m");
 }
 
 /** Kill an earlier application unless it has ended; return "containers in state STATE", or nothing. */

@@ -8,7 +8,11 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.errors import EnvironmentProblem, in_one_line
+from elastream.spark.jvm.cluster_manager import cluster_limit
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_context, jvm_of
+from elastream.spark.jvm.executor_use import ExecutorUse
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit, session_limits
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.units import duration
@@ -26,10 +30,12 @@ class Capabilities:
     driver: DriverSide | None  # needed to observe or do anything
     task_loads: TaskLoads | None = None  # needed to move partitions
     recovery: Recovery | None = None  # fails partitions of a lost executor over; None: Spark does
+    use: ExecutorUse | None = None  # reads who uses an executor; needed to release any
     asks: bool = False  # True if executors can be requested and released
     leases: bool = False  # True if the provider can be used
     slots: int = 0  # concurrent tasks of an executor, 0 if unknown
     allowed: int = UNLIMITED  # executors that Spark may have now
+    limit: SessionLimit = NO_LIMIT  # that of the session or its cluster manager
     lacking: tuple[str, ...] = ()
 
 
@@ -57,17 +63,23 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         recovery = Recovery(spark) if has_executors(spark) else None
     except EnvironmentProblem as error:
         lacking.append(f"state partitions of a lost executor are left to Spark: {error}")
+    use = None
+    try:
+        use = ExecutorUse(spark) if has_executors(spark) else None
+    except EnvironmentProblem as error:
+        lacking.append(f"executors are not requested or given back: {error}")
     wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
     if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
-    asks = _asks(spark, lacking)
+    asks = _asks(spark, lacking) and use is not None
     lacks = "" if provider is None else lacks_as_provider(provider)
     leases = provider is not None and not lacks
     if lacks:
         lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
-    return Capabilities(driver, task_loads, recovery, asks, leases, slots, _allowed(spark), tuple(lacking))
+    limit = _limit(spark, driver) if use is not None else NO_LIMIT
+    return Capabilities(driver, task_loads, recovery, use, asks, leases, slots, _allowed(spark), limit, tuple(lacking))
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
@@ -83,6 +95,13 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
             )
             return False
     return True
+
+
+def _limit(spark: SparkSession, driver: DriverSide) -> SessionLimit:
+    registered = Executors(driver).look().values()
+    slots = int(_conf(spark, "spark.executor.cores") or max((each.slots for each in registered), default=0))
+    limits = session_limits(str(spark.sparkContext.master), lambda name: _conf(spark, name), slots)
+    return min([*limits, cluster_limit(spark, slots)], key=lambda limit: limit.executors)
 
 
 def has_executors(spark: SparkSession) -> bool:

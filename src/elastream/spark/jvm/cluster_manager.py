@@ -22,6 +22,7 @@ from elastream.clouds.provider import PendingReason
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide, why_in_java
+from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,27 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
         return lambda registered: PendingReason()
     ask = _asker(spark, source)
     return CachedReason(lambda registered: parse_reason(ask("reason", registered)))
+
+
+def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
+    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity.
+
+    Args:
+        slots: Cores of an executor; 0 if unknown.
+    """
+    source = _source_for(spark)
+    if source is None:
+        return NO_LIMIT
+    try:
+        return parse_limit(_asker(spark, source)("limit", slots))
+    except (EnvironmentProblem, ValueError) as error:
+        log.debug("the cluster manager tells no limit: %s", in_one_line(error), exc_info=True)
+        return NO_LIMIT
+
+
+def parse_limit(lines: list[list[str]]) -> SessionLimit:
+    """Return the lowest of the limits in lines `NUMBER NAME`."""
+    return min((SessionLimit(int(most), name) for most, name in lines), key=lambda each: each.executors, default=NO_LIMIT)
 
 
 def _asker(spark: SparkSession, source: str) -> Callable[..., list[list[str]]]:

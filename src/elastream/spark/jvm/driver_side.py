@@ -5,6 +5,7 @@ py4j resolves members by name at run time.
 
 import re
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,6 +59,9 @@ def why_in_java(error: BaseException) -> str:
     return message[1] if message else match[1]
 
 
+_numbers = count()
+
+
 def cause_of_failure(message: str) -> str:
     """Return the cause in the message of a failed query, in one line: of Python code its own error, else the first line."""
     _, _, trace = message.partition("Traceback (most recent call last):")
@@ -89,6 +93,8 @@ class DriverSide:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
             loader = java_session(spark).getClass().getClassLoader()
             compiler.setParentClassLoader(loader)
+            # py4j remembers methods by the name of their class: two classes of one name would get each other's.
+            compiler.setClassName(f"{source.stem}{next(_numbers)}")
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
             compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + LINE)
@@ -115,13 +121,19 @@ class TaskLoads(DriverSide):
 
 
 class RunningQuery(NamedTuple):
-    """A running query. `batch` is the newest ended one, -1 before; `idle`: no batch runs and no data waits."""
+    """A running query.
+
+    Attributes:
+        batch: Newest ended one, -1 before the first.
+        idle: True if no batch runs and no data waits.
+        mode: "in real-time mode" or "with a continuous trigger" if its tasks do not end with a batch; else empty.
+    """
 
     id: str
     run_id: str
     batch: int
     idle: bool
-    real_time: bool
+    mode: str
     name: str
 
     @property
@@ -134,8 +146,7 @@ def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQue
     """Return all running queries of the application of `spark`, of any session. Raises Py4JError if it was stopped."""
     rows = driver.ask("queries", java_queries(spark))
     return tuple(
-        RunningQuery(query, run, int(batch), idle == "1", real_time == "1", name)
-        for query, run, batch, idle, real_time, name in rows
+        RunningQuery(query, run, int(batch), idle == "1", mode, name) for query, run, batch, idle, mode, name in rows
     )
 
 

@@ -1,7 +1,7 @@
 """The session's executors: listing them, setting their number, releasing and excluding single ones."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -9,11 +9,12 @@ from elastream.clouds.provider import PendingReason
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.cluster_manager import release_leftovers
 from elastream.spark.jvm.driver_side import DriverSide, gateway_of, java_context, jvm_of
+from elastream.spark.jvm.executor_use import ExecutorUse, Kind, Snapshot, Use
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """A registered executor."""
+    """A registered executor. If its uses are known, `busy` and `active` count tasks of the watched queries only."""
 
     id: str
     host: str
@@ -21,6 +22,11 @@ class Executor:
     busy: float = 0.0  # seconds of its ended tasks
     leaving: bool = False  # True if it gets no new tasks
     active: int = 0  # number of running tasks
+    uses: tuple[Use, ...] = ()  # what it runs and keeps, for watched queries and others
+    others: str = ""  # what it runs and keeps for others
+    others_active: int = 0  # running tasks of others
+    others_busy: float = 0.0  # seconds of ended tasks of others
+    endless: str = ""  # why it must stay: work that has no known end
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,16 @@ class Location:
 class Executors:
     """The session's executors, read without HTTP."""
 
-    def __init__(self, driver: DriverSide) -> None:
-        self._driver = driver
+    def __init__(
+        self, driver: DriverSide, use: ExecutorUse | None = None, watches: Callable[[str], bool] = lambda query: bool(query)
+    ) -> None:
+        """Create a reader.
+
+        Args:
+            use: Reads what executors are used for; None: unknown, and all tasks count as the watched queries'.
+            watches: Returns True for the id of a watched query; it gets an empty text for other work.
+        """
+        self._driver, self.use, self._watches = driver, use, watches
         self.newest: Mapping[str, Executor] = {}
 
     def look(self) -> Mapping[str, Executor]:
@@ -50,10 +64,32 @@ class Executors:
             if int(slots) > 0:  # 0: the driver, if it has executors
                 address = at.rsplit(":", 1)[0]
                 executors[id] = Executor(id, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
+        if self.use is not None:
+            snapshot = self.use.look()
+            executors = {id: self._with_use(each, snapshot) for id, each in executors.items()}
         if executors.keys() < self.newest.keys() and self._driver.context.isStopped():
             raise EnvironmentProblem("the session has been stopped")  # and with it all executors: none of them is lost
         self.newest = executors
         return executors
+
+    def _with_use(self, executor: Executor, snapshot: Snapshot) -> Executor:
+        uses = tuple(each for each in snapshot.uses if each.executor == executor.id)
+        # A query whose tasks do not end is left alone: its tasks are others' also if it was chosen.
+        others = tuple(each for each in uses if each.mode or not self._watches(each.query))
+        busy = {query: seconds for (id, query), seconds in snapshot.busy.items() if id == executor.id}
+        own = sum(seconds for query, seconds in busy.items() if self._watches(query))
+        tasks, others_tasks = (sum(each.count for each in of if each.kind is Kind.TASK) for of in (uses, others))
+        soon = f"{snapshot.soon} is about to start, and may need its slots" if snapshot.soon else ""
+        return replace(
+            executor,
+            busy=own,
+            active=tasks - others_tasks,
+            uses=uses,
+            others=", ".join(each.text for each in others),
+            others_active=others_tasks,
+            others_busy=sum(busy.values()) - own,
+            endless=next((each.endless for each in uses if each.endless), soon),
+        )
 
     def ending(self, executor: str) -> str:
         """Return Spark's reason for the end of an executor; empty if unknown. Raises Py4JError."""

@@ -95,8 +95,6 @@ class CompiledQueries:
         telemetry: Reports of the queries, for tests and benchmarks.
     """
 
-    real_time: tuple[str, ...] = ()
-
     def __init__(
         self,
         access: QueryAccess,

@@ -3,8 +3,8 @@
 Due times of records and loads of operators inside a stage are unknown. The stages form a chain, because their real edges do
 not matter to the placement of their partitions.
 
-A query in Spark's real-time mode is left alone. Its tasks run for minutes, so nothing can move between batches in time, and
-reports come as late. No executor may be released meanwhile, as Spark does not report which of them it uses.
+A query in Spark's real-time mode, or with a continuous trigger, is left alone. Its tasks run for minutes or for ever, so
+nothing can move between batches, and an executor with one of its tasks stays.
 """
 
 import logging
@@ -25,7 +25,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Signals
 from elastream.dataflow.stages import Layout, lay_out
-from elastream.spark.jvm.driver_side import running_queries
+from elastream.spark.jvm.driver_side import RunningQuery, running_queries
 from elastream.spark.queries.query import Query, QueryAccess, stalled
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
@@ -53,12 +53,17 @@ class SessionQueries:
         access: QueryAccess,
         chosen: Callable[[], frozenset[str] | None] = lambda: None,
         target_latency: float | None = None,
+        *,
+        stays: bool = False,
     ) -> None:
+        """Watch queries. stays: do not finish when all of them have ended."""
+        self._stays = stays
         self._with, self._chosen, self._target = access, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
         self._since: float | None = None  # when it was first seen which run
-        self._real_time: dict[str, str] = {}
+        self._left_alone: dict[str, RunningQuery] = {}
+        self._left_alone_chosen = False
         self._incidents: list[str] = []
         self._batches, self._rows, self._longest = 0, 0.0, 0.0
 
@@ -73,9 +78,9 @@ class SessionQueries:
         return tuple(query for query in self.all if query.run_id is not None)
 
     @property
-    def real_time(self) -> tuple[str, ...]:
-        """Queries of the application in real-time mode, chosen or not."""
-        return tuple(self._real_time.values())
+    def left_alone(self) -> tuple[str, ...]:
+        """Queries of the application whose tasks do not end with a batch, chosen or not."""
+        return tuple(each.label for each in self._left_alone.values())
 
     @property
     def layout(self) -> Layout:
@@ -135,8 +140,8 @@ class SessionQueries:
         return False
 
     def finished(self, now: float) -> bool:
-        """Return True if no query has run for RESTART_WAIT_S seconds."""
-        if self._since is None or self.live:
+        """Return True if no query has run for RESTART_WAIT_S seconds, unless this stays."""
+        if self._stays or self._since is None or self.live or self._left_alone_chosen:
             return False
         return now - max(self._gone_since.values(), default=self._since) > RESTART_WAIT_S
 
@@ -153,13 +158,14 @@ class SessionQueries:
         chosen = self._chosen()
         running, running_now = set(), running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
-        before, self._real_time = self._real_time, {each.id: each.label for each in running_now if each.real_time}
-        for query_id, name in self._real_time.items():
-            if query_id not in before:
-                log.warning("query %r runs in real-time mode: it is left alone, and no executor is drained or given back"
-                            " while it runs", name)  # fmt: skip
+        before, self._left_alone = self._left_alone, {each.id: each for each in running_now if each.mode}
+        self._left_alone_chosen = any(chosen is None or id in chosen for id in self._left_alone)
+        for each in self._left_alone.values():
+            if each.id not in before:
+                log.warning("query %r runs %s: it is left alone, and executors with its tasks are not given back",
+                            each.label, each.mode)  # fmt: skip
         for each in running_now:
-            if each.id not in self._real_time and (chosen is None or each.id in chosen):
+            if each.id not in self._left_alone and (chosen is None or each.id in chosen):
                 running.add(each.id)
                 if each.id not in self._queries:
                     self._queries[each.id] = Query(self._with, each.id, self._free_name(each.label))

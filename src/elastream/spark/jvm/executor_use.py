@@ -1,0 +1,123 @@
+"""Use of each executor, and by whom (`ExecutorUse.java`): running tasks, shuffle files of jobs under way, cached blocks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from elastream.core.wording import counted, duration_text
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.spark.jvm.driver_side import HERE, DriverSide, java_queries
+
+# A task that runs for so long, in a stage of which none has ended, may run for ever.
+UNKNOWN_END_S = 600.0
+
+
+class Kind(StrEnum):
+    """Kinds of use of an executor."""
+
+    TASK = "task"
+    SHUFFLE = "shuffle"  # files that a job under way may read
+    CACHE = "cache"
+    CHECKPOINT = "checkpoint"  # blocks of a local checkpoint: a job that misses one fails
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of an executor.
+
+    Attributes:
+        query: Id of the streaming query; empty for other work.
+        label: Its job, for people.
+        count: Tasks, files or blocks.
+        seconds: Running time of its oldest task.
+        ended: Tasks of its stage that have succeeded.
+        mode: "with a continuous trigger" or "in real-time mode" for a query whose tasks do not end.
+    """
+
+    executor: str
+    kind: Kind
+    query: str
+    label: str
+    count: int
+    seconds: float = 0.0
+    ended: int = 0
+    mode: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return it for people."""
+        match self.kind:
+            case Kind.TASK:
+                return f"{counted(self.count, 'task')} of {self.label}"
+            case Kind.SHUFFLE:
+                return f"{counted(self.count, 'shuffle file')} of {self.label}"
+        return f"{counted(self.count, 'block')} of {self.label}"
+
+    @property
+    def endless(self) -> str:
+        """Return why its end is unknown, so that the executor must stay; empty if it ends."""
+        if self.kind is Kind.CHECKPOINT:
+            return f"{self.text}, which nothing can make again"
+        if self.mode:
+            return f"{self.text}, which runs {self.mode}"
+        if self.kind is Kind.TASK and self.seconds >= UNKNOWN_END_S and not self.ended:
+            return f"{self.text}, which runs for {duration_text(self.seconds)}, and no task of its stage has ended"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Uses of all executors at one moment.
+
+    Attributes:
+        busy: Seconds of ended tasks, by executor and query (empty: other work).
+        soon: A query whose tasks never end, or a barrier stage, that is about to start and needs the slots there are.
+    """
+
+    uses: Sequence[Use] = ()
+    busy: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    soon: str = ""
+
+
+class ExecutorUse(DriverSide):
+    """The listener in the JVM of a session, active from `start` to `close`. Raises EnvironmentProblem if unsupported."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, HERE / "ExecutorUse.java", "org.apache.spark.scheduler.SparkListener")
+        try:
+            self._object.begin(self.context, java_queries(spark))
+        except (Py4JError, TypeError) as error:
+            raise EnvironmentProblem(f"this Spark does not tell what executors run: {first_line(error)}") from error
+
+    def start(self) -> None:
+        """Count tasks and shuffles from now on. Raises Py4JError."""
+        self._object.listen()
+
+    def look(self) -> Snapshot:
+        """Return the uses now. Raises Py4JError."""
+        return read_uses(self.ask("use"))
+
+    def close(self) -> None:
+        """Stop listening. Raises Py4JError if the session has stopped."""
+        self._object.end()
+
+
+def read_uses(lines: Sequence[Sequence[str]]) -> Snapshot:
+    """Parse the lines of `ExecutorUse.java`."""
+    uses, busy, soon = list[Use](), dict[tuple[str, str], float](), ""
+    for kind, *fields in lines:
+        if kind == "soon":
+            (soon,) = fields
+        elif kind == "busy":
+            executor, query, milliseconds = fields
+            busy[executor, query] = int(milliseconds) / 1e3
+        elif kind == Kind.TASK:
+            executor, query, label, count, milliseconds, ended, mode = fields
+            uses.append(Use(executor, Kind.TASK, query, label, int(count), int(milliseconds) / 1e3, int(ended), mode))
+        else:
+            executor, query, label, count = fields
+            uses.append(Use(executor, Kind(kind), query, label, int(count)))
+    return Snapshot(tuple(uses), busy, soon)

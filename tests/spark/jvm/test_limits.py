@@ -1,0 +1,28 @@
+"""Limits of a session's executors, by its settings and by its cluster manager."""
+
+import pytest
+
+from elastream.spark.jvm.cluster_manager import parse_limit
+from elastream.spark.jvm.limits import NO_LIMIT, SessionLimit, session_limits
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "slots", "limit"),
+    [
+        ("spark://h:7077", {"spark.cores.max": "6"}, 2, SessionLimit(3, "spark.cores.max=6")),
+        ("local-cluster[4,1,700]", {"spark.cores.max": "1"}, 1, SessionLimit(1, "spark.cores.max=1")),
+        ("local-cluster[2, 4, 700]", {}, 2, SessionLimit(4, "local-cluster[2, 4, 700]")),
+        ("local-cluster[3,1,700]", {}, 0, SessionLimit(3, "local-cluster[3,1,700]")),
+        ("yarn", {"spark.cores.max": "1"}, 1, NO_LIMIT),
+        ("k8s://h", {"spark.dynamicAllocation.maxExecutors": "5"}, 0,
+         SessionLimit(5, "spark.dynamicAllocation.maxExecutors=5")),
+        ("spark://h:7077", {"spark.cores.max": "6"}, 0, NO_LIMIT),
+    ],
+)  # fmt: skip
+def test_settings_of_a_session_limit_its_executors(master, settings, slots, limit):
+    assert min(session_limits(master, settings.get, slots), key=lambda each: each.executors) == limit
+
+
+def test_lowest_limit_of_the_cluster_manager_counts():
+    assert parse_limit([["7", "resource quota 'a'"], ["3", "resource quota 'b'"]]) == SessionLimit(3, "resource quota 'b'")
+    assert parse_limit([]) == NO_LIMIT
