@@ -72,6 +72,7 @@ EXTRAS = {
     "google": "guards",
     "numba": "simulate",
     "threadpoolctl": "simulate",
+    "scipy": "simulate",
     "fastapi": "pool",
     "uvicorn": "pool",
     "httpx": "pool",

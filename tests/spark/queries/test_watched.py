@@ -227,7 +227,7 @@ class Ending:
     context = None
 
     def __init__(self):
-        self.running = [["an id", "a run", "-1", "1", "0", "q"]]
+        self.running = [["an id", "a run", "-1", "1", "", "q"]]
 
     def ask(self, method, *_):
         return {"queries": self.running, "batches": [["", "", "-1"]]}.get(method, [])
