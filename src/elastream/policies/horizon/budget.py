@@ -13,7 +13,7 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.units import ROUNDING
 
-# Quantiles of the scenarios that a plan may serve, by need. The last row is the worst jump of the past.
+# Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.
 SERVED = (0.5, 0.95)
 # Part of a host's start in which late records are served.
 CATCH_UP = 0.25
@@ -21,7 +21,7 @@ CATCH_UP = 0.25
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
-    """Scenarios at the served quantiles, and the worst jump; rows are in this order.
+    """Mean of the scenarios, those at the served quantiles, and the worst jump; rows are in this order.
 
     Attributes:
         total: Records that have arrived by the edges of the bins; shape (rows, steps + 1).
@@ -47,7 +47,7 @@ class Outlook:
         """
         order = np.argsort(need(paths, seconds, budget), kind="stable")
         rows = np.minimum((np.array(SERVED) * order.size).astype(np.int64), order.size - 1)
-        chosen = np.concatenate([paths[order[rows]], jump[None]])
+        chosen = np.concatenate([paths.mean(axis=0)[None], paths[order[rows]], jump[None]])
         total = np.concatenate([np.zeros((chosen.shape[0], 1)), np.cumsum(chosen, axis=1) * seconds], axis=1)
         return cls(total, need(chosen, seconds, budget), need(chosen[:, start:], seconds, budget), rate)
 

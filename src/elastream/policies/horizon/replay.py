@@ -45,7 +45,7 @@ class Setting:
         least: Fewest hosts.
     """
 
-    row: int = 1
+    row: int = 2
     reserve: float = 1.0
     hold: float = 120.0
     least: int = 1

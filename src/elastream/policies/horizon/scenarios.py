@@ -23,8 +23,10 @@ MOST_SCALE = 2.0
 RECURS = 2
 # Bins that are remembered: a day of five seconds.
 REMEMBERED = 17_280
-# Bins whose mean is the present level.
-PRESENT = 3
+# Bins whose mean may be the present level: the number that foretold the next horizon best. Before that is known: the first.
+PRESENT = (3, 1, 8, 24)
+# Bins of the past on which they are compared.
+COMPARED = 2000
 # Bins whose median step is usual, and the multiple of it from which a step is a jump. Rates before a jump are not present.
 USUAL, JUMP = 60, 4.0
 # Spread of rates as a part of the level, before any was seen.
@@ -54,17 +56,35 @@ class Past:
         rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))[-REMEMBERED:]
         return Past(self.seconds, rates)
 
-    @property
-    def level(self) -> float:
-        """Return the present rate (records/s); 0 without a past."""
-        if not self.rates.size:
-            return self.open[0] / self.open[1] if self.open[1] > 0 else 0.0
-        recent = self.rates[-PRESENT:]
-        if self.rates.size > PRESENT:
-            steps = np.diff(self.rates[-USUAL:])
-            jumps = np.flatnonzero(np.abs(steps[1 - PRESENT :]) > JUMP * np.median(np.abs(steps)) + 0.1 * recent.max())
-            recent = recent[int(jumps[-1]) + 1 :] if jumps.size else recent
-        return float(recent.mean())
+    def level(self, steps: int) -> tuple[float, int]:
+        """Return the present rate (records/s), 0 without a past, and the bins whose mean it is.
+
+        Args:
+            steps: Bins of a horizon.
+        """
+        rates = self.rates[-COMPARED:]
+        if not rates.size:
+            return (self.open[0] / self.open[1] if self.open[1] > 0 else 0.0), 1
+        bins = _best_window(rates, steps)
+        recent = rates[-bins:]
+        if rates.size > PRESENT[0]:
+            changes = np.diff(rates[-USUAL:])
+            usual = float(np.median(np.abs(changes)))
+            jumps = np.flatnonzero(np.abs(changes[1 - recent.size :]) > JUMP * usual + 0.1 * recent.max())
+            recent = recent[int(jumps[-1]) + 1 :] if recent.size > 1 and jumps.size else recent
+        return float(recent.mean()), bins
+
+
+def _best_window(rates: Floats, steps: int) -> int:
+    """Return the number of bins whose mean came closest to the mean of the next `steps` bins."""
+    longest = max(PRESENT)
+    if rates.size < 2 * (longest + steps):
+        return PRESENT[0]
+    total = np.concatenate([[0.0], np.cumsum(rates)])
+    moments = np.arange(longest, rates.size - steps + 1)
+    came = (total[moments + steps] - total[moments]) / steps
+    errors = [float(np.abs((total[moments] - total[moments - bins]) / bins - came).mean()) for bins in PRESENT]
+    return PRESENT[int(np.argmin(errors))]
 
 
 def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
@@ -73,9 +93,10 @@ def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
     Returns:
         Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).
     """
-    rates, level = past.rates, past.level
+    rates = past.rates
+    level, bins = past.level(steps)
     if rates.size < steps + max(4, steps // 2):
-        spread = float(rates.std()) if rates.size > PRESENT else FIRST_SPREAD * level
+        spread = float(rates.std()) if rates.size > PRESENT[0] else FIRST_SPREAD * level
         flat = np.maximum(0.0, level + np.linspace(-2.0, 2.0, SCENARIOS) * spread)
         return np.repeat(flat[:, None], steps, axis=1), np.full(steps, flat[-1])
     total = np.concatenate([[0.0], np.cumsum(rates)])
@@ -86,7 +107,7 @@ def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
     )
     count = min(moments.size, SCENARIOS, max(8, int(moments.size * ALIKE)))
     alike = moments[np.argpartition(distance, count - 1)[:count]]
-    present = (total[moments] - total[np.maximum(moments - PRESENT, 0)]) / np.minimum(moments, PRESENT)
+    present = (total[moments] - total[np.maximum(moments - bins, 0)]) / np.minimum(moments, bins)
     least = 0.01 * total[-1] / rates.size + 1e-9
     scale = np.clip((level + least) / (present[alike - 1] + least), 1 / MOST_SCALE, MOST_SCALE)
     ahead = np.arange(steps)
