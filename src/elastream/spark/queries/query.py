@@ -335,7 +335,7 @@ class Query:
     def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
         """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
 
-        Asks the driver for stages of its last batches, but only of a late query. If it fails to answer, the cause is unknown.
+        Asks the driver for stages of its last batches, but only of a late query. Without an answer the cause is unknown.
         """
         held = self.batches[-1].held_back(self.status.limits) if self.batches else None
         if self.unjudged and held is not None:
