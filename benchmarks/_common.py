@@ -21,7 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import psutil
-from pyspark.sql import SparkSession
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from elastream.cli.experiment import save
@@ -125,6 +127,25 @@ def in_random_order(ways: Sequence[str], rounds: int, measured: Callable[[str], 
             results[way].append(measured(way))
             progress(f"round {number + 1} of {rounds}, {way}: {results[way][-1]}")
     return results
+
+
+def median_batch(query: StreamingQuery, first: int, last: int, rows: int) -> float:
+    """Wait for batch `last`, and return the median seconds of the batches from `first` on, all of multiples of `rows`."""
+    while query.lastProgress is None or query.lastProgress["batchId"] < last:
+        if (error := query.exception()) is not None:
+            raise error
+        time.sleep(0.02)
+    measured = [each for each in query.recentProgress if first <= each["batchId"] <= last]
+    assert all(each["numInputRows"] % rows == 0 for each in measured)
+    return float(statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in measured))
+
+
+def write_changes(out: Path, frame: DataFrame, batch: int) -> None:
+    """Write the rows of a batch as the sinks of a dataflow do."""
+    target = out / f"batch={batch}"
+    target.mkdir(parents=True, exist_ok=True)
+    pq.write_table(frame.toArrow(), target / ".changes.parquet")
+    os.replace(target / ".changes.parquet", target / "changes.parquet")
 
 
 def processes_below(*texts: str, root: int | None = None) -> list[psutil.Process]:

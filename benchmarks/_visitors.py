@@ -7,19 +7,18 @@ the same replayable source, whose offsets are record numbers (as Kafka's are): o
 import hmac
 import json
 import math
-import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from _common import write_changes
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -103,19 +102,17 @@ def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: 
     def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         yield from map(visits, frames)
 
-    def write(frame: DataFrame, batch: int) -> None:
-        target = out / f"batch={batch}"
-        target.mkdir(parents=True, exist_ok=True)
-        pq.write_table(frame.toArrow(), target / ".changes.parquet")
-        os.replace(target / ".changes.parquet", target / "changes.parquet")
-
     (operator,) = as_dataflow(load, out).graph.sources
     commits = root / "checkpoint"
     steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
     lines = open_source(spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=trigger)
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
-    writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")
+    writer = (
+        totals.writeStream.outputMode("update")
+        .foreachBatch(partial(write_changes, out))
+        .trigger(processingTime=f"{trigger} seconds")
+    )
     query = writer.queryName("visitors").option("checkpointLocation", str(commits)).start()
     return Plain(query, control / HOLD, out)
 

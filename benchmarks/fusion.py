@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from _common import Report, interleaved, local_session, main
+from _common import Report, interleaved, local_session, main, median_batch
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.dataflow.builder import Dataflow, Stream
@@ -91,13 +91,7 @@ def seconds_a_batch(
     writer = build(source.select("value")).writeStream.format("noop").trigger(processingTime="0 seconds")
     query = writer.option("checkpointLocation", str(checkpoint)).start()
     try:
-        while query.lastProgress is None or query.lastProgress["batchId"] < batches:
-            if (error := query.exception()) is not None:
-                raise error
-            time.sleep(0.02)
-        measured = [p for p in query.recentProgress if 1 <= p["batchId"] <= batches]
-        assert all(p["numInputRows"] % rows == 0 for p in measured)
-        return float(statistics.median(p["durationMs"]["triggerExecution"] / 1000 for p in measured))
+        return median_batch(query, 1, batches, rows)
     finally:
         query.stop()
 

@@ -12,13 +12,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from _common import Report, interleaved, local_session, main
-from pyspark.sql import DataFrame, SparkSession
+from _common import Report, interleaved, local_session, main, write_changes
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.core.observation import Composition
@@ -92,14 +92,9 @@ def start_plain(spark: SparkSession, lane: Lane) -> None:
             words = list(chain.from_iterable(map(split_words, lines)))
             yield pa.RecordBatch.from_arrays([pa.array(words, pa.string())], ["word"])
 
-    def write(frame: DataFrame, batch: int) -> None:
-        target = lane.folder / "out" / f"batch={batch}"
-        target.mkdir(parents=True, exist_ok=True)
-        pq.write_table(frame.toArrow(), target / ".changes.parquet")
-        os.replace(target / ".changes.parquet", target / "changes.parquet")
-
     lines = spark.readStream.text(str(lane.inbox)).where("trim(value) <> ''")
     counts = lines.mapInArrow(split, "word string").groupBy("word").count()
+    write = partial(write_changes, lane.folder / "out")
     writer = counts.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=TRIGGER)
     lane.run(writer.option("checkpointLocation", str(lane.folder / "checkpoint")).start())
 

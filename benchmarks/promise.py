@@ -80,16 +80,12 @@ def line_of(operators: list[tuple[str, float, float]], cores: float) -> Graph:
 
 
 def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, bool, bool]]:
+    burst = steps((HIGH / 10, "2h"), (HIGH, "5min"), (HIGH / 10, "1315min"))
     found: dict[str, tuple[ArrivalPattern, float, bool, bool]] = {
         "ramp": (ramp(HIGH / 20, HIGH, "45min").then_back(), 1.5 * HOUR, True, False),
         "steps": (steps(HIGH / 8, HIGH / 4, HIGH / 2, HIGH / 3, HIGH / 6, every="15min"), 1.25 * HOUR, True, False),
         "sine of two hours": (sine(HIGH / 8, HIGH, "2h").lasting("4h"), (2 if quick else 4) * HOUR, True, False),
-        "burst": (
-            steps((HIGH / 10, "2h"), (HIGH, "5min"), (HIGH / 10, "1315min")),
-            (6 if quick else 24) * HOUR,
-            False,
-            False,
-        ),
+        "burst": (burst, (6 if quick else 24) * HOUR, False, False),
         "walk": (walk(1), 2 * HOUR, True, False),
     }
     if not quick:
@@ -214,7 +210,7 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="folder with recorded rates")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this in their title")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only runs with this in their title")
 
 
 if __name__ == "__main__":

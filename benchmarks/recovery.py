@@ -78,9 +78,7 @@ def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[fl
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--faults", type=int, default=FAULTS, help=f"of each way a round; default {FAULTS}")
-
-
 if __name__ == "__main__":
-    main("recovery", __doc__, measure, more, rounds=ROUNDS)
+    faults_help = f"of each way a round; default {FAULTS}"
+    main("recovery", __doc__, measure, lambda p: p.add_argument("--faults", type=int, default=FAULTS, help=faults_help),
+         rounds=ROUNDS)  # fmt: skip

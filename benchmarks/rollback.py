@@ -12,13 +12,14 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import Report, counting, main, progress
-from promise import DATA, HIGH, HOUR, TARGET, loads, two
+from promise import HIGH, HOUR, TARGET, loads, more, two
 
 from elastream.control.rollback import BY, ROLLED_BACK
 from elastream.core.action import Action, LeaseHost, MoveTask, ReleaseHost, RenewHost, SwitchAlternate
@@ -49,11 +50,7 @@ FIRST, CORES = 4, 0.2  # hosts at the start; cores of an instance
 
 @dataclass(frozen=True)
 class Case:
-    """One run with one injected decision.
-
-    Attributes:
-        bad: False: the decision keeps its promise.
-    """
+    """One run with one injected decision, which keeps its promise unless it is `bad`."""
 
     kind: str
     seed: int
@@ -157,10 +154,8 @@ def inject(case: Case) -> float:
     effects: list[float] = []
 
     def look(observation: Observation) -> None:
-        leased = case.kind != "slow type" or "bargain" in {
-            observation.leases[host].type.name for host in observation.usable
-        }
-        if leased and observation.time > at * PERIOD:
+        types = {observation.leases[host].type.name for host in observation.usable}
+        if (case.kind != "slow type" or "bargain" in types) and observation.time > at * PERIOD:
             effects.append(observation.time)
 
     plant = plant_of(case)
@@ -194,13 +189,12 @@ def course(case: Course) -> tuple[int, list[str]]:
     graph = two() if case.policy in ("threshold", "btu", "queue_threshold") else dataflow(2e-4)
     kind = HostType("m1.small", 1.0, 1700.0, price=0.044, billing=Billing(60.0), start=60.0, slots=10_000)
     larger = HostType("m1.large", 4.0, 7500.0, price=0.18, billing=Billing(60.0), start=60.0, slots=10_000)
-    scale = 0.25
     pattern = all_loads(case.data)[case.load]
     speeds = Ec2Speeds(seed=1).over(seconds) if case.speeds else None
     plant = make_plant(
         lay_out(graph, chained=case.chained),
         host_types=[kind, larger],
-        loads={"source": pattern.scaled(scale) if isinstance(pattern, Pattern) else pattern},
+        loads={"source": pattern.scaled(0.25) if isinstance(pattern, Pattern) else pattern},
         seed=1,
         settings=Settings(monitor=1.0 if case.chained else PERIOD, travel=Travel.COHORTS, speed_trace=speeds),
         target_latency=TARGET,
@@ -208,48 +202,34 @@ def course(case: Course) -> tuple[int, list[str]]:
     )
     policy = made(POLICY, *named_in(case.policy, POLICY), References())
     decisions = simulated(plant, policy, period=PERIOD, until=seconds).decisions
-    with_effect = [each for each in decisions if any(acts(outcome.action) for outcome in each.done)]
+    with_effect = [each for each in decisions if any(not isinstance(o.action, RenewHost | ReleaseHost) for o in each.done)]
     undone = [note for each in decisions for note in each.note.split("; ") if note.startswith(ROLLED_BACK)]
     return len(with_effect), undone
 
 
-def acts(action: Action) -> bool:
-    return not isinstance(action, RenewHost | ReleaseHost)
-
-
 def all_loads(data: Path) -> dict[str, ArrivalPattern]:
-    """Return the loads of `promise.py`, and a noisy constant one."""
-    return {name: load for name, (load, *_) in loads(data, True).items()} | {"noise": noise()}
-
-
-def noise() -> ArrivalPattern:
-    """Return a constant load with 20 % of noise."""
-    draw = np.random.default_rng(1)
-    return steps(*(HIGH / 2 * max(0.2, 1 + each) for each in draw.normal(0.0, 0.2, 480).tolist()), every=PERIOD)
+    """Return the loads of `promise.py`, and a constant one with 20 % of noise."""
+    noise = np.random.default_rng(1).normal(0.0, 0.2, 480).tolist()
+    constant = steps(*(HIGH / 2 * max(0.2, 1 + each) for each in noise), every=PERIOD)
+    return {name: load for name, (load, *_) in loads(data, True).items()} | {"noise": constant}
 
 
 def courses(arguments: argparse.Namespace) -> list[Course]:
     data, quick = arguments.data, arguments.quick
+    ways = [("threshold", True, False), ("threshold", False, False), ("threshold", True, True), ("btu", False, False),
+            ("queue_threshold", False, False), ("ce:throughput=1", True, False)]  # fmt: skip
     names = list(all_loads(data))
-    cases = [Course("threshold", name, chained, False, quick, data) for name in names for chained in (True, False)]
-    cases += [Course("threshold", name, True, True, quick, data) for name in names]
-    for policy in ("btu", "queue_threshold"):
-        cases += [Course(policy, name, False, False, quick, data) for name in names]
-    cases += [Course("ce:throughput=1", name, True, False, quick, data) for name in names]
-    return cases
+    return [Course(policy, name, chained, speeds, quick, data) for policy, chained, speeds in ways for name in names]
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    report = Report()
-    workers = os.cpu_count() or 1
+    report, workers, title = Report(), os.cpu_count() or 1, attrgetter("title")
     seeds = range(4 if arguments.quick else 100)
     layouts = {"slow type": (True, False), "wrong cost": (True, False), "lost link": (False,)}
     cases = [
         Case(kind, seed, bad, chained)
         for kind, of_kind in layouts.items()
-        for chained in of_kind
-        for bad in (True, False)
-        for seed in seeds
+        for chained, bad, seed in product(of_kind, (True, False), seeds)
     ]
     rounds, _ = run_all(inject, cases, ExperimentOptions(workers=workers, progress=counting(50, "cases")), title)
     for kind in KINDS:
@@ -269,15 +249,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.figures["policies"] = {case.title: [n, len(undone)] for case, (n, undone) in zip(runs, results, strict=True)}
     report.figures["decisions of policies"] = total
     return report
-
-
-def title(case: Case | Course) -> str:
-    return case.title
-
-
-def more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="folder with recorded rates")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only runs of policies with this in their title")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ micro-batch, after warm-up.
 
 import argparse
 import shutil
-import statistics
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
-from _common import Report, interleaved, local_session, main
+from _common import Report, interleaved, local_session, main, median_batch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -72,13 +70,9 @@ def seconds_a_batch(start: partial[StreamingQuery], batches: int, root: Path) ->
     folder = Path(tempfile.mkdtemp(dir=root))
     query = start(folder=folder)
     try:
-        while query.lastProgress is None or query.lastProgress["batchId"] < batches + 1:
-            if (error := query.exception()) is not None:
-                raise error
-            time.sleep(0.02)
-        measured = [each for each in query.recentProgress if 2 <= each["batchId"] <= batches + 1]
-        assert all(each["numInputRows"] == ROWS for each in measured)
-        return float(statistics.median(each["durationMs"]["triggerExecution"] / 1000 for each in measured))
+        seconds = median_batch(query, 2, batches + 1, ROWS)
+        assert {each["numInputRows"] for each in query.recentProgress if each["batchId"] > 1} == {ROWS}
+        return seconds
     finally:
         query.stop()
         shutil.rmtree(folder, ignore_errors=True)

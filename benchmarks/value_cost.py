@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from _common import Report, interleaved, main, progress
@@ -30,9 +30,6 @@ from elastream_papers.search.proven import optimum
 from elastream_papers.thesis.deployed import problem_at
 from elastream_papers.thesis.lookahead import experiment as ahead
 from elastream_papers.thesis.reactive import experiment as reactive
-
-if TYPE_CHECKING:
-    from _common import Report
 
 HALF_DAY = 144  # of five minutes: twelve hours
 LOOP_BAR = 1 / 20
@@ -100,7 +97,7 @@ def plainly(
     return found
 
 
-def compared(report: "Report", *, quick: bool) -> None:
+def compared(report: Report, *, quick: bool) -> None:
     rng = np.random.default_rng(1)
     count = STAGES * WIDTH
     first = [WIDTH * stage for stage in range(STAGES - 1)]

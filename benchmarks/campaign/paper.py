@@ -277,11 +277,17 @@ class Engine:
 
     def _queries(self, _: Any) -> list[list[str]]:
         newest = self.progress[-1].number if self.progress else self.durable.committed
-        return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), "0", self.name]]
+        return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), "", self.name]]
 
     def _batches(self, _: Any, seen: int) -> list[list[str]]:
         planned = self.durable.committed if self.batch is None else self.batch[0]
-        doing = ["ProcessingTimeTrigger(2000)", "Waiting" if self.batch is None else "Processing new data", str(planned)]
+        doing = [
+            "ProcessingTimeTrigger(2000)",
+            "Waiting" if self.batch is None else "Processing new data",
+            str(planned),
+            "paper://",
+            "0",
+        ]
         if self.now() < self.silent:
             return [doing]
         found = []
@@ -290,8 +296,9 @@ class Engine:
                 rows, numbers = each.end - each.start, {"start": each.start, "end": each.end, "latest": each.latest}
                 offsets = {f"{name}Offset": {"n": number} for name, number in numbers.items()}
                 source = json.dumps({"description": "paper", **offsets, "numInputRows": rows})
-                began, took = (str(round(1e3 * at)) for at in (each.began, each.ended - each.began))
-                found.append([str(each.number), began, str(rows), took, "0", "{}", source])
+                began, took = (round(1e3 * at) for at in (each.began, each.ended - each.began))
+                durations = json.dumps({"triggerExecution": took, "latestOffset": 0})
+                found.append([str(each.number), str(began), str(rows), durations, "-", "{}", source])
         return [*found[::-1], doing]
 
     def _stateful(self, _: Any, execution: Any) -> list[list[str]]:
@@ -320,6 +327,9 @@ class Engine:
                     spent = (round(1e3 * seconds), 0, round(1e9 * seconds), (each.end - each.start) // PARTITIONS, 0, 0, 0)
                     lines.append(["T", str(partition), str(partition), executor, "1", *map(str, spent)])
         return lines
+
+    def _work(self, *_: Any) -> list[list[str]]:
+        return []
 
     def _java(self) -> Any:
         execution = SimpleNamespace(

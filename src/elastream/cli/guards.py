@@ -112,8 +112,8 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
     for each in versions:
         begins = begun.get(each.number)
         since = f"from {_clock(begins)}" if begins is not None else "refused" if each.number < last else "not yet"
-        given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
-        table.add_row(str(each.number), given, each.by, each.file, since)
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+        table.add_row(str(each.number), written, each.by, each.file, since)
     console.print(table)
     if len(recording.times):
         _show_standings(recording, console)
@@ -124,10 +124,10 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
     from elastream.dashboard.console import plain_table
 
     at = float(recording.times[-1])
-    wanted = recording.compositions_at(at)[""]
+    composition = recording.compositions_at(at)[""]
     table = plain_table("element", "runs", "alternate", "may run", "value", "guard")
     for element, standing in recording.standings_at(at).items():
-        runs = wanted.running(element) or ""
+        runs = composition.running(element) or ""
         for number, (alternate, text) in enumerate(standing.texts.items()):
             value = standing.values[alternate]
             unknown = f"; unknown: {', '.join(standing.unknown[alternate])}" if alternate in standing.unknown else ""

@@ -36,8 +36,8 @@ def give(
 
     log = key_tables(run)
     if operator not in log.selections:
-        known = ", ".join(log.selections) or "none"
-        raise InputError(f"operator {operator!r} of {run} does not choose its alternate by key (those that do: {known})")
+        choosing = ", ".join(log.selections) or "none"
+        raise InputError(f"operator {operator!r} of {run} does not choose its alternate by key (those that do: {choosing})")
     table = load_key_table(file, log.selections[operator])
     version = log.append(table, f"elastream tables set {file}")
     typer.echo(f"{file}: version {version} of the key table of {operator!r}, {counted(len(table), 'key')}")
@@ -59,10 +59,10 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
     compositions = recording.compositions_at(float(recording.times[-1])) if len(recording.times) else {}
     rows: list[dict[str, object]] = []
     for each in versions:
-        held = {
+        queries = {
             query for query, composition in compositions.items() if composition.tables.get(each.operator, 0) == each.version
         }
-        state = "in effect" if held - {""} else "requested" if "" in held else ""
+        state = "in effect" if queries - {""} else "requested" if "" in queries else ""
         about = {"operator": each.operator, "version": each.version, "keys": each.keys, "written": each.written}
         rows.append({**about, "by": each.who, "state": state})
     if as_json:
@@ -70,6 +70,6 @@ def show(run: Recorded, as_json: AsJson = False) -> None:
         return
     table = plain_table("operator", "version", "keys", "given", "by", "state")
     for each, row in zip(versions, rows, strict=True):
-        given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
-        table.add_row(each.operator, str(each.version), str(each.keys), given, each.who, str(row["state"]))
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
+        table.add_row(each.operator, str(each.version), str(each.keys), written, each.who, str(row["state"]))
     make_console().print(table)

@@ -22,10 +22,9 @@ the errors of earlier rounds of this run. Unknown figures are never worse.
 | suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
 | undone | the refusal ends | free | the same action may be tried again |
 
-A refusal lasts `FIRST_REFUSAL_S`. It lasts twice as long as the last one if the action is undone again before as much time
-has passed since that one ended. A refusal to remove hosts ends early if the load changes or a host is lost. In place of a
-refused lease, a host of another type is leased. The journal holds what was undone, so that refusals survive a resumed run;
-decisions on trial are forgotten.
+A refusal lasts `FIRST_REFUSAL_S`. If the action is undone again within a refusal's length after its end, the next refusal
+lasts twice as long. A refusal to remove hosts ends early if the load changes or a host is lost. A host of another type is
+leased in place of a refused lease. The journal holds undone actions, so refusals survive a resumed run; trials do not.
 """
 
 import math
@@ -71,17 +70,17 @@ TRIAL_ROUNDS, UNDO_ROUNDS = 10, 20
 FIRST_REFUSAL_S = 300.0
 # Rounds that make a prediction, and observations that make the level of the load.
 ROUNDS, LEVEL = 3, 10
-# Errors that make a usual one, and fewest of them.
+# Most and fewest errors behind a usual error.
 ERRORS, LEAST_ERRORS = 100, 5
-# Least relative changes that count: of latency and cost, of the load, of the speed of hosts that were there.
+# Least relative changes that count: of latency and cost, of the load, of the speed of earlier hosts.
 LEAST_ERROR, LEAST_LOAD_CHANGE, LEAST_SPEED_CHANGE = 0.1, 0.02, 0.05
 # Least relative excess of a declared speed over the measured one.
 LEAST_SLOWNESS = 0.25
-# Part of the arriving records that have to pass, or processing has stopped.
+# Processing has stopped if a smaller part of the arriving records passes.
 PASSING = 0.1
 # Actions of a decision that its remark names.
 SHOWN = 3
-# Part of an earlier latency below which late records recover.
+# Late records recover if latency falls below this part of the earlier one.
 RECOVERING = 0.95
 
 
@@ -156,7 +155,7 @@ class UsualError:
     Args:
         least: Least relative error that is unusual.
         quantile: Part of the errors below the quantile.
-        deviations: Standard deviations to which the multiple takes the quantile.
+        deviations: Standard deviations of a normal error at the bound.
     """
 
     def __init__(self, least: float, quantile: float, deviations: float = 3.0) -> None:
@@ -192,7 +191,7 @@ class Figures:
     """Parts of the objective; NaN if unknown.
 
     Attributes:
-        latency: 99th percentile; if longer, the time to receive the backlog, or without passing records (seconds).
+        latency: The longest of 99th percentile, age of the backlog, and time without passing records (seconds).
         cores: Cores of speed 1 that the composition needs per record/s.
     """
 
@@ -202,20 +201,20 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A decision until it is judged.
+    """A decision on trial.
 
     Attributes:
         round: Number of the round.
         actions: Granted actions that have an effect: leases, or others.
         before: Observation of its round.
         composition: Requested composition after it.
-        predicted: Predicted figures; cores only of switches, and the latency from the first effect on.
-        usual: Usual errors of the figures until then, as differences of logarithms; inf if unknown.
-        level: Mean rate before its first effect (records/s); NaN if unknown.
-        band: Usual change of the rate, as a difference of logarithms; inf if unknown.
-        begun: Time of its first effect; of leases, of their last one; inf until then.
-        since: Time from which all of it is in force; inf until then.
-        rates: Number and sum of the rates since then.
+        predicted: Predicted figures: cores of switches only, and latency from `begun` on.
+        usual: Usual errors of the figures at `begun` (differences of logarithms); inf if unknown.
+        level: Mean rate before `begun` (records/s); NaN if unknown.
+        band: Usual change of the rate (difference of logarithms); inf if unknown.
+        begun: Time of its first effect, or of its last lease; inf before.
+        since: Time from which all actions are in force; inf before.
+        rates: Number and sum of the rates from `begun` on.
         rounds: Rounds as predicted.
         last: Latency at the last evidence.
         fresh: True if a micro-batch that began under it was committed since the last evidence, or there are no batches.
@@ -264,7 +263,7 @@ class Trial:
         return f"round {self.round} ({first}{more})"
 
     def elsewhere(self, rate: float, observation: Observation) -> bool:
-        """Return True if load, speeds or composition are other ones than those of the decision."""
+        """Return True if load, speeds or composition differ from those of the decision."""
         return self._other_load(rate) or self._other_speeds(observation) or self._recomposed(observation.composition)
 
     def _other_load(self, rate: float) -> bool:
@@ -299,7 +298,7 @@ class Refusal:
         at: Time of the undo (seconds).
         seconds: Length.
         why: Reason of the undo.
-        of_hosts: True for removals of hosts, which another load or a lost host makes another action.
+        of_hosts: True for removals of hosts; another load or a lost host ends their refusal.
         level: Rate for which it was judged; NaN if unknown.
         band: Usual change of that rate, as a difference of logarithms.
     """
@@ -316,12 +315,12 @@ class Refusal:
         return self.at + self.seconds
 
     def other_load(self, rate: float) -> bool:
-        """Return True if `rate` is not that for which it was judged."""
+        """Return True if `rate` is outside the band of the judged one."""
         return rate >= 0 and self.level > 0 and not _within(rate, self.level, self.band)
 
 
 def refusal_key(action: Action) -> Hashable:
-    """Return what is refused: any removal of hosts, a type to lease, an operator's move to a host, or the action."""
+    """Return the key of a refusal: any removal of hosts, a type to lease, an operator's move to a host, or the action."""
     match action:
         case DrainHost() | ReleaseHost():
             return "removal"
@@ -334,7 +333,7 @@ def refusal_key(action: Action) -> Hashable:
 
 
 def has_effect(action: Action, observation: Observation) -> bool:
-    """Return True if the action can make the objective worse: it is no renewal, and no release of a drained host."""
+    """Return True if the action can worsen the objective, unlike renewals and releases of drained hosts."""
     match action:
         case DrainHost(host) | ReleaseHost(host):
             return host in observation.usable
@@ -347,7 +346,7 @@ def has_effect(action: Action, observation: Observation) -> bool:
 
 
 class RollBack:
-    """Judges the decisions of one run and undoes bad ones.
+    """Trials of the decisions of one run, with undos of bad ones.
 
     Args:
         entries: Entries of the journal, which hold what was undone earlier.
@@ -361,10 +360,10 @@ class RollBack:
         undone = [(entry.history[-1][0], entry) for entry in entries if entry.state is ActionState.UNDONE]
         for at, entry in sorted(undone, key=lambda each: each[0]):
             self._refuse(entry.action, at, entry.reason)
-        # Few large errors make the objective's bounds wide, but not the load's: in doubt the decision is good.
+        # A few large errors widen the bounds of the objective, not of the load: in doubt a decision is good.
         self._latency, self._cores = UsualError(LEAST_ERROR, 0.9), UsualError(LEAST_ERROR, 0.9)
         self._speeds = UsualError(LEAST_SLOWNESS, 0.9)
-        # Four deviations, because the few errors early in a run may make the scale too small.
+        # Four deviations: few errors early in a run may make the scale too small.
         self._load = UsualError(LEAST_LOAD_CHANGE, 0.5, 4.0)
         self._rates: deque[float] = deque(maxlen=LEVEL)
         self._figures: deque[Figures] = deque(maxlen=ROUNDS)
@@ -441,7 +440,7 @@ class RollBack:
     # -- every planning round ------------------------------------------------------------------------------------------
 
     def proposals(self, observation: Observation, planned: Sequence[Action]) -> tuple[Proposal, ...]:
-        """Judge the decisions on trial; return what undoes bad ones, and leases in place of refused ones.
+        """Judge the decisions on trial; return undos of bad ones, and leases in place of refused ones.
 
         `verdicts` and `remarks` are those of this round.
         """
@@ -474,8 +473,8 @@ class RollBack:
         rate = sum(self._rates) / len(self._rates) if self._rates else math.nan
         age = observation.backlog / rate if rate > 0 else math.nan
         ages = (observation.overall(Metric.LATENCY_P99), age, observation.time - self._passed)
-        known = [each for each in ages if each > 0]
-        return Figures(max(known, default=math.nan), self._cores_needed(observation, observation.composition))
+        latency = max((each for each in ages if each > 0), default=math.nan)
+        return Figures(latency, self._cores_needed(observation, observation.composition))
 
     def _cores_needed(self, observation: Observation, composition: Composition) -> float:
         """Return the cores of `composition` per record/s; NaN without alternates, or if unknown."""
@@ -485,8 +484,8 @@ class RollBack:
         work = CompositionWork(observation, self._costs)
         self._costs = work.costs
         rate = math.fsum(work.rates.values())
-        known = all(work.cost(each, composition) >= 0 for each in graph.operators if each.alternates and not each.waits)
-        return work.cores(composition) / rate if known and rate > 0 else math.nan
+        complete = all(work.cost(each, composition) >= 0 for each in graph.operators if each.alternates and not each.waits)
+        return work.cores(composition) / rate if complete and rate > 0 else math.nan
 
     def _judged(self, trial: Trial, observation: Observation, now: Figures, newest: float) -> Trial:
         evidence, why = self._evidence(trial, observation, now, newest)
@@ -555,7 +554,7 @@ class RollBack:
     def _without_leased(
         self, trial: Trial, observation: Observation, names: Iterator[str], why: str
     ) -> list[Action] | None:
-        """Return drains of leased hosts, once the others have as many cores as before; until then leases of others."""
+        """Return drains of leased hosts once the others suffice; until then leases of another type, or None to wait."""
         leases, cores = observation.leases, observation.cores.each
         leased = {each.host for each in trial.leased}
         bad = [host for host in observation.usable if host in leased]
@@ -596,7 +595,7 @@ class RollBack:
         if key not in self._refusals or not has_effect(action, observation):
             return ""
         if not observation.working and not observation.coming:
-            return ""  # without a host nothing else gets on
+            return ""  # without a host nothing runs
         if isinstance(action, LeaseHost):
             kind = observation.context.host_types.get(action.type)
             if observation.late and (kind is None or self._other_type(observation, kind) is None):
@@ -641,7 +640,7 @@ class RollBack:
         before: Observation,
         predicted: Mapping[str, float],
     ) -> None:
-        """Begin the trial of a round's decision; of its leases and other actions each, because leases take time.
+        """Begin the trials of a round's decision: one of its leases, which take time, and one of other actions.
 
         Args:
             number: Number of the round.
@@ -667,7 +666,7 @@ class RollBack:
 
 
 def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
-    """Return the trial after its undo was proposed; None waits for hosts, and an empty one is in effect."""
+    """Return the trial after its undo: None waits for hosts, and an empty one is in effect."""
     trial = replace(trial, tries=trial.tries + 1)
     if undo is not None and not undo:
         return replace(trial, state=next_state(trial.state, Evidence.REVERSED))
@@ -675,7 +674,7 @@ def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
 
 
 def _is_awaited(action: Action) -> bool:
-    """Return True if the action is judged only once it is in force: not for hosts that leave, which takes longer."""
+    """Return True if the trial waits until the action is in force; departures of hosts take too long."""
     return not isinstance(action, DrainHost | ReleaseHost)
 
 
@@ -701,7 +700,7 @@ def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], 
 
 
 def _opposite(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
-    """Return the action that restores what `action` changed, other than hosts; None if it is restored."""
+    """Return the action that reverts `action`, hosts excepted; None if nothing is left to revert."""
     undo: Action | None = None
     composition = before.composition
     match action:

@@ -1,7 +1,7 @@
 """Diagnosis of late queries: where the time of their micro-batches goes, and if more hosts help.
 
 A record waits for its batch to start, then for the batch. The parts of a batch follow one another, so the longest one names
-the cause. More hosts shorten only tasks, and only if there are more of them than slots.
+the cause. More hosts shorten only tasks, and only if there are more tasks than slots.
 """
 
 import math
@@ -16,13 +16,13 @@ from elastream.units import format_duration
 NAN = float("nan")
 # Fewest batches that name a cause, and the newest ones that are read.
 LEAST_BATCHES, BATCHES_READ = 3, 7
-# Share of the time between two starts from which a query waits for its trigger.
+# A query waits for its trigger if it idles for more than this share of the time between two starts.
 WAITS = 0.05
-# Multiple of the other tasks' mean from which one task is long, and its share of the stage's time.
+# A long task exceeds this multiple of the other tasks' mean, and this share of the stage's time.
 LONG_TASK, LONG_SHARE = 2.0, 0.5
-# Share of a batch that its tasks need on all slots, below which they are not why a limited source falls behind.
+# Tasks that need less than this share of a batch, on all slots, are not why a limited source falls behind.
 CRITICAL = 0.5
-# Share of the time of tasks without CPU above which they wait for something else.
+# Tasks without CPU for more than this share of their time wait for something else.
 IDLE_TASKS = 0.8
 
 
@@ -48,9 +48,9 @@ class Diagnosis:
 
     Attributes:
         hosts_help: False if more hosts do not help.
-        slots: Slots that still shorten it, where more do not.
+        slots: Number of slots beyond which more do not help; 0 if unknown.
         sentence: The cause and what helps; empty before it is known.
-        measured: False if the source does not report what waits, so that nobody knows how late the query is.
+        measured: False if the source does not report what waits, so the latency is unknown.
     """
 
     cause: Cause = Cause.UNKNOWN
@@ -98,7 +98,7 @@ class BatchTimes:
         start: Epoch seconds.
         durations: Seconds of the parts of its trigger, by Spark's names.
         stages: Its completed stages; empty if unknown.
-        others: Jobs of no query, as (begin, end) in epoch seconds. Some may be the batch's, under a name of the user's.
+        others: Jobs of no query, as (begin, end) in epoch seconds. Some may be the batch's, if the user named them.
     """
 
     start: float
@@ -109,7 +109,7 @@ class BatchTimes:
 
     @property
     def parts(self) -> Mapping[Cause, float]:
-        """Return the seconds of the batch by the cause that each part would be; HOSTS stands for tasks."""
+        """Return the seconds of the batch's parts, by cause; HOSTS stands for tasks."""
         took = self.durations
         jobs = _union([(stage.begun, stage.ended) for stage in self.stages])
         return {
@@ -150,10 +150,9 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     """Return why a late query is late, from its newest warm batches with records.
 
     Args:
-        query: Its name.
-        batches: In order.
+        query: Name of the query.
+        batches: Batches in order.
         target: Target latency (seconds).
-        traits: See there.
     """
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
     if len(batches) < LEAST_BATCHES:
@@ -161,7 +160,7 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     takes = statistics.median(batch.seconds for batch in batches)
     parts = {cause: statistics.median(batch.parts[cause] for batch in batches) for cause in batches[0].parts}
     largest = max(parts, key=lambda cause: parts[cause])
-    every = max(takes, traits.trigger)  # in this order, NaN is no interval
+    every = max(takes, traits.trigger)  # `takes` if the trigger is NaN
     waits = every - takes
     critical = statistics.median(
         math.fsum(max(stage.longest, stage.run / traits.slots) for stage in batch.stages) for batch in batches

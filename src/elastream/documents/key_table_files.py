@@ -14,23 +14,23 @@ from elastream.recording.key_table_log import ALTERNATE
 def load_key_table(path: Path, selection: Selection) -> KeyTable:
     """Read the table in `path` for the operator of `selection`. Raises InputError if it is invalid."""
     header, rows = _parquet(path) if path.suffix == ".parquet" else _csv(path, selection)
-    wanted = [*selection.columns, ALTERNATE]
-    if list(header) != wanted:
+    columns = [*selection.columns, ALTERNATE]
+    if list(header) != columns:
         raise InputError(
             f"{path}, line 1: the columns are {', '.join(header) or 'missing'}; a key table of operator "
-            f"{selection.operator!r} has {', '.join(wanted)}"
+            f"{selection.operator!r} has {', '.join(columns)}"
         )
-    found: dict[Key, str] = {}
+    alternate_by_key: dict[Key, str] = {}
     for place, key, alternate in rows:
-        if key in found:
+        if key in alternate_by_key:
             raise InputError(f"{path}{place}: the key {', '.join(map(str, key))} is in it twice")
         if alternate not in selection.alternates:
             raise InputError(
                 f"{path}{place}: operator {selection.operator!r} has no alternate {alternate!r} "
                 f"(it has: {', '.join(selection.alternates)})"
             )
-        found[key] = alternate
-    return KeyTable(selection.dataflow, selection.operator, tuple(selection.columns), found)
+        alternate_by_key[key] = alternate
+    return KeyTable(selection.dataflow, selection.operator, tuple(selection.columns), alternate_by_key)
 
 
 # Place in the file, key, alternate.

@@ -1,6 +1,7 @@
-"""Clairvoyant lower bound of cost: no policy that keeps the target on this load can cost less in the simulator.
+"""Clairvoyant lower bound of cost.
 
-The bound is the optimum of a relaxed model that has the true load. `docs/how-to/simulate.md` says why it is a bound.
+No policy that keeps the target on this load costs less in the simulator. The bound is the optimum of a relaxed model that
+knows the load; `docs/how-to/simulate.md` explains it.
 """
 
 import math
@@ -41,9 +42,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 MOST_STEPS = 6000
 # Time steps of a model of whole hosts; a longer load has fractional ones.
 MOST_WHOLE_STEPS = 1500
-# Time steps of a window, whose whole hosts are found apart from those of others.
+# Time steps of a window; each window of whole hosts is solved on its own.
 WINDOW_STEPS = 150
-# Time steps in a target latency: late records are late by up to a step before it shows.
+# Time steps in a target latency: the model overlooks lateness of up to a step.
 STEPS_A_LATENCY = 4
 # Relative gap to which windows are solved, and seconds for all of them.
 GAP, SOLVE_S = 0.01, 60.0
@@ -141,7 +142,7 @@ def lower_bound(problem: Problem, *, whole: bool = True, seconds: float = SOLVE_
 
 
 class Term(NamedTuple):
-    """A variable in rows of a model: its columns and factors in those of `rows`."""
+    """A variable in the rows that `rows` selects: its columns and factors."""
 
     columns: Indices
     factors: Floats | float
@@ -151,9 +152,9 @@ class Term(NamedTuple):
 class _Model:
     """The relaxed model as a linear programme over equal time steps.
 
-    For each host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`), and those
-    within their least time (`young`). For each step: work on its way that will be in time (`backlog`), and work given up so
-    far (`given_up`).
+    Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`), and
+    those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and work
+    given up so far (`given_up`).
 
     Attributes:
         on_rounds: True if leases begin at the beginning of steps.
@@ -223,7 +224,7 @@ class _Model:
     def _limit_hosts(self) -> None:
         problem = self.problem
         self._add([Term(paid, 1.0, self.every) for paid in self.paid], float(problem.min_hosts), np.inf)
-        # Rows of units paid beyond a release are no hosts any more.
+        # Units may be paid beyond a release, so only hosts billed by time are limited.
         by_time = [paid for paid, each in zip(self.paid, problem.leases, strict=True) if not _blocks(each, self.width)[1]]
         if by_time and problem.max_hosts < MOST_HOSTS:
             self._add([Term(paid, 1.0, self.every) for paid in by_time], -np.inf, float(problem.max_hosts))
@@ -247,7 +248,7 @@ class _Model:
                 terms.append(Term(self.new[kind][1 : self.steps - age], -part * serves[rows], rows))
         self._add(terms, came, np.inf)
         self._add(given_up, 0.0, came)
-        # Work in time that waits at the end of a step arrived within the latency: in whole steps, and a part of one before.
+        # Work that waits at the end of a step and will be in time arrived within the latency before it.
         recent = until(self.ends_at) - until(self.ends_at - problem.latency - ROUNDING)
         waits = [Term(self.backlog, 1.0, self.every)]
         if steps := math.floor(problem.latency / self.width + ROUNDING):
@@ -282,7 +283,7 @@ def _step(problem: Problem, most: int) -> tuple[float, bool]:
 
 
 def _blocks(lease: Lease, width: float) -> tuple[int, int]:
-    """Return the steps of a lease's least time and of its billing time unit; 0 for one that is not of whole steps."""
+    """Return a lease's least time and billing time unit in steps; a unit that is not whole is 0."""
     unit, first = lease.unit / width, lease.first / width
     if unit > 1 - ROUNDING and abs(unit - round(unit)) < 1e-6:
         return round(first), round(unit)
@@ -290,10 +291,10 @@ def _blocks(lease: Lease, width: float) -> tuple[int, int]:
 
 
 def _starting(start: float, width: float, *, exact: bool) -> Floats:
-    """Return the part of each step, from that of the request on, in which a host starts.
+    """Return the part of each step in which a host still starts, from the step of its request on.
 
     Args:
-        exact: False if requests come at any time of a step: then a step counts only if the host starts in all of it.
+        exact: False if requests come within steps; then only steps count that the start fills.
     """
     steps = start / width
     parts = np.clip(steps - np.arange(math.ceil(steps - ROUNDING)), 0.0, 1.0)
@@ -334,9 +335,8 @@ def _solved(model: _Model) -> tuple[float, Floats, Floats]:
 def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
     """Return the bound for whole hosts, and a note.
 
-    Rows that join windows are replaced by their prices among the costs (Lagrange): for any prices, the optimum of the rest
-    is no higher than that of the whole, and it is a sum over windows. With the prices of fractional hosts it is at least
-    their optimum.
+    A Lagrangian relaxation: rows that join windows become costs at their prices. For any prices, its optimum is no higher
+    than the true one, and is a sum over windows. With the prices of fractional hosts it is at least their optimum.
     """
     total, solution, prices = _solved(model)
     count = max(1, round(model.steps / WINDOW_STEPS))
@@ -386,7 +386,7 @@ def problem_of(scene: Scene, target: float) -> Problem:
     """Return the relaxed problem of a run that keeps a fraction `target` of the records in time.
 
     Raises:
-        InputError: The simulator counts records in time in a way for which no bound is proven.
+        InputError: No bound is proven for the simulation.
     """
     plant, _ = scene.set_up(Static(1))
     network, constants, latency = plant.network, scene.constants, scene.settings.latency
@@ -450,10 +450,10 @@ class _Need(NamedTuple):
     """Least demand of records.
 
     Attributes:
-        work: Core-seconds of speed 1 that a record of each source needs at least to be in time.
-        weight: How many late records the simulator may count as one.
+        work: Least core-seconds of speed 1 for a record of each source to be in time.
+        weight: Most late records that the simulator may count as one.
         in_order: True if records are served in order of arrival.
-        drawn: Records that reach an operator a record of each source, for operators whose service times are drawn.
+        drawn: Records per record of each source, by operator with drawn service times.
     """
 
     work: Mapping[str, float]
@@ -494,7 +494,7 @@ def _results(graph: Graph) -> frozenset[str]:
 
 
 def _counts(names: frozenset[str]) -> Callable[[str, float], float]:
-    """Return 1 for the operators `names`, as `own` of `_total`."""
+    """Return an `own` for `_total` that counts the operators `names`."""
     return lambda name, cost: float(name in names)
 
 
@@ -556,7 +556,7 @@ def _factors(kind: int, spread: float, samples: Floats, seed: int, stream: int, 
 
 
 def _heaviest(work: Floats, counts: Floats, share: float) -> float:
-    """Return the work of the `share` of all records with most work each."""
+    """Return the work of the heaviest records, a fraction `share` of all."""
     left = max(0.0, share * float(counts.sum()))
     if left >= counts.sum():
         return float(work.sum())
@@ -569,7 +569,7 @@ def _heaviest(work: Floats, counts: Floats, share: float) -> float:
 
 
 def _slack(network: QueueNetwork, types: Sequence[HostType], settings: Settings) -> float:
-    """Return the seconds by which the queues of a simulation may be off a fluid: two slots and two services each."""
+    """Return the seconds between simulated queues and a fluid, at most: two slots and two services each."""
     slowest = min(each.speed for each in types)
     costs = [
         own_cost(each.operator, alternate, settings) for each in network.stations for alternate in each.operator.alternates

@@ -341,8 +341,8 @@ class Comparison:
 
     def _over_figures(self, trial: Trial) -> dict[str, Any]:
         ratios = {"cost over bound": self.over_bound(trial), "cost over constant": self.over_constant(trial)}
-        known = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
-        return {} if self.bound is None else known
+        relative = {name: None if math.isnan(ratio) else ratio for name, ratio in ratios.items()}
+        return {} if self.bound is None else relative
 
     def table(self) -> Table:
         """Return a row per policy; missed targets are marked."""

@@ -63,7 +63,7 @@ LABEL_WORDS = _words(
 
 
 class Kind(Enum):
-    """What a column holds by its name."""
+    """Contents of a column, by its name."""
 
     COUNT = auto()
     RATE = auto()
@@ -93,24 +93,24 @@ def _parts(word: str) -> list[str]:
 
 
 def is_time(name: str) -> bool:
-    """Return True if the name of a column says nothing but that it holds times."""
+    """Return True if a column's name means times, and nothing else."""
     words = {*words_in(name)}
     return bool(words & TIME_UNITS.keys()) and words <= TIME_UNITS.keys() | _ABOUT_TIMES and not _per(name)
 
 
 def time_unit(name: str) -> float | None:
-    """Return the unit that the name of a column of times says (seconds); None if it has only a word for a moment."""
+    """Return the unit in the name of a column of times (seconds); None without one."""
     words = words_in(name)
     return 1e-6 if "us" in words else min((_UNITS[word] for word in words if word in _UNITS), default=None)
 
 
 def is_label(name: str) -> bool:
-    """Return True if a column's name is one of columns that name series, such as `host`."""
+    """Return True if a column holds names of series, as `host` does."""
     return bool({*words_in(name)} & LABEL_WORDS) and meaning(name).kind is Kind.NEUTRAL
 
 
 def says_unit(label: str) -> bool:
-    """Return True if the name of a series says more than which one it is: `orders/s`, `sum(rate(orders[5m]))`."""
+    """Return True if the name of a series tells its unit, too: `orders/s`, `sum(rate(orders[5m]))`."""
     return (
         bool({*words_in(label)} & {"rate", "per", "total", *_PER_SECOND, *_PER_MINUTE})
         or _per(label) > 0
@@ -147,13 +147,13 @@ def meaning(name: str) -> Meaning:
 
 
 def rate_unit(name: str) -> float:
-    """Return the time that a column of rates counts in (seconds): a second if its name says no other."""
+    """Return the time that a column of rates counts in (seconds); 1 without a unit in its name."""
     what = meaning(name)
     return what.per if what.kind is Kind.RATE else max(_per(name), 0.0) or 1.0
 
 
 def _per(name: str) -> float:
-    """Return the time of a rate (seconds) that a unit in the name says: 0 for none, and -1 for one that is no time."""
+    """Return the time of a rate by the unit in its name (seconds): 0 without a unit, -1 if it is no time."""
     words = words_in(name)
     split = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+(?:\.\d+)?|[/*^+]", name)
     tokens = [part for token in split for part in _parts(token.lower())]
@@ -177,7 +177,7 @@ _RANGE = re.compile(r"(rate|irate|increase)\s*\(\s*([\w:]+)\s*\[([^\]:]+)(?::[^\
 
 
 def _of_query(query: str) -> Meaning:
-    """Return the meaning of a PromQL expression: a sum of `rate` or `increase`, or nothing that counts records surely."""
+    """Return the meaning of a PromQL expression; clear only for sums of `rate` or `increase`."""
     text = query
     while match := _AGGREGATE.fullmatch(text):
         text = match.group(1).strip()

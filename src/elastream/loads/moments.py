@@ -132,7 +132,7 @@ def is_zone(name: str) -> bool:
 
 
 def localised(times: Sequence[float], zone: str) -> list[float]:
-    """Return local times of `zone` as seconds since 1970; an hour that comes twice is told by the order of lines.
+    """Return local times of `zone` as seconds since 1970; the order of lines tells an hour that comes twice.
 
     Raises:
         ValueError: There is no such zone, a time does not exist, or an hour that comes twice is there once.

@@ -74,7 +74,7 @@ def recorded_links(path: str | Path) -> LinkTrace:
 
 @dataclass(frozen=True, slots=True)
 class SpeedSpread:
-    """Constant hosts that differ as those of a benchmark did.
+    """Constant speeds of hosts that differ as in a benchmark.
 
     A machine's factor is its mean result over the best machine's. Hosts are drawn from the machines, with repetition.
 

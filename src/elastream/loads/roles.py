@@ -1,4 +1,4 @@
-"""Choice of a table's columns: times, counts or rates, names of series. What can be read in two ways is refused."""
+"""Choice of a table's columns: times, counts or rates, names of series. Ambiguous ones are refused."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SUM = "*"  # choice of all series, to be added
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller says of a file: columns, series, zone of its times, interval of its lines (seconds)."""
+    """Columns, series, zone of times and interval of lines (seconds) that the caller names."""
 
     counts: tuple[str, ...] = ()
     rates: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class Table:
     Attributes:
         names: Names of the columns; None without a header.
         mark: Separator of its cells; empty if numbers are not written by people.
-        queried: True if the values are those of a query, which the file does not say.
+        queried: True if the values come from a query, which the file does not name.
     """
 
     file: Path

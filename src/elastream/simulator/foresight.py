@@ -1,7 +1,7 @@
 """Simulation ahead of the control loop: most rounds of a run change nothing.
 
 A copy of the network advances over many rounds at once, and observations come from its figures. The network itself stays
-where the copy began. Before an action, or whatever else reads or changes it, it advances to the present at once.
+where the copy began. It advances to the present before anything reads or changes it.
 """
 
 import copy
@@ -59,7 +59,7 @@ class Foresight(BatchMetricsCollector):
         return self._closed
 
     def look(self, now: float) -> bool:
-        """Make `now` the present and return True if it ends a period of this foresight, else return False."""
+        """Return True and make `now` the present if it ends a period of this foresight."""
         row = round(now / self.settings.monitor) - 1 - self._ahead.before
         if not 0 <= row < self._ahead.ends.size or self._ahead.ends[row] != now:
             return False

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from py4j.protocol import Py4JError
 
 from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
@@ -303,6 +304,16 @@ def test_late_query_is_diagnosed_and_others_cost_nothing(query, driver, loads, t
     query.look()
     found = query.diagnosis(target, 4, now)
     assert (found and found.cause, loads.asked) == (cause, 0 if cause is None else 1)
+
+
+def test_late_query_has_an_unknown_cause_if_the_driver_does_not_answer(query, driver, loads, monkeypatch):
+    def fail(*_):
+        raise Py4JError("the status store is gone")
+
+    monkeypatch.setattr(loads, "ask", fail)
+    now = end_batches(driver, count=8)
+    query.look()
+    assert query.diagnosis(2.0, 4, now) == Diagnosis()
 
 
 def test_first_batches_are_no_evidence_of_a_cause(query, driver, loads):

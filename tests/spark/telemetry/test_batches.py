@@ -192,7 +192,7 @@ def test_records_that_a_batch_reads_several_times_count_once(seen, reads, times,
     assert records(source("a", "b", seen), reads=reads, limits=limits) == pytest.approx([rows], nan_ok=True)
 
 
-def test_reads_of_a_batch_that_are_not_known_yet_are_as_in_the_batch_before():
+def test_unknown_reads_of_a_batch_are_as_in_the_batch_before():
     taken = source("a", "b", 1500)
     lines = [line(0, 0, 0.5, taken, reads="[500, 500, 500]"), line(1, 1, 0.5, taken, reads="")]
     assert [batch.rows for batch in batches("q", *lines)] == [500, 500]

@@ -222,9 +222,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _only_one(file: Path) -> Iterator[bool]:
-    with file.open("w") as held:
+    with file.open("w") as file_lock:
         try:
-            lock(held, wait=False)
+            lock(file_lock, wait=False)
         except OSError:
             yield False
         else:

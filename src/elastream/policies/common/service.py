@@ -1,7 +1,7 @@
-"""What hosts serve: the cores that a load needs beyond its busy ones, and how long a record waits apart from queues.
+"""Service of hosts: cores needed beyond the busy ones, and waits outside of queues.
 
-Under load a micro-batch takes a fixed time, waits for its slowest task, and leaves cores idle meanwhile. The batches under
-load show by how much more cores hosts must have than records keep busy.
+Under load a micro-batch takes a fixed time and waits for its slowest task, so cores stand idle. Loaded batches show how
+many more cores hosts need than records keep busy.
 """
 
 import math
@@ -20,9 +20,9 @@ LOADED_S = 1.0
 COUNTED, LEAST_COUNTED = 64, 6
 # Batches from which the usual wait follows.
 RECENT = 64
-# Cores over busy ones until loaded batches have shown it: tasks are never quite even. Assumed.
+# Cores over busy ones before there are loaded batches: tasks are never quite even. Assumed.
 FIRST_OVERHEAD = 1.2
-# Most of it that is attributed to the hosts; more is a source or sink that waits.
+# Most cores over busy ones; above it a source or sink waits.
 MOST_OVERHEAD = 3.0
 # Quantile of the micro-batches' part of the latency that counts.
 SLOW = 0.9
@@ -34,7 +34,7 @@ class Service:
 
     Attributes:
         overheads: Cores over busy ones in the last loaded batches, oldest first.
-        waits: Seconds of latency that micro-batches alone gave to the oldest record of the last batches.
+        waits: Seconds that the oldest record of each of the last batches waited for micro-batches alone.
         shortest: Seconds of the shortest batch; inf before the first.
         ended: (query, batches so far, start of the last).
     """
@@ -68,8 +68,8 @@ class Service:
             shortest = min(shortest, each.seconds)
             alone = each.start - before + each.seconds
             waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
-            # Queries that share hosts slow each other down, which says nothing about one of them.
-            # Neither do batches whose tasks do not fill the hosts evenly, as for a round after hosts came or went.
+            # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
+            # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
             if several or uneven or not (math.isnan(each.version) or each.version == version):
                 continue
             if each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
@@ -87,8 +87,8 @@ class Service:
     def budget(self, target: float, *, governed: bool) -> float:
         """Return the seconds that a record may wait in queues within the target latency.
 
-        A record waits for the batch before its own, and for its own. Without a limit to what a batch takes, what waits is
-        itself a batch, and the next one waits as long.
+        A record waits for the batch before its own, and for its own. Without a limit on batches, the backlog itself is one
+        batch, and the next one waits as long.
         """
         if not governed:
             return max(0.0, target / 2 - (self.shortest if self.waits else 0.0))

@@ -1,8 +1,8 @@
 """The latency budget: the fewest cores for which every expected record is served in time.
 
-A record may wait for `budget` seconds. Cores that serve all records which arrive between two times u < s by s + budget must
-do that work in s - u + budget seconds. The largest such quotient is the need. It lies between the mean and the peak of the
-load: near the mean for a long budget, near the peak for a short one.
+A record may wait for `budget` seconds. Records that arrive between two times u < s must be served by s + budget, within
+s - u + budget seconds. The need is the largest such quotient of records and seconds. It is near the mean of the load for a
+long budget, and near the peak for a short one.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Outlook:
 def need(paths: Floats, seconds: float, budget: float) -> Floats:
     """Return the least rate of service for each row of rates, without backlog (records/s); shape (rows,).
 
-    It is at least the mean rate: a plan that leaves a backlog at its end only puts the lease off.
+    It is at least the mean rate: a backlog at the end of a plan only postpones the lease.
     """
     steps = paths.shape[1]
     begin, end, lasts = _intervals(steps)
@@ -71,7 +71,7 @@ def _intervals(steps: int) -> "tuple[np.ndarray, np.ndarray, Floats]":
 
 
 def waiting_at_start(total: Floats, waiting: Floats, served: Floats) -> Floats:
-    """Return the records that wait when a host requested now would work.
+    """Return the records that wait once a host requested now would work.
 
     Args:
         total: Arrivals by the edges of the bins until then; shape (rows, bins + 1).
@@ -96,9 +96,9 @@ def with_backlog(without: Floats, total: Floats, waiting: Floats, seconds: float
 
 
 def time_to_serve(waiting: Floats, capacity: Floats, budget: float, host_start: float) -> Floats:
-    """Return the seconds in which what waits must be served: the budget, or longer once records are late.
+    """Return the seconds for serving the backlog: the budget, or longer once records are late.
 
-    Late records stay late. Hosts that serve them in a fraction of their own start would be paid for starting alone.
+    Late records stay late: hosts that served them faster would mostly be paid for starting.
     """
     late = waiting > budget * capacity
     return np.asarray(np.where(late, max(budget, CATCH_UP * host_start), budget))

@@ -29,9 +29,9 @@ from elastream.policies.horizon.scenarios import Past, scenarios
 from elastream.policies.threshold import ChainedRound, Reason, SizingRound, Threshold, UnchainedRound
 from elastream.units import ROUNDING, format_duration, format_rate
 
-# Bins of a horizon, and the fewest bins by which its part after the start of a host is divided.
+# Bins of a horizon, and the fewest bins of its part after a host's start.
 BINS, LEAST_BINS = 12, 2
-# Seconds between replays at least, and the part of the run's length by which the next one waits.
+# Least seconds between replays, and their growth with the run's length.
 REPLAY_EVERY_S, REPLAY_GROWTH = 300.0, 0.15
 # Horizons of past that a replay needs.
 LEAST_PAST = 3
@@ -85,7 +85,7 @@ class Memory:
     Attributes:
         past: Arrivals.
         outlooks: One a bin, oldest first.
-        needs: Hosts' capacity that was needed (records/s), the most of each bin.
+        needs: Highest needed capacity of each bin (records/s).
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
         next_replay: Time of the next replay (seconds of the run).
@@ -180,7 +180,7 @@ class _Foreseeing(SizingRound):
         start = self._host_start()
         grid = None if before is None else before.grid
         if grid is None or not grid.fits(start, budget):
-            # The first round does not know the pace, so that its bins do not last.
+            # The first round does not know the pace, so its bins are provisional.
             seconds = None if grid is None or before is None or not before.outlooks else grid.seconds
             grid = Grid.of(start, budget, self.pace, seconds)
         self.grid, self.service = grid, service
@@ -217,7 +217,7 @@ class _Foreseeing(SizingRound):
 
     @once
     def _cores_of_record(self) -> float:
-        """Cores that hosts must have for a record a second, at the highest rate in sight; NaN if unknown."""
+        """Cores of hosts per record/s, at the highest rate in sight; NaN if unknown."""
         highest = max(
             (each for each in (self.load.arriving, self.load.processed, *self._expected) if each > 0), default=0.0
         )
@@ -228,13 +228,13 @@ class _Foreseeing(SizingRound):
         return self.memory.outlooks[-1].keep.tolist()[-2:-1] if self.memory.outlooks else ()
 
     def _host_start(self) -> float:
-        """Return the seconds that a host takes to start, as seen if that is longer than declared."""
-        seen = [
+        """Return the start time of a host (seconds): the measured one if longer than declared."""
+        starts = [
             ready - lease.since
             for lease in self.observation.leases.values()
             if lease.since > 0 and (ready := lease.ready_at()) is not None
         ]
-        return max(self.host_type.start, float(np.median(seen))) if len(seen) > 1 else self.host_type.start
+        return max(self.host_type.start, float(np.median(starts))) if len(starts) > 1 else self.host_type.start
 
     def _with_late(self, memory: Memory) -> Memory:
         if len(memory.outlooks) < LEAST_PAST * self.grid.steps or not self.target > 0:
@@ -271,7 +271,7 @@ class _Foreseeing(SizingRound):
             return memory
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
-        # Adaptive conformal inference: what was missed lately lowers what the next replay may miss.
+        # Adaptive conformal inference: recent misses lower the allowance of the next replay.
         tolerated = 1 - policy.in_time
         allowance = min(max(memory.allowance + STEP * (tolerated - missed), LEAST_ALLOWANCE), tolerated)
         context = self.observation.context
@@ -314,7 +314,7 @@ class _Foreseeing(SizingRound):
 
     @property
     def _retained(self) -> float:
-        """Rate of service to keep (records/s): the most that was needed for as long as hosts are kept idle."""
+        """Rate of service to keep (records/s): the highest need within the time that hosts stay idle."""
         lease, keep = self._needed
         bins = max(1, round(self.settle / self.grid.seconds))
         return max((lease, keep, *self.memory.needs[-bins:]))

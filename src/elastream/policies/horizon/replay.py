@@ -1,8 +1,8 @@
 """Replay of the load's past under several settings of the policy.
 
-Each setting runs in the service model on the outlooks that were made at the time, so that nothing is known in advance. The
-cheapest one whose late records stay within the allowance is used next. A load that no forecast catches so ends in a fleet
-that is nearly constant.
+Each setting runs in the service model on the outlooks of the time, so it knows nothing in advance. The policy takes the
+cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a nearly constant
+fleet.
 """
 
 import math
@@ -24,13 +24,13 @@ RESERVES = (1.0, 1.2, 1.45)
 FLEETS = (0.5, 0.8, 0.95)
 # Bins that are replayed: the newest.
 REPLAYED = 960
-# Growth of the load in a replay, over the allowance below 0: 5 % of late records beyond it make it half as great again.
+# Growth of the replayed load for an allowance below 0: at -0.05 the load is half as great again.
 STRESS = 10.0
 # Costs within this part are equal; then the setting with fewer leases counts.
 EQUAL = 0.01
-# Most mean number of hosts over the least one for which a fleet counts as constant.
+# A fleet is constant if its mean number of hosts is at most this multiple of the least one.
 CONSTANT = 1.1
-# Blocks of the past by which the error of a share is judged.
+# Blocks of the past that give the error of a share.
 BLOCKS = 10
 
 
@@ -66,7 +66,7 @@ class Choice:
 
     @property
     def constant(self) -> bool:
-        """Return True if hardly any host was leased for a while."""
+        """Return True if the number of hosts is hardly ever above the least one."""
         return self.setting.least > 1 and self.hosts <= CONSTANT * self.setting.least
 
 
@@ -116,7 +116,7 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
 
     Args:
         outlooks: One a bin, oldest first.
-        allowance: Share of records that may be late. Below 0 none may be, at a load that is greater by `STRESS` times that.
+        allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
@@ -140,8 +140,8 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
         needed[now] = np.maximum(up, down)
         for hold, columns in groups:
             idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
-        wanted = np.minimum(np.maximum(up, least), fleet.most)
-        _change(run, wanted, np.maximum(np.maximum(idle, wanted), least), now, fleet)
+        target = np.minimum(np.maximum(up, least), fleet.most)
+        _change(run, target, np.maximum(np.maximum(idle, target), least), now, fleet)
     return _cheapest(settings, run, late, rates, fleet, allowance)
 
 
@@ -204,13 +204,13 @@ def _needs(run: _Run, paths: Floats, keep: Floats, lease: Floats, now: int, flee
     return hosts_for(up, fleet.each), hosts_for(down, fleet.each)
 
 
-def _change(run: _Run, wanted: Floats, kept: Floats, now: int, fleet: Fleet) -> None:
+def _change(run: _Run, target: Floats, floor: Floats, now: int, fleet: Fleet) -> None:
     """Lease missing hosts, and release surplus ones whose paid time ends; charge them in bins of a host."""
     first, renewed = _paid(fleet)
     pending = run.coming.sum(axis=0)
     have = run.ready + pending
-    added = np.maximum(0.0, wanted - have)
-    surplus = np.where(pending + added == 0, np.maximum(0.0, have - kept), 0.0)
+    added = np.maximum(0.0, target - have)
+    surplus = np.where(pending + added == 0, np.maximum(0.0, have - floor), 0.0)
     slot = now % first
     due = run.due[slot].copy()
     gone = np.minimum(np.minimum(surplus, due), run.ready - 1)

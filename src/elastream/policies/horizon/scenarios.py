@@ -1,8 +1,8 @@
 """Scenarios of the arrivals over the next minutes, from the load's own past.
 
-Moments of the past that resemble the present are found by the level and by its growth over windows of several lengths. What
-followed each of them, scaled to the present level, is one scenario. The unlike moments with the strongest growth give one
-more: the worst jump that the load has made. Before there is a past, the last rate and the spread of rates count.
+Past moments resemble the present by their level and its growth over several windows. The load after each of them, scaled to
+the present level, is one scenario. The moments of strongest growth give one more: the worst jump. Without a past, the last
+rate and the spread of rates count.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ ALIKE = 0.125
 WINDOWS = (0.25, 1.0, 4.0, 16.0)
 # Most factor, up or down, by which what followed a moment is scaled.
 MOST_SCALE = 2.0
-# Jumps of which the smallest counts: a single one is no pattern.
+# The worst jump is the smallest of this many: a single one is no pattern.
 RECURS = 2
 # Bins that are remembered: a day of five seconds.
 REMEMBERED = 17_280
@@ -27,9 +27,9 @@ REMEMBERED = 17_280
 PRESENT = (3, 1, 8, 24)
 # Bins of the past on which they are compared.
 COMPARED = 2000
-# Bins whose median step is usual, and the multiple of it from which a step is a jump. Rates before a jump are not present.
+# Bins whose median step is usual, and the multiple of it from which a step is a jump. Rates before a jump do not count.
 USUAL, JUMP = 60, 4.0
-# Spread of rates as a part of the level, before any was seen.
+# Spread of rates as a part of the level, while none is measured.
 FIRST_SPREAD = 0.2
 
 

@@ -16,8 +16,8 @@ SHUFFLE_PARTITIONS = 200
 def due_seconds(group: Group, observation: Observation, interval: float) -> float:
     """Return the duration of a batch of all records that wait, at least those of `interval` seconds; NaN without a batch.
 
-    Elastream limits a batch and starts the next one at once. These rivals know batches that take all that is due at a
-    trigger. So records that the last batch did not have count at the true processing rate.
+    Elastream limits a batch and starts the next one at once. These rivals expect batches of all that is due at a trigger,
+    so records beyond the last batch count at the true processing rate.
     """
     if not observation.batches:
         return math.nan
@@ -34,7 +34,7 @@ def widest(observation: Observation) -> int:
 
 
 def fixed_tasks(observation: Observation) -> list[Action]:
-    """Return changes that give each stateless stage as many tasks as the widest one: Spark's do not follow the hosts."""
+    """Return changes that give each stateless stage as many tasks as the widest one: Spark's number is fixed."""
     context, tasks = observation.context, widest(observation)
     return [
         SetParallelism(name, tasks, why="a fixed number of tasks")

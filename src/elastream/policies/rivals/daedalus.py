@@ -119,7 +119,7 @@ def with_samples(before: Knowledge, group: Group) -> Knowledge:
 
 
 def forecast_of(knowledge: Knowledge, group: Group, step: float) -> Floats:
-    """Return the load of each coming second: of the series of `step` seconds if it foresaw this one, else of a line."""
+    """Return the load of each coming second: by the series of `step` seconds if its last forecast held, else by a line."""
     if group.rate > 0 and abs(group.rate - knowledge.expected) / group.rate < WORST_ERROR:
         values = np.concatenate([[group.rate], _autoregressive(knowledge.loads, math.ceil(AHEAD_S / step))])
         return np.asarray(np.interp(np.arange(1, AHEAD_S + 1), step * np.arange(values.size), values))

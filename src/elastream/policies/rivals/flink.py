@@ -16,7 +16,7 @@ from elastream.units import ROUNDING, format_rate
 
 
 class Wish(NamedTuple):
-    """Smaller number that was computed at a time, and True if the load was outside the band then."""
+    """Smaller number at a time; `outside`: True if the load was outside the band."""
 
     time: float
     number: int

@@ -1,4 +1,4 @@
-"""Figures of what scales together: chained, all hosts; unchained, the instances of each operator."""
+"""Figures of groups that scale together: all hosts if chained, else the instances of each operator."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -24,14 +24,14 @@ ARRIVING, PROCESSED, EMITTED, BUSY, BACKLOG = range(len(METRICS))
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Operators' metrics since the hosts or instances last changed: earlier ones say little about the present ones.
+    """Operators' metrics since hosts or instances last changed; earlier ones do not apply.
 
     Attributes:
         times: Shape (samples,).
         values: Shape (samples, metrics, operators).
-        measured: True for what was known at any time of the run; shape (metrics, operators).
+        measured: True if known at any time of the run; shape (metrics, operators).
         fleet: Usable hosts, or instances by operator.
-        changed: Time since when these are the same.
+        changed: Time of the last change of `fleet`.
     """
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Window:
         return cls(names, times[first:], values[first:], measured, fleet, before.changed)
 
     def total(self, metric: int, operators: Sequence[str]) -> Floats:
-        """Return by sample the sum over the operators that measure it; NaN where one is unknown."""
+        """Return each sample's sum over the operators that measure it; NaN if one is unknown."""
         rows = [self.names.index(name) for name in operators if self.measured[metric, self.names.index(name)]]
         return np.asarray(self.values[:, metric, rows].sum(axis=1)) if rows else np.full(self.times.size, np.nan)
 
@@ -111,7 +111,7 @@ class Group:
 
     @cached_property
     def capacity(self) -> float:
-        """True processing rate: records/s processed over the part of the time that it took."""
+        """True processing rate: records/s processed over the busy part."""
         done = known_mean(self.processed)
         if done == 0 or self.load == 0:
             return math.inf if self.load == 0 else math.nan
@@ -136,7 +136,7 @@ class Group:
 
 
 def groups_of(observation: Observation, window: Window) -> list[Group]:
-    """Return what scales together; nothing where no query runs or no host works.
+    """Return the groups; none if no query runs or no host works.
 
     Hosts that drain are not counted: the others must carry the whole load.
     """

@@ -26,7 +26,7 @@ from elastream.policies.static import filling
 
 # Seconds between the first two rounds.
 FIRST_PACE_S = 2.0
-# What each rival needs; some need the backlog, too.
+# Metrics of each rival; some need the backlog, too.
 RATES: Needs = frozenset((Rows.OPERATOR, each) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BUSY_CORES))
 RATES_AND_BACKLOG: Needs = RATES | {(Rows.OPERATOR, Metric.BACKLOG)}
 
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
     Attributes:
         number: Hosts or instances to have; None: as decided before.
-        memory: What the rival remembers of the group.
+        memory: Memory of the rival for the group.
         why: Reason of a change.
     """
 
@@ -102,7 +102,7 @@ class Rival(Policy):
         return filling(observation)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Decide where it is time to, then act towards the targets. The memory is a `State`."""
+        """Decide if it is time, then act towards the targets. The memory is a `State`."""
         state = memory if isinstance(memory, State) else State()
         (covers, every), now = self.timing, observation.time
         window = Window.after(state.window, observation, covers)

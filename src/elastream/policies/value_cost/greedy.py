@@ -361,23 +361,23 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     """Let schedulers request whole cores; each knows only the share it gets."""
     problem, goal = assembly.problem, assembly.problem.goal
     records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
-    asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - ROUNDING)
+    requests = np.ceil(goal.throughput * records * problem.costs(assembly.active) - ROUNDING)
     has = cores_of(assembly)
     for row in later:
         options, active = problem.options[row], assembly.active[row]
         needs = [math.ceil(goal.throughput * float(records[row]) * option.cost - ROUNDING) for option in options]
-        total = float(asked.sum())
+        total = float(requests.sum())
         part = has / total if total > 0 else math.inf
         for option in ranked(problem, row, [each.cost for each in options]):
             less = part < 1 - goal.tolerance and options[option].cost < options[active].cost * (1 - ROUNDING)
             more = part > 1 + goal.tolerance and options[option].value > options[active].value + ROUNDING
             if (less and needs[option] <= part * needs[active]) or (more and needs[option] - needs[active] <= has - total):
                 assembly.switch(row, option)
-                asked[row] = needs[option]
+                requests[row] = needs[option]
                 break
     if not resources:
         return assembly
-    need = float(asked.sum())
+    need = float(requests.sum())
     while cores_of(assembly) < need - ROUNDING and grow(assembly, 0):
         pass
     return without_spare(assembly, need)

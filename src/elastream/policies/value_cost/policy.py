@@ -82,8 +82,8 @@ def _lacking(problem: Problem, deployment: Deployment, conditions: Conditions) -
     need = problem.goal.throughput * (flows.possible * problem.costs(deployment.active)).mean(axis=0)
     if problem.shared:
         need = np.full_like(need, need.sum())
-    found: Floats = np.maximum(need - capacity.mean(axis=0), 0.0)
-    return np.where(found > ROUNDING * np.maximum(need, 1.0), found, 0.0)
+    lacking: Floats = np.maximum(need - capacity.mean(axis=0), 0.0)
+    return np.where(lacking > ROUNDING * np.maximum(need, 1.0), lacking, 0.0)
 
 
 def _why(problem: Problem, lacking: Floats) -> str:

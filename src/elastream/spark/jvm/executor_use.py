@@ -1,4 +1,4 @@
-"""Use of each executor, and by whom (`ExecutorUse.java`): running tasks, shuffle files of jobs under way, cached blocks."""
+"""Uses of executors (`ExecutorUse.java`): running tasks, shuffle files of jobs under way, cached blocks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from elastream.core.wording import counted, duration_text
 from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide, java_queries
 
-# A task that runs for so long, in a stage of which none has ended, may run for ever.
+# A task that runs this long may run for ever, if no task of its stage has ended.
 UNKNOWN_END_S = 600.0
 
 
@@ -30,7 +30,7 @@ class Use:
 
     Attributes:
         query: Id of the streaming query; empty for other work.
-        label: Its job, for people.
+        label: Its job in words.
         count: Tasks, files or blocks.
         seconds: Running time of its oldest task.
         ended: Tasks of its stage that have succeeded.
@@ -48,7 +48,7 @@ class Use:
 
     @property
     def text(self) -> str:
-        """Return it for people."""
+        """Return the use in words."""
         match self.kind:
             case Kind.TASK:
                 return f"{counted(self.count, 'task')} of {self.label}"
@@ -74,7 +74,7 @@ class Snapshot:
 
     Attributes:
         busy: Seconds of ended tasks, by executor and query (empty: other work).
-        soon: A query whose tasks never end, or a barrier stage, that is about to start and needs the slots there are.
+        soon: A query of endless tasks, or a barrier stage, that needs the present slots and is about to start.
     """
 
     uses: Sequence[Use] = ()

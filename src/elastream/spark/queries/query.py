@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.core.frames import Floats
 from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
-from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.jvm.standby import StandbyRegistry
@@ -334,7 +335,7 @@ class Query:
     def diagnosis(self, target: float | None, slots: int, now: float) -> Diagnosis | None:
         """Return why the query is late, as far as its batches tell, or that nobody knows how late it is; None if it is not.
 
-        Asks the driver for stages of its last batches, but only of a late query. Raises Py4JError.
+        Asks the driver for stages of its last batches, but only of a late query. Without an answer the cause is unknown.
         """
         held = self.batches[-1].held_back(self.status.limits) if self.batches else None
         if self.unjudged and held is not None:
@@ -345,7 +346,11 @@ class Query:
         loads = self._with.task_loads
         if loads is None or not warm:
             return Diagnosis()
-        stages, others = read_work(loads.ask("work", loads.context, self._execution, warm[0].id - 1))
+        try:
+            stages, others = read_work(loads.ask("work", loads.context, self._execution, warm[0].id - 1))
+        except Py4JError as error:
+            log.debug("query %r cannot be diagnosed: %s", self.name, why_in_java(error))
+            return Diagnosis()
         times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
         limited = held[1].text if held else ""
         option = held[1].option(held[0].description) if held else ""

@@ -30,7 +30,7 @@ POLLING = 0.01
 
 
 class SourceLimit(NamedTuple):
-    """What Spark's plan says of one source: the most that a batch reads of it.
+    """Limit of a batch's reads of one source, from Spark's plan.
 
     Attributes:
         unit: "rows" or "files" of which a batch reads at most `most`, "other" for another limit, "all" without one.

@@ -114,8 +114,8 @@ def _status(path: str) -> tuple[float, float]:
 class HeldFiles:
     """Files that a file source with a limit still holds back, which no progress reports.
 
-    A file that a look has not listed came after that look, whatever its modification time. `since` bounds the arrival of
-    what was there before.
+    A file that a look does not list comes later, whatever its modification time. Files of the first look count from `since`
+    at the earliest.
     """
 
     def __init__(self, log: FileLog, limit: SourceLimit, since: float) -> None:
@@ -124,7 +124,7 @@ class HeldFiles:
         self._bytes = self._records = 0.0
 
     def dated(self, progress: SourceProgress) -> SourceProgress:
-        """Return the progress of a batch with what its files tell: since when its records wait, and if it took all."""
+        """Return the progress of a batch, with the time since when its files wait and if it took all."""
         if "logOffset" not in progress.end:
             return progress
         self._log.refresh()
@@ -158,13 +158,13 @@ def held_files(checkpoint: str, number: int, description: str, limit: SourceLimi
     Args:
         checkpoint: The query's, as a URI.
         description: The source's, with its folder.
-        limit: What limits its reads.
+        limit: Limit of its reads.
         since: Epoch second at which the query was first seen.
     """
     folder, place = _local(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)
     if limit.unit == "all" or folder is None or place is None:
         return None
-    # A folder with a log of a sink is read by that log. Hadoop's globs have alternatives, Python's have none.
+    # Spark reads a sink's folder by the sink's log. Hadoop's globs have alternatives, Python's do not.
     local = _local(place[1])
     listed = local is not None and limit.files != "?" and "{" not in limit.files + local
     if local is not None and os.path.isdir(os.path.join(local, "_spark_metadata")):
