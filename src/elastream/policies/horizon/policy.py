@@ -31,6 +31,8 @@ from elastream.units import ROUNDING, format_duration, format_rate
 
 # Bins of a horizon, and the fewest bins of its part after a host's start.
 BINS, LEAST_BINS = 12, 2
+# Outlooks after which bins keep their length.
+SETTLED = 10
 # Least seconds between replays, and their growth with the run's length.
 REPLAY_EVERY_S, REPLAY_GROWTH = 300.0, 0.15
 # Horizons of past that a replay needs.
@@ -179,9 +181,10 @@ class _Foreseeing(SizingRound):
         budget = service.budget(self.target, governed=governed)
         start = self._host_start()
         grid = None if before is None else before.grid
-        if grid is None or not grid.fits(start, budget):
-            # The first round does not know the pace, so its bins are provisional.
-            seconds = None if grid is None or before is None or not before.outlooks else grid.seconds
+        young = before is None or len(before.outlooks) < SETTLED
+        if grid is None or not grid.fits(start, budget) or (young and self.pace > grid.seconds):
+            # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
+            seconds = None if grid is None or young else grid.seconds
             grid = Grid.of(start, budget, self.pace, seconds)
         self.grid, self.service = grid, service
         memory = (

@@ -27,8 +27,8 @@ REMEMBERED = 17_280
 PRESENT = (3, 1, 8, 24)
 # Bins of the past on which they are compared.
 COMPARED = 2000
-# Bins whose median step is usual, and the multiple of it from which a step is a jump. Rates before a jump do not count.
-USUAL, JUMP = 60, 4.0
+# Bins, the quantile of their steps that is usual, and the multiple of it that is a jump. Rates before a jump do not count.
+USUAL, USUAL_PART, JUMP = 60, 0.75, 3.0
 # Spread of rates as a part of the level, while none is measured.
 FIRST_SPREAD = 0.2
 
@@ -69,7 +69,7 @@ class Past:
         recent = rates[-bins:]
         if rates.size > PRESENT[0]:
             changes = np.diff(rates[-USUAL:])
-            usual = float(np.median(np.abs(changes)))
+            usual = float(np.quantile(np.abs(changes), USUAL_PART))
             jumps = np.flatnonzero(np.abs(changes[1 - recent.size :]) > JUMP * usual + 0.1 * recent.max())
             recent = recent[int(jumps[-1]) + 1 :] if recent.size > 1 and jumps.size else recent
         return float(recent.mean()), bins

@@ -1,6 +1,6 @@
 """Policies on loads without notice, simulated: records in time after the first hour, and mean hosts.
 
-    python benchmarks/policies.py [--policy NAME ...] [--quick] [--json FILE]    about 20 minutes on two free cores
+    python benchmarks/elasticity.py [--policy NAME ...] [--quick] [--json FILE]    about 20 minutes on two free cores
 
 One-core hosts, billed by the second, start in 60 s; a record takes 400 us; plans every 15 s; target latency 30 s. Beside
 them stands the best constant fleet in hindsight: the smallest one that keeps 99 % in time. Runs begin with one host.
@@ -139,4 +139,4 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("policies", __doc__, measured, arguments)
+    main("elasticity", __doc__, measured, arguments)
