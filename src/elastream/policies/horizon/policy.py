@@ -40,8 +40,8 @@ LEAST_PAST = 3
 # Multiple of a host's start for which hosts are kept before there is a replay.
 FIRST_HOLD = 2.0
 # Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance.
-STEP = 0.2
-LEAST_ALLOWANCE = -0.1
+STEP = 0.1
+LEAST_ALLOWANCE = -0.03
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
