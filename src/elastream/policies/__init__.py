@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from elastream.policies.e2df.policy import E2df as E2df
     from elastream.policies.elastic_allocator.policy import ElasticAllocator as ElasticAllocator
     from elastream.policies.highest_value import HighestValue as HighestValue
+    from elastream.policies.horizon.policy import Horizon as Horizon
     from elastream.policies.otd import Otd as Otd
     from elastream.policies.placements import Even as Even
     from elastream.policies.queue_threshold import QueueThreshold as QueueThreshold
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "elastream.policies.e2df.policy": ("E2df",),
         "elastream.policies.elastic_allocator.policy": ("ElasticAllocator",),
         "elastream.policies.highest_value": ("HighestValue",),
+        "elastream.policies.horizon.policy": ("Horizon",),
         "elastream.policies.otd": ("Otd",),
         "elastream.policies.placements": ("Even",),
         "elastream.policies.queue_threshold": ("QueueThreshold",),
