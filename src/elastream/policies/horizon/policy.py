@@ -345,10 +345,11 @@ class _Chained(_Foreseeing, ChainedRound):
 
     def _reason(self, lease: float, need: float) -> str:
         waiting = f" and {self.load.backlog:,.0f} wait" if self.load.backlog >= 1 else ""
+        budget = round(self.grid.budget, 1)
+        limit = f"so that none waits longer than {format_duration(budget)}" if budget else "so that none waits for a batch"
         return (
-            f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} must be served from "
-            f"{format_duration(round(self.grid.host_start))} on, so that none waits longer than "
-            f"{format_duration(round(self.grid.budget, 1))}, and that takes {need:.3g} cores"
+            f"{format_rate(self.load.arriving)} arrive{waiting}: {format_rate(lease)} must be served in "
+            f"{format_duration(round(self.grid.host_start))}, {limit}, and that takes {need:.3g} cores"
         )
 
     @once
