@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from support.waiting import wait_until
+
+# Workers cannot import the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS, KEYS = 400, 7
 EXPECTED = {key: len(range(key, ROWS, KEYS)) for key in range(KEYS)}
