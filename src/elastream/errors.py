@@ -59,7 +59,7 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the first line of an error's text, after its type unless it is an ElastreamError."""
+    """Return the first line of an error's text. The type stands before it, except for an ElastreamError."""
     name, line = type(error).__name__, first_line(error)
     return line if isinstance(error, ElastreamError) or line == name else f"{name}: {line}"
 

@@ -9,9 +9,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
@@ -22,6 +20,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.task_id import TaskId
 from elastream.policies import Otd
 from support.foreign_sessions import two_executors
+from support.foreign_work import real_time
 from support.waiting import wait_until
 
 PARTITIONS = 2
@@ -239,21 +238,8 @@ def test_a_query_without_state_is_watched_and_left_alone(spark, tmp_path, caplog
 @pytest.fixture
 def in_real_time(spark, tmp_path):
     """A query in real-time mode: its one task goes on for as long as a batch."""
-    jvm = spark._jvm
-    try:
-        trigger = jvm.org.apache.spark.sql.streaming.Trigger.RealTime("5 seconds")
-        source = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
-        rows = source.singlePartition(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.LONG()).toDF()
-    except (Py4JError, TypeError):
-        pytest.skip(f"Spark {spark.version} has no real-time mode, or no source to try it with")
-    writer = DataFrame(rows, spark).writeStream.queryName("fast").format("console").outputMode("update")
-    writer._jwrite.trigger(trigger)
-    before = spark.conf.get(PROVIDER)
-    spark.conf.set(PROVIDER, ROCKSDB)  # real-time mode refuses a session in which another one is set
-    query = writer.option("checkpointLocation", str(tmp_path / "fast")).start()
-    spark.conf.set(PROVIDER, before)
-    yield query
-    query.stop()
+    with real_time(spark, tmp_path / "fast") as query:
+        yield query
 
 
 @pytest.mark.slow
@@ -263,16 +249,15 @@ def test_query_in_real_time_mode_keeps_its_executors(spark, started, in_real_tim
     with Autopilot(spark, period=0.5, max_hosts=2, policy=Away()).watch() as pilot:
         wait_until(lambda: pilot.plant is not None and pilot.plant.placing.landed and pilot.plant.queries.left_alone)
         assert [each.name for each in pilot.plant.queries.live] == ["q"], "the other one is looked after as always"
-        assert pilot.plant.queries.left_alone == ("fast",)
+        assert pilot.plant.queries.left_alone == ("real-time",)
         wait_until(lambda: any(pilot.plant.hosts.endless(host) for host in pilot.plant.hosts.usable))
         (host, *_) = [host for host in pilot.plant.hosts.usable if pilot.plant.hosts.endless(host)]
         outcome = pilot.plant.apply(ReleaseHost(host))
         assert outcome.status is Status.REFUSED
-        assert "fast" in outcome.reason
+        assert "real-time" in outcome.reason
         assert len(pilot.plant.hosts.usable) == 2
     assert query.isActive
-    assert in_real_time.isActive, in_real_time.exception()
-    assert [each.message for each in caplog.records if "'fast' runs in real-time mode" in each.message]
+    assert [each.message for each in caplog.records if "'real-time' runs in real-time mode" in each.message]
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_comparison_has_the_bound_and_the_best_constant_fleet():
     assert found.over_bound(found["five"]) == found["five"].cost / found.bound.cost
     assert "No policy can meet the target on this load for less than" in found.verdict
     assert "best constant fleet in hindsight" in found.verdict
-    assert found.table().header[3:5] == ("cost / bound", "cost / constant")
+    assert found.table().header[3:5] == ("x bound", "x constant")
     figures = found.outcome().to_json()["figures"]
     assert figures["bound"]["cost"] == found.bound.cost
     assert figures["policies"]["five"]["cost over constant"] == pytest.approx(5 / 3)

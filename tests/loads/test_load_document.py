@@ -43,6 +43,7 @@ def test_a_document_describes_the_same_load_as_python(document: Any, pattern: Pa
     ("document", "says"),
     [
         ("fast", "'fast' is not a rate"),
+        ("orders.csv", "is a file, not a rate: write {trace: orders.csv}"),
         (None, "None is not a load"),
         (True, "True is not a load"),
         ({}, "is not a load"),

@@ -152,7 +152,7 @@ def _listed(directory: "RunDirectory") -> dict[str, Any]:
 
 
 def _figures(directory: "RunDirectory", state: "RunState", recording: "Recording | None") -> dict[str, Any]:
-    """Return the figures of a run; NaN for what is unknown."""
+    """Return the figures of a run for `elastream ls` and `status`; unknown ones are NaN."""
     from elastream.report.summary import summarise
 
     run = {"dataflow": state.manifest.flow, "state": state.state, "since": state.manifest.started}

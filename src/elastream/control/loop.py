@@ -43,9 +43,9 @@ ACTION_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Late records without a reaction."""
+    """Period in which records are late and the policy does nothing."""
 
-    since: float
+    since: float  # its start (seconds)
     fewest: float  # least backlog in the window
     longest: float = 0.0  # longest micro-batch (seconds)
     before: float = math.inf  # least backlog in the previous window

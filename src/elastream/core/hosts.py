@@ -110,9 +110,9 @@ class HostType:
 
     @property
     def width(self) -> int:
-        """Return the concurrent tasks that fill the host: slots, at most cores rounded up.
+        """Return how many tasks run at once: as many as slots, but no more than cores (rounded up).
 
-        Tasks have a fixed cost, and those beyond the cores share them; price lists allow thousands of instances per host.
+        More tasks would share the cores, and each has a fixed cost. Price lists allow thousands of slots per host.
         """
         return max(1, min(self.slots, math.ceil(self.cores - ROUNDING)))
 

@@ -17,7 +17,7 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 def amount(value: float | None) -> str:
-    """Return a number: `"39,810"`, `"0.38"`."""
+    """Return a number as text with grouped thousands, or with up to three digits: `"39,810"`, `"0.38"`."""
     if not _known(value):
         return UNKNOWN
     if math.isinf(value):

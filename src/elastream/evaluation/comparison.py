@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # columns for value against cost; chi: instants off the target by more than the tolerance
 MERITS = ("throughput", "value", "profit", "chi")
 # columns with a bound
-OVER = ("cost / bound", "cost / constant")
+OVER = ("x bound", "x constant")
 STATIC_PEAK = "static peak (not simulated)"
 STATIC_PEAK_SIMULATED = "static peak"
 BEST_CONSTANT = "best constant fleet"

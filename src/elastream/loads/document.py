@@ -73,6 +73,8 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
         ElastreamError: The value is invalid; names the field.
     """
     match document:
+        case str() if Path(document).suffix[1:].isalpha():
+            raise DataflowError(f"{document!r} is a file, not a rate: write {{trace: {document}}}")
         case int() | float() | str() if not isinstance(document, bool):
             return constant(document)
         case []:

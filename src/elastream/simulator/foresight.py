@@ -59,7 +59,7 @@ class Foresight(BatchMetricsCollector):
         return self._closed
 
     def look(self, now: float) -> bool:
-        """Return True and make `now` the present if it ends a period of this foresight."""
+        """Show the simulated period that ends at `now` from here on; return False if there is none."""
         row = round(now / self.settings.monitor) - 1 - self._ahead.before
         if not 0 <= row < self._ahead.ends.size or self._ahead.ends[row] != now:
             return False
@@ -68,11 +68,11 @@ class Foresight(BatchMetricsCollector):
 
     @property
     def observed(self) -> tuple[float, Sequence[MicroBatch]]:
-        """Time of the last observation, and its batches."""
+        """Return the time of the last observation, and its batches."""
         return self._batch
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """Return an observation: the first one, with the figures of this round."""
+        """Return the observation at `now`: the first one of this foresight, with the figures of the shown period."""
         if not self._fields:
             first = super().observation(now, composition)
             self._fields = {each.name: getattr(first, each.name) for each in fields(first)}

@@ -5,10 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.policies.horizon.budget import hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
 
 rates = st.lists(st.floats(0, 1000), min_size=2, max_size=30).filter(lambda each: max(each) > 1)
 budgets = st.floats(0, 60)
+
+
+def grid(budget: float, host_start: float = 60.0, seconds: float = 5.0) -> Grid:
+    return Grid(seconds, start=1, steps=2, host_start=host_start, budget=budget)
 
 
 def longest_wait(paths: list[float], seconds: float, service: float, waiting: float = 0.0) -> float:
@@ -22,22 +26,22 @@ def longest_wait(paths: list[float], seconds: float, service: float, waiting: fl
 
 @given(rates, budgets)
 def test_nobody_waits_beyond_the_budget_at_the_need(paths, budget):
-    service = float(need(np.array([paths]), 5.0, budget)[0])
+    service = float(need(np.array([paths]), grid(budget))[0])
     assert longest_wait(paths, 5.0, service) <= budget + 1e-6
 
 
 @given(rates, budgets)
 def test_less_breaks_the_budget_or_leaves_a_backlog(paths, budget):
-    service = 0.98 * float(need(np.array([paths]), 5.0, budget)[0])
+    service = 0.98 * float(need(np.array([paths]), grid(budget))[0])
     left = sum(paths) * 5.0 - service * len(paths) * 5.0
     assert longest_wait(paths, 5.0, service) > budget or left > 0
 
 
 @given(rates, st.floats(0, 10_000), st.floats(5, 60))
 def test_records_that_wait_already_are_in_time_as_well(paths, waiting, budget):
-    without = need(np.array([paths]), 5.0, budget)
+    without = need(np.array([paths]), grid(budget))
     total = np.concatenate([[0.0], np.cumsum(paths) * 5.0])[None]
-    service = float(with_backlog(without, total, np.array([waiting]), 5.0, budget)[0])
+    service = float(with_backlog(without, total, np.array([waiting]), np.array([budget]), grid(budget))[0])
     assert longest_wait(paths, 5.0, service, waiting) <= budget + 1e-6
 
 
@@ -53,13 +57,13 @@ def test_what_waits_later_is_that_of_a_queue(paths, waiting, service):
 
 def test_the_need_lies_between_mean_and_peak():
     burst = np.array([[100.0] * 10 + [400.0] * 2 + [100.0] * 10])
-    assert need(burst, 10.0, 0.0)[0] == 400.0
-    assert need(burst, 10.0, 40.0)[0] == pytest.approx(400.0 * 20 / 60)
-    assert need(burst, 10.0, 1e9)[0] == burst.mean()
+    assert need(burst, grid(0.0, seconds=10.0))[0] == 400.0
+    assert need(burst, grid(40.0, seconds=10.0))[0] == pytest.approx(400.0 * 20 / 60)
+    assert need(burst, grid(1e9, seconds=10.0))[0] == burst.mean()
 
 
 def test_late_records_may_take_part_of_a_host_start():
-    assert time_to_serve(np.array([10.0, 1000.0]), np.array([10.0, 10.0]), 3.0, 60.0).tolist() == [3.0, 15.0]
+    assert time_to_serve(np.array([10.0, 1000.0]), np.array([10.0, 10.0]), grid(3.0)).tolist() == [3.0, 15.0]
 
 
 def test_whole_hosts_serve_a_need():

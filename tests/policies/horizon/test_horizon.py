@@ -9,6 +9,7 @@ import pytest
 from elastream import Alternate
 from elastream.core.action import DrainHost, LeaseHost
 from elastream.core.hosts import Billing, HostType
+from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.stages import lay_out
@@ -70,8 +71,27 @@ def test_a_step_is_answered_in_the_round_in_which_it_is_seen():
 
 
 def test_hosts_go_after_a_fall():
-    done = run([2400.0] * 8 + [400.0] * 12)
-    assert len(actions(done, DrainHost, since=480.0)) >= 3
+    assert len(actions(run([2400.0] * 8 + [400.0] * 12), DrainHost, since=480.0)) >= 3
+
+
+def test_before_a_replay_hosts_go_after_twice_their_start():
+    (_, first), *_ = actions(run([900.0] * 3 + [100.0] * 4, every=30.0), DrainHost)
+    assert "as needed for 60.0 s" in first.why
+
+
+def test_late_records_of_unchained_operators_count_as_well(monkeypatch):
+    plans, plan = [], Horizon.plan
+    monkeypatch.setattr(Horizon, "plan", lambda *given: plans.append(plan(*given)) or plans[-1])
+    run([400.0] * 20 + [9000.0] * 3, fused=False)
+    assert max(each.memory.late[0] for each in plans) > 0
+
+
+def test_a_backlog_that_hosts_do_not_mend_leases_nothing():
+    late = replace(observe([host("h1")], 20.0, backlog=90_000.0, p99=60.0), time=1005.0)
+    memory = Horizon().plan(replace(late, time=1000.0)).memory
+    hopeless = replace(late, diagnoses={"q": Diagnosis(Cause.DRIVER, hosts_help=False)})
+    assert any(isinstance(action, LeaseHost) for action in Horizon().plan(late, memory).actions)
+    assert not any(isinstance(action, LeaseHost) for action in Horizon().plan(hopeless, memory).actions)
 
 
 def test_a_reason_names_load_deadline_and_cores():

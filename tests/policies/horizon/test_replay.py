@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 
 from elastream.core.hosts import Billing, HostType
-from elastream.policies.horizon.budget import Outlook
+from elastream.policies.horizon.budget import Grid, Outlook
 from elastream.policies.horizon.replay import Choice, Fleet, replay
 from elastream.policies.horizon.scenarios import Past, scenarios
 
 SECOND = HostType("m", 1.0, price=1.0, billing=Billing(1.0), start=60.0)
-FLEET = Fleet(SECOND, each=100.0, seconds=15.0, start=5, budget=28.0, least=1, most=50)
+GRID = Grid(15.0, start=5, steps=9, host_start=60.0, budget=28.0)
+FLEET = Fleet(SECOND, each=100.0, grid=GRID, least=1, most=50)
 
 
-def outlooks(rates, fleet: Fleet = FLEET, steps: int = 9) -> list[Outlook]:
+def outlooks(rates) -> list[Outlook]:
     """Outlooks that the policy would have made."""
-    past, result = Past(fleet.seconds), []
+    past, result = Past(GRID.seconds), []
     for rate in rates:
-        past = past.after(float(rate), fleet.seconds)
-        paths, jump = scenarios(past, steps)
-        result.append(Outlook.of(paths, jump, float(rate), fleet.seconds, fleet.start, fleet.budget))
+        past = past.after(float(rate), GRID.seconds)
+        result.append(Outlook.of(*scenarios(past, GRID.steps), float(rate), GRID))
     return result
 
 
 def chosen(rates, allowance: float = 0.01, fleet: Fleet = FLEET) -> Choice:
-    return replay(outlooks(rates, fleet), fleet, allowance)
+    return replay(outlooks(rates), fleet, allowance)
 
 
 def test_a_slow_wave_is_followed():

@@ -12,6 +12,7 @@ import numpy as np
 
 from elastream.core.observation import Observation
 from elastream.policies.common.chained import stateless_tasks
+from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.sizing import FIRST_BATCHES
 
 # Seconds that a batch lasts under load: the governor's default. From half of it a batch counts as loaded.
@@ -36,18 +37,17 @@ class Service:
         overheads: Cores over busy ones in the last loaded batches, oldest first.
         waits: Seconds that the oldest record of each of the last batches waited for micro-batches alone.
         shortest: Seconds of the shortest batch; inf before the first.
-        ended: (query, batches so far, start of the last).
     """
 
     overheads: tuple[float, ...] = ()
     waits: tuple[float, ...] = ()
-    shortest: float = float("inf")
-    ended: tuple[tuple[str, int, float], ...] = ()
+    shortest: float = math.inf
 
-    def after(self, observation: Observation, capacity: float, work: float) -> "Service":
+    def after(self, observation: Observation, before: LoadHistory | None, capacity: float, work: float) -> "Service":
         """Return the service after the batches of `observation`.
 
         Args:
+            before: History of the load before them.
             capacity: Cores of speed 1 of the usable hosts.
             work: Core-seconds that a record keeps busy; NaN if unknown.
         """
@@ -58,15 +58,16 @@ class Service:
         version = observation.composition.version
         several = len(observation.context.layout.segments) > 1
         changed = observation.time - observation.since_change  # earlier batches ran on other cores
-        ended = {name: (count, start) for name, count, start in self.ended}
+        ended = {} if before is None else {**before.ended}
+        starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
         overheads, waits, shortest = [*self.overheads], [*self.waits], self.shortest
         for each in observation.batches:
-            count, before = ended.get(each.segment, (0, float("nan")))
-            ended[each.segment] = (count + 1, each.start)
-            if count < FIRST_BATCHES:
+            earlier, last = ended.get(each.segment, 0), starts.get(each.segment, math.nan)
+            ended[each.segment], starts[each.segment] = earlier + 1, each.start
+            if earlier < FIRST_BATCHES:
                 continue
             shortest = min(shortest, each.seconds)
-            alone = each.start - before + each.seconds
+            alone = each.start - last + each.seconds
             waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
             # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
             # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
@@ -74,8 +75,7 @@ class Service:
                 continue
             if each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
                 overheads.append(each.seconds * capacity / (each.records * work))
-        marks = tuple((name, count, start) for name, (count, start) in ended.items())
-        return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest, marks)
+        return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest)
 
     @property
     def overhead(self) -> float:

@@ -5,18 +5,55 @@ s - u + budget seconds. The need is the largest such quotient of records and sec
 long budget, and near the peak for a short one.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from elastream.core.frames import Floats
+from elastream.core.frames import Floats, Integers
 from elastream.units import ROUNDING
 
 # Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.
 SERVED = (0.5, 0.95)
+# Bins of a horizon, and the fewest bins of its part after a host's start.
+BINS, LEAST_BINS = 12, 2
 # Part of a host's start in which late records are served.
 CATCH_UP = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Bins of the outlooks.
+
+    Attributes:
+        seconds: Length of a bin.
+        start: Bins until a host requested now works.
+        steps: Bins of a horizon.
+        host_start: Seconds that a host takes to start, from which `start` follows.
+        budget: Seconds that a record may wait, from which `steps` follows.
+    """
+
+    seconds: float
+    start: int
+    steps: int
+    host_start: float
+    budget: float
+
+    @classmethod
+    def of(cls, host_start: float, budget: float, pace: float, seconds: float | None) -> "Grid":
+        """Return the grid. `seconds`: length of the bins if it is fixed; else a multiple of `pace`."""
+        after = max(budget + pace, host_start / 2)
+        if seconds is None:
+            widest = min((host_start + pace + after) / BINS, max(budget, pace))
+            seconds = max(1, round(widest / pace)) * pace
+        start = max(1, math.ceil((host_start + pace / 2) / seconds - ROUNDING))
+        return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget)
+
+    def fits(self, host_start: float, budget: float) -> bool:
+        """Return True if the grid still suits these seconds, within a quarter."""
+        pairs = ((self.host_start, host_start), (self.budget, budget))
+        return all(abs(new - old) <= 0.25 * max(old, self.seconds) for old, new in pairs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,23 +73,21 @@ class Outlook:
     rate: float
 
     @classmethod
-    def of(cls, paths: Floats, jump: Floats, rate: float, seconds: float, start: int, budget: float) -> "Outlook":
+    def of(cls, paths: Floats, jump: Floats, rate: float, grid: Grid) -> "Outlook":
         """Select the scenarios to plan for.
 
         Args:
             paths: Rates by scenario and bin; shape (scenarios, steps).
             jump: Rates of the worst jump; shape (steps,).
-            seconds: Length of a bin.
-            start: Bins until a host requested now works.
         """
-        order = np.argsort(need(paths, seconds, budget), kind="stable")
+        order = np.argsort(need(paths, grid), kind="stable")
         rows = np.minimum((np.array(SERVED) * order.size).astype(np.int64), order.size - 1)
         chosen = np.concatenate([paths.mean(axis=0)[None], paths[order[rows]], jump[None]])
-        total = np.concatenate([np.zeros((chosen.shape[0], 1)), np.cumsum(chosen, axis=1) * seconds], axis=1)
-        return cls(total, need(chosen, seconds, budget), need(chosen[:, start:], seconds, budget), rate)
+        total = np.concatenate([np.zeros((chosen.shape[0], 1)), np.cumsum(chosen, axis=1) * grid.seconds], axis=1)
+        return cls(total, need(chosen, grid), need(chosen[:, grid.start :], grid), rate)
 
 
-def need(paths: Floats, seconds: float, budget: float) -> Floats:
+def need(paths: Floats, grid: Grid) -> Floats:
     """Return the least rate of service for each row of rates, without backlog (records/s); shape (rows,).
 
     It is at least the mean rate: a backlog at the end of a plan only postpones the lease.
@@ -60,12 +95,12 @@ def need(paths: Floats, seconds: float, budget: float) -> Floats:
     steps = paths.shape[1]
     begin, end, lasts = _intervals(steps)
     total = np.concatenate([np.zeros((paths.shape[0], 1)), np.cumsum(paths, axis=1)], axis=1)
-    within = ((total[:, end] - total[:, begin]) / (lasts + budget / seconds)).max(axis=1)
+    within = ((total[:, end] - total[:, begin]) / (lasts + grid.budget / grid.seconds)).max(axis=1)
     return np.asarray(np.maximum(within, total[:, -1] / steps))
 
 
 @lru_cache(8)
-def _intervals(steps: int) -> "tuple[np.ndarray, np.ndarray, Floats]":
+def _intervals(steps: int) -> tuple[Integers, Integers, Floats]:
     begin, end = np.triu_indices(steps + 1, 1)
     return begin, end, (end - begin).astype(np.float64)
 
@@ -83,25 +118,25 @@ def waiting_at_start(total: Floats, waiting: Floats, served: Floats) -> Floats:
     return np.asarray(np.maximum(waiting + last, last - surplus.min(axis=-1)))
 
 
-def with_backlog(without: Floats, total: Floats, waiting: Floats, seconds: float, within: Floats | float) -> Floats:
+def with_backlog(without: Floats, total: Floats, waiting: Floats, within: Floats, grid: Grid) -> Floats:
     """Return the need if records wait at the first edge (records/s).
 
     Args:
         without: Need without backlog.
         total: Arrivals by the edges; shape (rows, edges).
-        within: Seconds in which what waits must be served; shape (rows,) or a number.
+        within: Seconds in which what waits must be served; shape (rows,).
     """
-    lasts = np.arange(total.shape[-1]) * seconds + np.maximum(within, seconds)[..., None]
+    lasts = np.arange(total.shape[-1]) * grid.seconds + np.maximum(within, grid.seconds)[..., None]
     return np.asarray(np.maximum(without, ((waiting[..., None] + total - total[..., :1]) / lasts).max(axis=-1)))
 
 
-def time_to_serve(waiting: Floats, capacity: Floats, budget: float, host_start: float) -> Floats:
+def time_to_serve(waiting: Floats, capacity: Floats, grid: Grid) -> Floats:
     """Return the seconds for serving the backlog: the budget, or longer once records are late.
 
     Late records stay late: hosts that served them faster would mostly be paid for starting.
     """
-    late = waiting > budget * capacity
-    return np.asarray(np.where(late, max(budget, CATCH_UP * host_start), budget))
+    late = waiting > grid.budget * capacity
+    return np.asarray(np.where(late, max(grid.budget, CATCH_UP * grid.host_start), grid.budget))
 
 
 def hosts_for(need: Floats | float, each: float) -> Floats:

@@ -5,7 +5,7 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,23 +14,24 @@ from elastream.core.action import Action, DrainHost
 from elastream.core.frames import Floats
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
-from elastream.core.metrics import Needs
+from elastream.core.metrics import Metric, Needs
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError
+from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.placement import balance
 from elastream.policies.common.service import Service
 from elastream.policies.forecasting.trend import Forecast
-from elastream.policies.horizon.budget import Outlook, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, Outlook, time_to_serve, waiting_at_start, with_backlog
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
 from elastream.policies.horizon.scenarios import Past, scenarios
 from elastream.policies.threshold import ChainedRound, Reason, SizingRound, Threshold, UnchainedRound
 from elastream.units import ROUNDING, format_duration, format_rate
 
-# Bins of a horizon, and the fewest bins of its part after a host's start.
-BINS, LEAST_BINS = 12, 2
+# Row of an outlook whose need is the highest rate in sight: the worst jump is no expectation.
+EXPECTED = -2
 # Outlooks after which bins keep their length.
 SETTLED = 10
 # Least seconds between replays, and their growth with the run's length.
@@ -39,45 +40,10 @@ REPLAY_EVERY_S, REPLAY_GROWTH = 300.0, 0.15
 LEAST_PAST = 3
 # Multiple of a host's start for which hosts are kept before there is a replay.
 FIRST_HOLD = 2.0
-# Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance.
-STEP = 0.1
-LEAST_ALLOWANCE = -0.03
+# Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance, and the least allowance.
+STEP, LEAST_ALLOWANCE = 0.1, -0.03
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Bins of the outlooks.
-
-    Attributes:
-        seconds: Length of a bin.
-        start: Bins until a host requested now works.
-        steps: Bins of a horizon.
-        host_start: Seconds that a host takes to start, from which `start` follows.
-        budget: Seconds that a record may wait, from which `steps` follows.
-    """
-
-    seconds: float
-    start: int
-    steps: int
-    host_start: float
-    budget: float
-
-    @classmethod
-    def of(cls, host_start: float, budget: float, pace: float, seconds: float | None) -> "Grid":
-        """Return the grid. `seconds`: length of the bins if it is fixed; else a multiple of `pace`."""
-        after = max(budget + pace, host_start / 2)
-        if seconds is None:
-            widest = min((host_start + pace + after) / BINS, max(budget, pace))
-            seconds = max(1, round(widest / pace)) * pace
-        start = max(1, math.ceil((host_start + pace / 2) / seconds - ROUNDING))
-        return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget)
-
-    def fits(self, host_start: float, budget: float) -> bool:
-        """Return True if the grid still suits these seconds, within a quarter."""
-        pairs = ((self.host_start, host_start), (self.budget, budget))
-        return all(abs(new - old) <= 0.25 * max(old, self.seconds) for old, new in pairs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -97,11 +63,11 @@ class Memory:
     service: Service
     grid: Grid
     past: Past
+    choice: Choice
+    allowance: float
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
-    choice: Choice = field(default_factory=lambda: Choice(Setting()))
     late: tuple[float, float] = (0.0, 0.0)
-    allowance: float = 1 - IN_TIME
     next_replay: float = 0.0
 
 
@@ -111,8 +77,8 @@ class Horizon(Policy):
 
     A target latency is a budget: records may wait. The plan covers the arrivals until a host requested now has worked for
     a while, in scenarios drawn from the load's own past. Cores are needed so that each record of the served scenario is
-    done by its deadline. Every few minutes the policy replays its past under several settings of itself and under constant
-    fleets, and uses the cheapest that would have met the target. Unknown metrics never count as 0.
+    done by its deadline. Every few minutes the policy replays its past under several settings of itself, and uses the
+    cheapest that would have met the target. Unknown metrics never count as 0.
 
     Args:
         in_time: Part of the records that must be in time.
@@ -174,32 +140,35 @@ class _Foreseeing(SizingRound):
         self.target = observation.context.target_latency or math.fsum(
             operator.max_duration or 0.0 for operator in observation.context.graph.operators
         )
-        capacity = self._usable
-        work = self.load.work
-        service = (Service() if before is None else before.service).after(observation, capacity, work)
-        governed = all(source.load is not None for source in observation.context.graph.sources)
-        budget = service.budget(self.target, governed=governed)
-        start = self._host_start()
-        grid = None if before is None else before.grid
-        young = before is None or len(before.outlooks) < SETTLED
-        if grid is None or not grid.fits(start, budget) or (young and self.pace > grid.seconds):
-            # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
-            seconds = None if grid is None or young else grid.seconds
-            grid = Grid.of(start, budget, self.pace, seconds)
-        self.grid, self.service = grid, service
-        memory = (
-            Memory(self.history, service, grid, Past(grid.seconds), allowance=1 - policy.in_time)
-            if before is None
-            else before
-        )
-        if memory.past.seconds != grid.seconds:
-            memory = replace(memory, past=Past(grid.seconds), outlooks=(), needs=())
-        if memory.outlooks and memory.outlooks[-1].total.shape[1] != grid.steps + 1:
-            memory = replace(memory, outlooks=())
-        self.memory = self._replayed(self._with_arrivals(self._with_late(memory)), policy)
+        service = Service() if before is None else before.service
+        self.service = service.after(observation, self.before, self._usable, self.load.work)
+        self.grid = self._fitting_grid(before)
+        if before is None:
+            choice = Choice(Setting(hold=FIRST_HOLD * self.grid.host_start))
+            before = Memory(
+                self.history, self.service, self.grid, Past(self.grid.seconds), choice, allowance=1 - policy.in_time
+            )
+        if before.past.seconds != self.grid.seconds:
+            before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
+        elif before.outlooks and before.outlooks[-1].total.shape[1] != self.grid.steps + 1:
+            before = replace(before, outlooks=())
+        self.memory = self._with_arrivals(self._with_late(before))
+        if self._replays:
+            self.memory = self._replayed(policy)
         self.settle = self.memory.choice.setting.hold
         if self.memory.choice.constant:
             self.remarks = (_constant_sentence(self.memory.choice),)
+
+    def _fitting_grid(self, before: Memory | None) -> Grid:
+        governed = all(source.load is not None for source in self.observation.context.graph.sources)
+        start, budget = self._host_start(), self.service.budget(self.target, governed=governed)
+        if before is None:
+            return Grid.of(start, budget, self.pace, None)
+        # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
+        young = len(before.outlooks) < SETTLED
+        if before.grid.fits(start, budget) and not (young and self.pace > before.grid.seconds):
+            return before.grid
+        return Grid.of(start, budget, self.pace, None if young else before.grid.seconds)
 
     def remember(self, history: LoadHistory) -> Memory:
         """Return the memory for the next round."""
@@ -221,14 +190,9 @@ class _Foreseeing(SizingRound):
     @once
     def _cores_of_record(self) -> float:
         """Cores of hosts per record/s, at the highest rate in sight; NaN if unknown."""
-        highest = max(
-            (each for each in (self.load.arriving, self.load.processed, *self._expected) if each > 0), default=0.0
-        )
+        expected = [float(each.keep[EXPECTED]) for each in self.memory.outlooks[-1:]]
+        highest = max((each for each in (self.load.arriving, self.load.processed, *expected) if each > 0), default=0.0)
         return self.load.cores(highest) / highest * self.service.overhead if highest > 0 else math.nan
-
-    @property
-    def _expected(self) -> Sequence[float]:
-        return self.memory.outlooks[-1].keep.tolist()[-2:-1] if self.memory.outlooks else ()
 
     def _host_start(self) -> float:
         """Return the start time of a host (seconds): the measured one if longer than declared."""
@@ -240,14 +204,25 @@ class _Foreseeing(SizingRound):
         return max(self.host_type.start, float(np.median(starts))) if len(starts) > 1 else self.host_type.start
 
     def _with_late(self, memory: Memory) -> Memory:
-        if len(memory.outlooks) < LEAST_PAST * self.grid.steps or not self.target > 0:
+        if not self._has_past(memory) or not self.target > 0:
             return memory  # a run starts late whatever is planned
         late, records = memory.late
-        for each in self.observation.batches:
-            if each.oldest == each.oldest and each.newest == each.newest:
-                late += each.records * (1 - share_within(self.target, each.oldest, each.newest))
-                records += each.records
+        for count, share in self._in_time:
+            if count > 0 and share == share:
+                late, records = late + count * (1 - share), records + count
         return replace(memory, late=(late, records))
+
+    @property
+    def _in_time(self) -> Sequence[tuple[float, float]]:
+        """Records since the last round, and their share in time; of each batch, if there are batches."""
+        observation = self.observation
+        if observation.context.layout.unchained:
+            return [(observation.overall(Metric.THROUGHPUT) * self.pace, observation.overall(Metric.COMPLIANCE))]
+        known = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
+        return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in known]
+
+    def _has_past(self, memory: Memory) -> bool:
+        return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
     def _with_arrivals(self, memory: Memory) -> Memory:
         """Add the rate since the last round, and an outlook after each bin."""
@@ -261,26 +236,23 @@ class _Foreseeing(SizingRound):
             return replace(memory, past=past)
         paths, jump = scenarios(past, self.grid.steps)
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
-        outlook = Outlook.of(paths, jump, rate, self.grid.seconds, self.grid.start, self.grid.budget)
+        outlook = Outlook.of(paths, jump, rate, self.grid)
         return replace(
             memory, past=past, outlooks=(*memory.outlooks[1 - REPLAYED :], outlook), needs=(*memory.needs[-REPLAYED:], 0.0)
         )
 
-    def _replayed(self, memory: Memory, policy: Horizon) -> Memory:
-        time, grid = self.observation.time, self.grid
-        long_enough = len(memory.outlooks) >= LEAST_PAST * grid.steps
-        self.memory = memory
-        if time < memory.next_replay or not long_enough or not self._each > 0:
-            return memory
+    @property
+    def _replays(self) -> bool:
+        return self.observation.time >= self.memory.next_replay and self._has_past(self.memory) and self._each > 0
+
+    def _replayed(self, policy: Horizon) -> Memory:
+        memory, context, time = self.memory, self.observation.context, self.observation.time
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
         # Adaptive conformal inference: recent misses lower the allowance of the next replay.
         tolerated = 1 - policy.in_time
         allowance = min(max(memory.allowance + STEP * (tolerated - missed), LEAST_ALLOWANCE), tolerated)
-        context = self.observation.context
-        fleet = Fleet(
-            self.host_type, self._each, grid.seconds, grid.start, grid.budget, max(1, context.min_hosts), context.max_hosts
-        )
+        fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
         choice = replay(memory.outlooks, fleet, allowance)
         following = time + max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
         return replace(memory, choice=choice, late=(0.0, 0.0), allowance=allowance, next_replay=following)
@@ -289,7 +261,9 @@ class _Foreseeing(SizingRound):
     def _needed(self) -> tuple[float, float]:
         """Rates of service (records/s) to have when a host requested now works, and to keep; NaN if unknown."""
         memory, grid, setting = self.memory, self.grid, self.memory.choice.setting
-        waiting = np.array(self.load.backlog if self.load.backlog > 0 else 0.0)
+        # More hosts do not serve a backlog that is not theirs.
+        mended = self.load.backlog > 0 and not self.observation.beyond_hosts
+        waiting = np.array(self.load.backlog if mended else 0.0)
         if not memory.outlooks or not self._cores_of_record > 0:
             return math.nan, math.nan
         outlook, row = memory.outlooks[-1], setting.row
@@ -298,9 +272,9 @@ class _Foreseeing(SizingRound):
         served = np.concatenate([[0.0], np.cumsum(cores)])
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = np.array(self._usable / self._cores_of_record)
-        within = time_to_serve(waiting, capacity, grid.budget, grid.host_start)
-        lease = float(with_backlog(setting.reserve * outlook.lease[row], total[grid.start :], then, grid.seconds, within))
-        keep = float(with_backlog(setting.reserve * outlook.keep[row], total, waiting, grid.seconds, within))
+        within = time_to_serve(waiting, capacity, grid)
+        lease = float(with_backlog(setting.reserve * outlook.lease[row], total[grid.start :], then, within, grid))
+        keep = float(with_backlog(setting.reserve * outlook.keep[row], total, waiting, within, grid))
         keep = max(lease, keep)
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
@@ -332,7 +306,7 @@ class _Chained(_Foreseeing, ChainedRound):
 
     @property
     def _usable(self) -> float:
-        return self._hosts.capacity(self.observation.usable)
+        return shared_capacity(self.observation, self.observation.usable, equal=self._equal)
 
     def _need(self, base: float) -> tuple[float, Reason]:
         lease, _ = self._needed
@@ -372,7 +346,7 @@ class _Chained(_Foreseeing, ChainedRound):
 
 
 class _Unchained(_Foreseeing, UnchainedRound):
-    """Round for instances that reserve cores. A random service needs idle time, or its own queue grows."""
+    """Round for instances that reserve cores."""
 
     @once
     def rate(self) -> float:

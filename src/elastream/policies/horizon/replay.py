@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
-from elastream.policies.horizon.budget import Outlook, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, Outlook, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
 
 # Multiples of a host's start for which a host must be idle before it goes.
 HOLDS = (0.0, 2.0, 8.0, 30.0)
@@ -22,8 +22,8 @@ HOLDS = (0.0, 2.0, 8.0, 30.0)
 RESERVES = (1.0, 1.2, 1.45)
 # Quantiles of the rate whose fleets are tried as the least one.
 FLEETS = (0.5, 0.8, 0.95)
-# Bins that are replayed: the newest.
-REPLAYED = 960
+# Bins that are replayed: the newest. Their peak is that of parts of so many.
+REPLAYED, PEAK_BINS = 960, 120
 # Growth of the replayed load for an allowance below 0: at -0.05 the load is half as great again.
 STRESS = 10.0
 # Costs within this part are equal; then the setting with fewer leases counts.
@@ -77,18 +77,13 @@ class Fleet:
     Attributes:
         kind: Type to lease.
         each: Records/s that a host serves.
-        seconds: Length of a bin.
-        start: Bins until a host works.
-        budget: Seconds that a record may wait.
         least: Fewest hosts that may be leased.
         most: Most hosts that may be leased.
     """
 
     kind: HostType
     each: float
-    seconds: float
-    start: int
-    budget: float
+    grid: Grid
     least: int
     most: int
 
@@ -126,7 +121,7 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
     settings = _settings(rates, total.shape[1], fleet)
     rows = np.array([each.row for each in settings])
     reserves = np.array([each.reserve for each in settings])
-    holds = np.array([max(1, round(each.hold / fleet.seconds)) for each in settings])
+    holds = np.array([max(1, round(each.hold / fleet.grid.seconds)) for each in settings])
     least = np.array([float(each.least) for each in settings])
     run = _begin(np.maximum(least, hosts_for(reserves * lease[0, rows], fleet.each)), fleet)
     late = np.zeros((rates.size, rows.size))
@@ -147,18 +142,12 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
 
 def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
     """Return the settings to try."""
-    peak = float(need(rates[None], fleet.seconds, fleet.budget)[0]) if rates.size < REPLAYED // 4 else max(
-        float(need(part[None], fleet.seconds, fleet.budget)[0]) for part in np.array_split(rates, REPLAYED // 120)
-    )  # fmt: skip
-    top = int(hosts_for(peak, fleet.each))
-    fleets = {int(each) for each in hosts_for(np.quantile(rates, FLEETS), fleet.each)} | {
-        fleet.least,
-        top - 1,
-        top,
-        top + 1,
-    }
+    parts = np.array_split(rates, max(1, rates.size // PEAK_BINS))
+    top = int(hosts_for(max(float(need(part[None], fleet.grid)[0]) for part in parts), fleet.each))
+    usual = (int(each) for each in hosts_for(np.quantile(rates, FLEETS), fleet.each))
+    fleets = {*usual, fleet.least, top - 1, top, top + 1}
     allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
-    holds = [part * max(fleet.kind.start, fleet.seconds) for part in HOLDS]
+    holds = [part * max(fleet.grid.host_start, fleet.grid.seconds) for part in HOLDS]
     return [
         Setting(row, reserve, hold, least) for least, row, reserve, hold in product(allowed, range(rows), RESERVES, holds)
     ]
@@ -167,8 +156,8 @@ def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
 def _paid(fleet: Fleet) -> tuple[int, int]:
     """Return the bins that a lease pays at first, and with each renewal."""
     billing = fleet.kind.billing
-    renewed = max(1, round(billing.unit / fleet.seconds))
-    return max(renewed, math.ceil(billing.minimum / fleet.seconds - 1e-9)), renewed
+    renewed = max(1, round(billing.unit / fleet.grid.seconds))
+    return max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9)), renewed
 
 
 def _begin(ready: Floats, fleet: Fleet) -> _Run:
@@ -176,15 +165,15 @@ def _begin(ready: Floats, fleet: Fleet) -> _Run:
     due = np.zeros((_paid(fleet)[0], ready.size))
     due[0] = ready
     zero = np.zeros(ready.size)
-    return _Run(ready, np.zeros((fleet.start, ready.size)), due, zero, zero, zero)
+    return _Run(ready, np.zeros((fleet.grid.start, ready.size)), due, zero, zero, zero)
 
 
 def _serve(run: _Run, rate: float, now: int, fleet: Fleet) -> Floats:
     """Serve a bin at `rate`; return its late records."""
-    arrived, capacity = rate * fleet.seconds, run.ready * fleet.each
-    run.waiting = np.maximum(0.0, run.waiting + arrived - capacity * fleet.seconds)
-    late = np.where(run.waiting > fleet.budget * np.maximum(capacity, 1e-9), arrived, 0.0)
-    slot = now % fleet.start
+    arrived, capacity = rate * fleet.grid.seconds, run.ready * fleet.each
+    run.waiting = np.maximum(0.0, run.waiting + arrived - capacity * fleet.grid.seconds)
+    late = np.where(run.waiting > fleet.grid.budget * np.maximum(capacity, 1e-9), arrived, 0.0)
+    slot = now % fleet.grid.start
     run.ready = run.ready + run.coming[slot]
     run.coming[slot] = 0.0
     return late
@@ -192,15 +181,15 @@ def _serve(run: _Run, rate: float, now: int, fleet: Fleet) -> Floats:
 
 def _needs(run: _Run, paths: Floats, keep: Floats, lease: Floats, now: int, fleet: Fleet) -> tuple[Floats, Floats]:
     """Return the hosts to have and the hosts to keep."""
-    order = [(now + 1 + bin) % fleet.start for bin in range(fleet.start)]
+    order = [(now + 1 + bin) % fleet.grid.start for bin in range(fleet.grid.start)]
     came = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.coming[order], axis=0)[:-1]])
     served = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.ready + came, axis=0)]).T * (
-        fleet.each * fleet.seconds
+        fleet.each * fleet.grid.seconds
     )
-    until, after = paths[:, : fleet.start + 1], paths[:, fleet.start :]
-    within = time_to_serve(run.waiting, run.ready * fleet.each, fleet.budget, fleet.kind.start)
-    up = with_backlog(lease, after, waiting_at_start(until, run.waiting, served), fleet.seconds, within)
-    down = with_backlog(keep, paths, run.waiting, fleet.seconds, within)
+    until, after = paths[:, : fleet.grid.start + 1], paths[:, fleet.grid.start :]
+    within = time_to_serve(run.waiting, run.ready * fleet.each, fleet.grid)
+    up = with_backlog(lease, after, waiting_at_start(until, run.waiting, served), within, fleet.grid)
+    down = with_backlog(keep, paths, run.waiting, within, fleet.grid)
     return hosts_for(up, fleet.each), hosts_for(down, fleet.each)
 
 
@@ -218,18 +207,18 @@ def _change(run: _Run, target: Floats, floor: Floats, now: int, fleet: Fleet) ->
     run.due[(now + renewed) % first] += due - gone
     run.due[slot] += added
     run.ready = run.ready - gone
-    run.coming[now % fleet.start] += added
+    run.coming[now % fleet.grid.start] += added
     run.leases = run.leases + added
-    stops = fleet.kind.stop / fleet.seconds if renewed == 1 else 0.0
+    stops = fleet.kind.stop / fleet.grid.seconds if renewed == 1 else 0.0
     run.cost = run.cost + renewed * (due - gone) + first * added + stops * gone
 
 
 def _cheapest(
     settings: Sequence[Setting], run: _Run, late: Floats, rates: Floats, fleet: Fleet, allowance: float
 ) -> Choice:
-    arrived = float(rates[1:].sum()) * fleet.seconds + 1e-9
+    arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
     share = late.sum(axis=0) / arrived
-    blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.start + 1))))
+    blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.grid.start + 1))))
     parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])
     error = parts.std(axis=0, ddof=1) * math.sqrt(blocks) / arrived
     meets = share + error <= max(allowance, 0.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from elastream.core.frames import Floats
+from elastream.core.frames import Floats, Integers
 
 # Scenarios of a round; fewer while the past is short.
 SCENARIOS = 48
@@ -102,9 +102,8 @@ def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
     total = np.concatenate([[0.0], np.cumsum(rates)])
     moments = np.arange(1, rates.size - steps + 1)
     features = _features(total, moments, steps)
-    distance = (((features - _features(total, np.array([rates.size]), steps)) / (features.std(axis=0) + 1e-6)) ** 2).sum(
-        axis=1
-    )
+    apart = (features - _features(total, np.array([rates.size]), steps)) / (features.std(axis=0) + 1e-6)
+    distance = (apart**2).sum(axis=1)
     count = min(moments.size, SCENARIOS, max(8, int(moments.size * ALIKE)))
     alike = moments[np.argpartition(distance, count - 1)[:count]]
     present = (total[moments] - total[np.maximum(moments - bins, 0)]) / np.minimum(moments, bins)
@@ -120,7 +119,7 @@ def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
     return np.maximum(0.0, paths), np.maximum(jump, level)
 
 
-def _features(total: Floats, moments: "np.ndarray[tuple[int], np.dtype[np.int64]]", steps: int) -> Floats:
+def _features(total: Floats, moments: Integers, steps: int) -> Floats:
     """Return log level and growth before each moment; shape (moments, windows)."""
     columns = []
     least = 1e-3 * total[-1] / (total.size - 1) + 1e-9

@@ -22,10 +22,10 @@ RATES_S = 10.0
 
 @dataclass(frozen=True)
 class Dra(ChainedRival):
-    """Request 1, 2, 4, ... hosts while tasks wait for a slot; give up a host that ran no task for `idle_timeout`.
+    """Request hosts while tasks wait for a slot, and release a host that ran no task for `idle_timeout`.
 
-    A stage has a fixed number of tasks. With more tasks than slots, tasks wait until the last wave starts. Requests begin
-    anew in each batch, and end where all tasks would run at once. A host is busy if its CPU was used.
+    While tasks wait, each request is twice the one before: 1, 2, 4, ... hosts. Each batch begins again with one host. With
+    hosts for all tasks at once, requests end. A stage has a fixed number of tasks. A host whose CPU was used ran a task.
 
     Args:
         backlog_timeout: `schedulerBacklogTimeout`, also used as `sustainedSchedulerBacklogTimeout` (seconds).
@@ -39,7 +39,7 @@ class Dra(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """True processing rate of a while; a decision in each round."""
+        """Measure the true processing rate over `RATES_S`, and decide in each round."""
         return RATES_S, 0.0
 
     def tasks(self, observation: Observation) -> list[Action]:

@@ -16,7 +16,7 @@ from elastream.units import ROUNDING, format_rate
 
 
 class Wish(NamedTuple):
-    """Smaller number at a time; `outside`: True if the load was outside the band."""
+    """Smaller number of instances, computed at `time`; `outside`: True if the load was outside the band."""
 
     time: float
     number: int
@@ -24,7 +24,7 @@ class Wish(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Scale-down that waits, since its first wish."""
+    """Scale-down that waits until its first wish, of time `since`, is old enough."""
 
     since: float
     wishes: tuple[Wish, ...]
@@ -32,11 +32,11 @@ class Delayed(NamedTuple):
 
 @dataclass(frozen=True)
 class Flink(Rival):
-    """Have the capacity for the rate at `utilization_target`, for a restart, and for the backlog within `catch_up`.
+    """Fill instances to `utilization_target`, with capacity for a restart and for the backlog.
 
-    Nothing happens while the true processing rate is within the band. Metrics start anew after each change: the
-    `stabilization_interval` must pass and the `metrics_window` be full. A smaller number must have been computed for
-    `scale_down_interval`; then the largest of these counts. Each operator has its own band.
+    The backlog is to be processed within `catch_up`. Each operator has a band of true processing rates in which nothing
+    happens. After a change, the next decision waits for the `stabilization_interval` and for a full `metrics_window`. An
+    operator shrinks once smaller numbers were computed for the whole `scale_down_interval`, to the largest of them.
 
     Args:
         utilization_target: `utilization.target`.

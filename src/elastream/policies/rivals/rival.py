@@ -47,7 +47,14 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Memory of a rival: its window, and by group its last target and its own memory."""
+    """Memory of a rival.
+
+    Attributes:
+        window: Figures of the last seconds.
+        time: Time of the last round.
+        decided: Time of the last decision.
+        targets: Last target by group.
+    """
 
     window: Window | None = None
     time: float = math.nan

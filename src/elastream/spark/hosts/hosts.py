@@ -425,7 +425,7 @@ class Hosts(HostLedger):
 
     @property
     def compiling(self) -> frozenset[str]:
-        """Return the usable hosts that are in their first batches."""
+        """Return the usable hosts that still compile code: they have run few micro-batches so far."""
         with self._lock:
             return frozenset(name for name in self.usable if not self._records[name].settled)
 

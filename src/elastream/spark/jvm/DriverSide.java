@@ -304,12 +304,3 @@ private static java.util.Map reads(org.apache.spark.sql.execution.streaming.runt
     }
     return reads;
 }
-
-/** Batch number in a job's description; above every batch if there is none. */
-private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
-    if (!job.description().isDefined()) return Long.MAX_VALUE;
-    String text = (String) job.description().get();
-    int at = text.lastIndexOf("batch = ");
-    try { return at < 0 ? Long.MAX_VALUE : Long.parseLong(text.substring(at + 8).trim()); }
-    catch (NumberFormatException other) { return Long.MAX_VALUE; }
-}

@@ -88,15 +88,6 @@ public static String work(Object context, Object execution, long after) {
     return out.toString();
 }
 
-/** Batch number in a job's description; above every batch if there is none. */
-private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
-    if (!job.description().isDefined()) return Long.MAX_VALUE;
-    String text = (String) job.description().get();
-    int at = text.lastIndexOf("batch = ");
-    try { return at < 0 ? Long.MAX_VALUE : Long.parseLong(text.substring(at + 8).trim()); }
-    catch (NumberFormatException other) { return Long.MAX_VALUE; }
-}
-
 private static void stages(org.apache.spark.status.AppStatusStore store, org.apache.spark.status.api.v1.JobData job,
         java.util.List names, boolean senders, StringBuilder out) {
     java.util.TreeMap holders = new java.util.TreeMap();

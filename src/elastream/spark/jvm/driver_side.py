@@ -74,10 +74,19 @@ def cause_of_failure(message: str) -> str:
     return re.sub(r" SQLSTATE: \w+$", "", lost[1] if lost else first)
 
 
-# Of all sources: return a text as one field of a line.
-LINE = """
+# Methods of all sources: a text as one field of a line, and the batch in a job's description, above every batch if there is
+# none.
+HELPERS = """
 private static String line(String text) {
     return text == null ? "" : text.replace('\\t', ' ').replace('\\n', ' ');
+}
+
+private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
+    if (!job.description().isDefined()) return Long.MAX_VALUE;
+    String text = (String) job.description().get();
+    int at = text.lastIndexOf("batch = ");
+    try { return at < 0 ? Long.MAX_VALUE : Long.parseLong(text.substring(at + 8).trim()); }
+    catch (NumberFormatException other) { return Long.MAX_VALUE; }
 }
 """
 
@@ -97,7 +106,7 @@ class DriverSide:
             compiler.setClassName(f"{source.stem}{next(_numbers)}")
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
-            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + LINE)
+            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)) + HELPERS)
             # An object, because py4j finds classes by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:

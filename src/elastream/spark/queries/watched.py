@@ -122,7 +122,7 @@ class SessionQueries:
         return incidents
 
     def diagnoses(self, slots: int, wall: float) -> Mapping[str, Diagnosis]:
-        """Return why queries are late, by query; late ones only. slots: tasks that run at once."""
+        """Return why each late query is late. `slots`: tasks that run at once."""
         each = ((query.name, query.diagnosis(self._target, slots, wall)) for query in self.live)
         return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
 
@@ -132,7 +132,7 @@ class SessionQueries:
             table.refuse(kind, WRITTEN)
 
     def switch(self, switches: Sequence[action.Switch]) -> tuple[action.Outcome, ...]:
-        """Refuse all switches."""
+        """Refuse all switches: a watched query has no alternates."""
         return tuple(action.Outcome(each, action.Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
