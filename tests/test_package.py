@@ -171,7 +171,7 @@ for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
 print(json.dumps(failed))
 """
 OF_EXTRAS = re.compile(
-    r"elastream\.(simulator|spark|api|testing|evaluation|pool|guards|observability|core\.throughput|policies)\b"
+    r"elastream\.(bench|simulator|spark|api|testing|evaluation|pool|guards|observability|core\.throughput|policies)\b"
 )
 """Packages of which some modules need an extra to be imported."""
 

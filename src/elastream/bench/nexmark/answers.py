@@ -3,7 +3,7 @@
 A column has the name and meaning that it has in `queries`. Parameters with a default vary a query as there.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -96,8 +96,7 @@ def q9(auctions: Frame, bids: Frame) -> Frame:
 
 
 def q10(bids: Frame, clock: str = "%H:%M") -> Frame:
-    times = bids["date_time"].dt
-    return q0(bids).assign(date=times.strftime("%Y-%m-%d"), time=times.strftime(clock))
+    return q0(bids).assign(date=_days(bids), time=_texts(bids, clock))
 
 
 def q11(bids: Frame) -> Frame:
@@ -136,33 +135,35 @@ def q14(bids: Frame) -> Frame:
     )
 
 
+def _texts(bids: Frame, form: str) -> "pd.Series[str]":
+    """Return the times of bids in the format `form`, which shows no seconds: each minute is formatted once."""
+    places, minutes = pd.factorize(bids["date_time"].dt.floor("min"))
+    return pd.Series(minutes.strftime(form).to_numpy()[places], index=bids.index, dtype=object)
+
+
 def _days(bids: Frame) -> "pd.Series[str]":
-    days: pd.Series[str] = bids["date_time"].dt.strftime("%Y-%m-%d").rename("day")
-    return days
+    return _texts(bids, "%Y-%m-%d").rename("day")
 
 
-def _counts(bids: Frame) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _counts(bids: Frame, by: "Sequence[pd.Series[str]]") -> Frame:
+    """Return bids, distinct bidders and distinct auctions of each group, overall and by price class."""
+    parts = []
     for name, (lowest, above) in zip(("total", "rank1", "rank2", "rank3"), ((0, 2**63 - 1), *CLASSES), strict=True):
-        part = bids[(bids["price"] >= lowest) & (bids["price"] < above)]
-        counts |= {f"{name}_bids": len(part)}
-        counts |= {f"{name}_bidders": part["bidder"].nunique(), f"{name}_auctions": part["auction"].nunique()}
-    return counts
+        within = (bids["price"] >= lowest) & (bids["price"] < above)
+        groups = bids[within].groupby([key[within] for key in by])
+        counts = {"bids": groups.size(), "bidders": groups["bidder"].nunique(), "auctions": groups["auction"].nunique()}
+        parts.append(pd.DataFrame(counts).add_prefix(f"{name}_"))
+    return pd.concat(parts, axis=1).fillna(0).astype("int64")
 
 
 def q15(bids: Frame) -> Frame:
-    return pd.DataFrame([{"day": day, **_counts(group)} for day, group in bids.groupby(_days(bids))])
+    return _counts(bids, [_days(bids)]).reset_index()
 
 
 def q16(bids: Frame, clock: str = "%H:%M") -> Frame:
-    times = bids["date_time"].dt.strftime(clock)
-    groups = bids.groupby(["channel", _days(bids)])
-    return pd.DataFrame(
-        [
-            {"channel": channel, "day": day, "minute": times[group.index].max(), **_counts(group)}
-            for (channel, day), group in groups
-        ]
-    )
+    by = [bids["channel"], _days(bids)]
+    latest = _texts(bids, clock).groupby(by).max().rename("minute")
+    return _counts(bids, by).join(latest).reset_index()
 
 
 def q17(bids: Frame) -> Frame:

@@ -33,6 +33,7 @@ class Query:
         mode: Output mode.
         key: Columns whose latest row counts, in update mode.
         updates: Column that grows with each row of a key, if rows of one batch can have one key.
+        python_state: True if it keeps state in Python by transformWithState, which needs RocksDB.
     """
 
     build: Callable[..., DataFrame]
@@ -43,6 +44,7 @@ class Query:
     mode: Mode = "append"
     key: tuple[str, ...] = ()
     updates: str = ""
+    python_state: bool = False
 
     @property
     def name(self) -> str:
@@ -62,7 +64,8 @@ def _query(
     updates: str = "",
 ) -> Callable[[Callable[..., DataFrame]], Callable[..., DataFrame]]:
     def register(build: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-        QUERIES[build.__name__] = Query(build, streams, title, state, limits, mode, tuple(key), updates)
+        python = "transformWithState" in state
+        QUERIES[build.__name__] = Query(build, streams, title, state, limits, mode, tuple(key), updates, python)
         return build
 
     return register

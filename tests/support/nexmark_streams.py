@@ -1,0 +1,52 @@
+"""Runs a query of Nexmark on tables, as a stream of files with a closing row, and returns its final rows."""
+
+import pandas as pd
+
+from elastream.bench.nexmark.comparison import BATCH, final_rows
+from elastream.bench.nexmark.queries import QUERIES
+from elastream.bench.nexmark.sources import kind_of, read_files, with_watermark, write_files
+from elastream.spark.jvm.session import STATE_STORES
+
+# The shared session keeps state in the heap. What Python keeps needs RocksDB, and that another file system than the one
+# which the session has opened.
+ON_DISK = {
+    **STATE_STORES["disk"],
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
+
+
+def write_tables(folder, tables, files=2):
+    """Write a table of each kind as the files of a stream."""
+    for kind, table in tables.items():
+        write_files(table, kind, folder / kind, files)
+    return folder
+
+
+def stream_query(spark, name, folder, checkpoint, **variant):
+    """Run a query over all files in `folder`, one a batch, and return its final rows in pandas."""
+    query = QUERIES[name]
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        **(ON_DISK if query.python_state else {}),
+    }
+    rows = []
+
+    def keep(frame, batch):
+        rows.append(frame.toPandas().assign(**{BATCH: batch}))
+
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        kinds = [kind_of(stream) for stream in query.streams]
+        streams = [with_watermark(read_files(spark, kind, folder / kind)) for kind in kinds]
+        side = {"side": spark.createDataFrame(SIDE)} if name == "q13" else {}
+        writer = query.build(*streams, **side, **variant).writeStream.outputMode(query.mode).foreachBatch(keep)
+        running = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        running.awaitTermination()
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+    return final_rows(pd.concat(rows), query.key, query.updates)
