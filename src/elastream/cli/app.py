@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from elastream import __version__
 from elastream.cli.autopilot import autopilot
+from elastream.cli.bench import bench
 from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
@@ -87,6 +88,7 @@ for command in COMMANDS:
     app.command()(command)
 # What stands behind the job is the job's.
 app.command(context_settings={"allow_interspersed_args": False})(autopilot)
+app.add_typer(bench)
 app.add_typer(guards)
 app.add_typer(tables)
 

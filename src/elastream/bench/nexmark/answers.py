@@ -5,7 +5,7 @@ A column has the name and meaning that it has in `queries`. Parameters with a de
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
@@ -45,8 +45,8 @@ def winners(auctions: Frame, bids: Frame, *, lowest: bool = False) -> Frame:
         bids.rename(columns={"date_time": "bid_date_time", "extra": "bid_extra"}), left_on="id", right_on="auction"
     )
     offers = offers[(offers["bid_date_time"] >= offers["date_time"]) & (offers["bid_date_time"] <= offers["expires"])]
-    order = ["id", "price", "bid_date_time", "bidder", "bid_extra"]
-    offers = offers.sort_values(order, ascending=[True, lowest, True, True, True])
+    chosen = offers.groupby("id")["price"].transform("min" if lowest else "max")
+    offers = offers[offers["price"] == chosen].sort_values(["id", "bid_date_time", "bidder", "bid_extra"])
     best = offers.drop_duplicates("id").rename(columns={"auction_extra": "extra"})
     return best.drop(columns=["channel", "url"])
 
@@ -145,12 +145,12 @@ def _days(bids: Frame) -> "pd.Series[str]":
     return _texts(bids, "%Y-%m-%d").rename("day")
 
 
-def _counts(bids: Frame, by: "Sequence[pd.Series[str]]") -> Frame:
+def _counts(bids: Frame, by: "Sequence[pd.Series[Any]]") -> Frame:
     """Return bids, distinct bidders and distinct auctions of each group, overall and by price class."""
     parts = []
     for name, (lowest, above) in zip(("total", "rank1", "rank2", "rank3"), ((0, 2**63 - 1), *CLASSES), strict=True):
         within = (bids["price"] >= lowest) & (bids["price"] < above)
-        groups = bids[within].groupby([key[within] for key in by])
+        groups = bids[within].groupby([key[within] for key in by], observed=True)
         counts = {"bids": groups.size(), "bidders": groups["bidder"].nunique(), "auctions": groups["auction"].nunique()}
         parts.append(pd.DataFrame(counts).add_prefix(f"{name}_"))
     return pd.concat(parts, axis=1).fillna(0).astype("int64")
@@ -161,8 +161,8 @@ def q15(bids: Frame) -> Frame:
 
 
 def q16(bids: Frame, clock: str = "%H:%M") -> Frame:
-    by = [bids["channel"], _days(bids)]
-    latest = _texts(bids, clock).groupby(by).max().rename("minute")
+    by = [bids["channel"].astype("category"), _days(bids).astype("category")]
+    latest = _texts(bids, clock).groupby(by, observed=True).max().rename("minute")
     return _counts(bids, by).join(latest).reset_index()
 
 

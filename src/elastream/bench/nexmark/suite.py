@@ -1,0 +1,190 @@
+"""`elastream bench nexmark`: queries under arms, in random order, as a table, a page and figures."""
+
+import inspect
+import math
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyspark
+from pyspark.sql import functions as F
+from pyspark.sql.group import GroupedData
+
+from elastream.bench.nexmark.events import KINDS, Events
+from elastream.bench.nexmark.queries import Query
+from elastream.bench.nexmark.runs import Arm, Outcome, Setup, run
+from elastream.errors import EnvironmentProblem, InputError
+from elastream.evaluation.page import Page, Prose, Table
+from elastream.units import format_rate
+
+MEASURED_EVENTS = 100_000
+
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Queries, arms and rounds, under one setup."""
+
+    setup: Setup
+    queries: Sequence[Query]
+    arms: Sequence[Arm]
+    rounds: int = 1
+
+    @property
+    def runs(self) -> list[tuple[Query, Arm]]:
+        """Return all runs, each round in a random order of its own."""
+        order = random.Random(self.setup.events.seed)
+        pairs = [(query, arm) for query in self.queries for arm in self.arms]
+        return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
+
+    def run(self, tell: Tell) -> list[Outcome]:
+        """Run them all. Raises EnvironmentProblem if one fails."""
+        outcomes: list[Outcome] = []
+        for done, (query, arm) in enumerate(self.runs):
+            tell(f"{query.name} under {arm.name}", done, len(self.runs))
+            outcomes.append(run(self.setup, query, arm, _said(tell, query, arm, done, len(self.runs))))
+        return outcomes
+
+
+def _said(tell: Tell, query: Query, arm: Arm, done: int, total: int) -> Callable[[str], None]:
+    return lambda text: tell(f"{query.name} under {arm.name}: {text}", done, total)
+
+
+def check_rate(rate: float, cores: int | None = None) -> None:
+    """Raise InputError if this machine cannot make `rate` events a second, by a measurement."""
+    cores = cores or os.cpu_count() or 1
+    most = cores * events_per_core()
+    if rate > most:
+        raise InputError(
+            f"a rate of {format_rate(rate)} is more than this machine can make: its {cores} cores make {format_rate(most)}"
+        )
+
+
+def events_per_core() -> float:
+    """Measure the events per second that one core makes."""
+    events = Events()
+    since = time.process_time()
+    for kind in KINDS:
+        for _ in events.batches(kind, 0, MEASURED_EVENTS):
+            pass
+    return MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
+
+
+def check_spark(queries: Sequence[Query], grouped: type = GroupedData, functions: Any = F) -> None:
+    """Raise EnvironmentProblem if the PySpark at hand lacks what a query needs."""
+    for query in queries:
+        if query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
+            raise _lacking(query, "transformWithState", "4.0")
+        if query.name == "q19" and "k" not in inspect.signature(functions.min_by).parameters:
+            raise _lacking(query, "min_by(..., k)", "4.2")
+
+
+def _lacking(query: Query, what: str, since: str) -> EnvironmentProblem:
+    has = f"{query.name} needs {what}, which PySpark {pyspark.__version__} lacks"
+    return EnvironmentProblem(f"{has}: use {since} or later, or leave the query out")
+
+
+COLUMNS = (
+    "query",
+    "arm",
+    "events/s",
+    "p50, s",
+    "p99, s",
+    "in time",
+    "host-seconds",
+    "cost",
+    "longest batch, s",
+    "state, MB",
+    "rows",
+    "answers",
+)
+
+
+def table_of(outcomes: Sequence[Outcome], target: float) -> Table:
+    """Return the figures by query and arm: medians over rounds."""
+    pairs = sorted({(each.query, each.arm) for each in outcomes}, key=lambda pair: (int(pair[0][1:]), pair[1]))
+    groups = [[each for each in outcomes if (each.query, each.arm) == pair] for pair in pairs]
+    rows = tuple(_row(group) for group in groups)
+    good = tuple(False if any(each.correct is False for each in group) else None for group in groups)
+    return Table(
+        f"Nexmark: latency from an event's due time to its commit; in time within {target:g} s", COLUMNS, rows, good
+    )
+
+
+def _row(group: Sequence[Outcome]) -> tuple[str, ...]:
+    def median(figure: Callable[[Outcome], float]) -> float:
+        return statistics.median(map(figure, group))
+
+    return (
+        group[0].query,
+        group[0].arm,
+        f"{median(lambda each: each.service.throughput):,.0f}",
+        f"{median(lambda each: each.service.p50):.2f}",
+        f"{median(lambda each: each.service.p99):.2f}",
+        f"{median(lambda each: each.service.in_time):.1%}",
+        f"{median(lambda each: each.host_seconds):.0f}",
+        f"{median(lambda each: each.cost):g}",
+        f"{median(lambda each: each.service.longest_batch):.1f}",
+        f"{median(lambda each: each.service.state_bytes) / 1e6:.1f}",
+        f"{group[-1].rows:,}",
+        _verdict(group),
+    )
+
+
+def _verdict(group: Sequence[Outcome]) -> str:
+    if any(each.correct is False for each in group):
+        return "WRONG"
+    return "incomplete" if any(each.correct is None for each in group) else "correct"
+
+
+def conditions(suite: Suite, shape: str) -> Mapping[str, Any]:
+    """Return the conditions of the runs and facts about the machine."""
+    load, host = suite.setup.events.load, suite.setup.host
+    return {
+        "load": f"{shape}, {load.count(load.seconds):,} events in {load.seconds:g} s",
+        "highest rate": format_rate(max(max(piece.first, piece.last) for piece in load.pieces)),
+        "disorder, s": suite.setup.events.disorder,
+        "seed": suite.setup.events.seed,
+        "target latency, s": suite.setup.target_latency,
+        "hosts": f"at most {suite.setup.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
+        "rounds": suite.rounds,
+        "spark": pyspark.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load of the machine": round(os.getloadavg()[0], 2),
+    }
+
+
+def page_of(outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any]) -> Page:
+    """Return the page: conditions, figures, and for each query its kind of state."""
+    queries = tuple((query.name, query.title, query.state, query.limits or "-") for query in suite.queries)
+    remarks = tuple(Prose(f"{each.query} under {each.arm}: {each.remark}.") for each in outcomes if each.remark)
+    return Page(
+        "Nexmark on Spark",
+        (
+            table_of(outcomes, suite.setup.target_latency),
+            *remarks,
+            Table("Queries", ("query", "rows", "state", "limits of Spark"), queries),
+            Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items())),
+        ),
+    )
+
+
+def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of all runs for JSON."""
+    runs = [
+        {**asdict(each), "service": {**asdict(each.service), "throughput": each.service.throughput}} for each in outcomes
+    ]
+    return {"conditions": dict(facts), "runs": [_finite(each) for each in runs]}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,149 @@
+"""Loads, service figures and tables of `elastream bench nexmark`, and its errors: all without a query that runs."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from elastream.bench.nexmark import suite
+from elastream.bench.nexmark.events import Events
+from elastream.bench.nexmark.queries import QUERIES
+from elastream.bench.nexmark.runs import Outcome, Setup, _costs, arm_of, query_of
+from elastream.bench.nexmark.service import Batch, Service, batches_of, service
+from elastream.bench.nexmark.shapes import SHAPES, load_of
+from elastream.cli.app import app
+from elastream.clouds.provider import SMALL
+from elastream.errors import EnvironmentProblem, InputError
+from elastream.evaluation.page import render
+from elastream.loads import constant
+
+LOAD = constant("10/s", lasts=10.0)
+BEGAN = 1000.0
+
+
+def batch(end, position, seconds=1.0):
+    return Batch(end - seconds, seconds, position, BEGAN, 7)
+
+
+def outcome(query="q5", arm="fixed:1", correct=True, p50=1.0):
+    return Outcome(query, arm, Service(100, 10.0, 1.0, p50, 2.0, 1.5, 2_000_000, BEGAN), 10.0, 1.0, 1, correct, 3, "")
+
+
+def bench(*arguments):
+    return CliRunner().invoke(app, ["bench", "nexmark", *arguments])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_load_reaches_its_rate_and_ends_in_time(shape):
+    load = load_of(shape, 100.0, 50.0)
+    assert load.seconds == pytest.approx(50.0)
+    assert max(max(piece.first, piece.last) for piece in load.pieces) == pytest.approx(100.0)
+
+
+def test_recorded_load_is_compressed_to_the_time_and_scaled_to_the_rate(tmp_path):
+    file = tmp_path / "load.csv"
+    file.write_text("count\n10\n40\n20\n10\n")
+    load = load_of(f"{file}:interval=60s", 100.0, 20.0)
+    assert [piece.seconds for piece in load.pieces] == pytest.approx([5.0] * 4)
+    assert [piece.first for piece in load.pieces] == pytest.approx([25.0, 100.0, 50.0, 25.0])
+
+
+def test_service_counts_what_is_committed_within_the_target():
+    figures = service([batch(BEGAN + 6.0, 50), batch(BEGAN + 14.0, 101)], LOAD, target=5.0)
+    assert (figures.events, figures.seconds, figures.throughput) == (100, 14.0, pytest.approx(100 / 14))
+    assert figures.in_time == pytest.approx(0.4 + 0.1)  # 40 of the first 50; 10 of the second
+    assert (figures.p50, figures.p99) == (pytest.approx(4.9), pytest.approx(8.8))
+
+
+def test_service_of_a_query_that_read_nothing_is_empty():
+    assert service([batch(BEGAN, 0)], LOAD, target=5.0) == Service()
+
+
+def test_events_count_once_all_streams_have_had_them():
+    sources = [{"endOffset": json.dumps({"n": n, "started": BEGAN})} for n in (30, 20)]
+    progress = {
+        "timestamp": datetime.fromtimestamp(BEGAN, UTC).isoformat(),
+        "durationMs": {"triggerExecution": 500},
+        "sources": sources,
+        "stateOperators": [{"memoryUsedBytes": 3}, {"memoryUsedBytes": 4}],
+    }
+    assert batches_of([progress]) == [Batch(BEGAN, 0.5, 20, BEGAN, 7)]
+
+
+def test_hosts_count_from_the_beginning_of_the_load_to_the_last_commit():
+    served = Service(100, 40.0, began=BEGAN)
+    assert _costs([(0.0, None), (BEGAN + 30.0, None), (0.0, BEGAN - 1.0)], served, SMALL) == (50.0, 3.0, 2)
+
+
+def test_each_round_has_all_runs_in_an_order_of_its_own():
+    queries, arms = [QUERIES["q0"], QUERIES["q5"], QUERIES["q8"]], [arm_of("fixed:1"), arm_of("autopilot")]
+    runs = suite.Suite(Setup(Events(load=LOAD)), queries, arms, rounds=2).runs
+    first, second = ([(query.name, arm.name) for query, arm in runs[part * 6 :][:6]] for part in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 6
+
+
+def test_table_has_medians_and_marks_wrong_answers():
+    outcomes = [
+        outcome(p50=1.0),
+        outcome(p50=3.0),
+        outcome(p50=2.0),
+        outcome("q10", correct=False),
+        outcome("q8", correct=None),
+    ]
+    table = suite.table_of(outcomes, 5.0)
+    assert [row[0] for row in table.rows] == ["q5", "q8", "q10"]
+    assert [row[-1] for row in table.rows] == ["correct", "incomplete", "WRONG"]
+    assert table.rows[0][3] == "2.00"
+    assert table.good == (None, None, False)
+
+
+def test_page_and_figures_hold_every_run():
+    runs = suite.Suite(Setup(Events(load=LOAD)), [QUERIES["q5"]], [arm_of("fixed:1")])
+    facts = suite.conditions(runs, "constant")
+    figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
+    assert figures["runs"][0]["service"]["p50"] is None
+    assert figures["runs"][0]["service"]["throughput"] == 10.0
+    assert figures["conditions"]["load"] == "constant, 100 events in 10 s"
+    page = render(suite.page_of([outcome()], runs, facts))
+    assert "two window aggregates in a row" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--queries", "q0,q77"], "there is no query 'q77' (there are: q0 to q22)"),
+        (["--arms", "fixed:2,magic"], "there is no arm 'magic' (there are: fixed:N, autopilot)"),
+        (["--arms", "fixed:none"], "the arm 'fixed:none' needs a number of hosts, such as fixed:2"),
+        (["--load", "zigzag"], "there is no load 'zigzag' (there are: constant, wave, steps, burst, and files"),
+        (["--rate", "900G/s"], "is not a rate"),
+        (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),
+        (["--disorder", "9s"], "a disorder of 9 s"),
+    ],
+)
+def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_rate_within_the_measured_ceiling_is_allowed():
+    suite.check_rate(1.0)
+    with pytest.raises(InputError, match=r"its 2 cores make .*/s"):
+        suite.check_rate(1e12, cores=2)
+
+
+def test_a_spark_without_transform_with_state_is_named():
+    with pytest.raises(EnvironmentProblem, match=r"q4 needs transformWithState, which PySpark .* lacks"):
+        suite.check_spark([QUERIES["q0"], QUERIES["q4"]], grouped=object)
+
+
+def test_a_spark_without_the_best_rows_of_a_group_is_named():
+    class Functions:
+        @staticmethod
+        def min_by(col, ord): ...
+
+    with pytest.raises(EnvironmentProblem, match=r"q19 needs min_by\(..., k\), which PySpark .* lacks"):
+        suite.check_spark([query_of("q19")], functions=Functions)
