@@ -1,0 +1,47 @@
+"""The data source of events on Spark, and a whole run on a local host."""
+
+import pandas as pd
+import pytest
+
+from elastream.bench.nexmark.comparison import compare
+from elastream.bench.nexmark.events import Events
+from elastream.bench.nexmark.queries import QUERIES
+from elastream.bench.nexmark.runs import Setup, arm_of, run
+from elastream.bench.nexmark.service import batches_of
+from elastream.bench.nexmark.sources import CLOSING_TIME, read_events, with_watermark
+from elastream.loads import constant
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
+    events, checkpoint, parts = Events(load=constant("300/s", lasts=2.0)), tmp_path / "checkpoint", []
+    local_spark.conf.set("spark.sql.session.timeZone", "UTC")
+    bids = read_events(local_spark, events, "bid", tmp_path / "control", checkpoint=checkpoint, tasks=2, batch_seconds=0.5)
+    stream = with_watermark(bids) if closed else bids
+    query = stream.writeStream.foreachBatch(lambda rows, _: parts.append(rows.toPandas()))
+    running = query.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0.5 seconds").start()
+    try:
+        wait_until(lambda: any(batch.position == 601 for batch in batches_of(running.recentProgress)))
+        running.processAllAvailable()
+    finally:
+        running.stop()
+        local_spark.conf.unset("spark.sql.session.timeZone")
+    rows = pd.concat(parts)
+    if not closed:
+        assert rows["date_time"].max() == pd.Timestamp(CLOSING_TIME).tz_localize(None)
+        rows = rows[rows["auction"] >= 0]
+    assert not compare(rows, events.table("bid", 0, 600).to_pandas())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["q5", "q9"])
+def test_run_on_a_local_host_gives_the_answer(name):
+    said = []
+    setup = Setup(Events(load=constant("100/s", lasts=20.0), disorder=1.0), target_latency=10.0)
+    outcome = run(setup, QUERIES[name], arm_of("fixed:1"), said.append)
+    assert (outcome.correct, outcome.remark) == (True, "")
+    assert (outcome.service.events, outcome.most_hosts) == (2000, 1)
+    assert "compares the rows with the answer" in said
