@@ -13,10 +13,9 @@ import numpy as np
 
 from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
-from elastream.core.hosts import HostType
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs, Rows
-from elastream.core.observation import Observation
+from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import at_most, counted
 from elastream.dataflow.stages import Unit
@@ -24,7 +23,14 @@ from elastream.errors import ElastreamError
 from elastream.policies.common import chained
 from elastream.policies.common.draft import Draft, observed_instances
 from elastream.policies.common.load_history import CERTAIN, LoadHistory
-from elastream.policies.common.measures import capacity, missing_metrics, sum_of, tasks_on
+from elastream.policies.common.measures import (
+    capacity,
+    cheapest_type,
+    emptied,
+    missing_metrics,
+    missing_type_reason,
+    sum_of,
+)
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.common.reach import IN_VAIN, after_trial, within_reach
@@ -118,6 +124,10 @@ class Threshold(Policy):
         """Return True if `settle` was left at its default."""
         return self.settle is None
 
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        return missing_type_reason(context, self.host_type)
+
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `LoadHistory`."""
         scaling = self.scale(observation, memory)
@@ -146,7 +156,7 @@ class SizingRound:
 
     def __init__(self, policy: Threshold, observation: Observation, before: LoadHistory | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
-        self.host_type = self._host_type()
+        self.host_type = cheapest_type(observation.context, policy.host_type)
         self.pace = FIRST_PACE_S if before is None else max(observation.time - float(before.times[-1]), 0.0)
         self.horizon = self.host_type.start + self.pace
         rules = observation.context.scaling  # the user's, in place of the policy's own
@@ -192,12 +202,7 @@ class SizingRound:
 
     def _releases(self, actions: Sequence[Action] = ()) -> list[Action]:
         """Return releases of draining hosts without tasks that may go, unless `actions` cancel the drain."""
-        return [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host in self.observation.draining
-            if not tasks_on(self.observation, host) and host not in self.observation.pinned
-            if CancelDrain(host) not in actions
-        ]
+        return [action for action in emptied(self.observation) if CancelDrain(action.host) not in actions]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
         observation = self.observation
@@ -207,12 +212,6 @@ class SizingRound:
         cores = capacity(observation, observation.usable)
         busy = math.nan if math.isnan(base) else cores if self.load.late else min(base, cores)
         return {"hosts_usable": float(len(observation.usable) - lost + recovered), "busy_cores": busy}
-
-    def _host_type(self) -> HostType:
-        types = self.observation.context.host_types
-        if self.policy.host_type is not None:
-            return types[self.policy.host_type]
-        return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 class ChainedRound(SizingRound):

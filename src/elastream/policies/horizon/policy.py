@@ -15,12 +15,13 @@ from elastream.core.frames import Floats
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs
-from elastream.core.observation import Observation
+from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError
 from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
+from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
 from elastream.policies.common.service import Service
 from elastream.policies.forecasting.trend import Forecast
@@ -106,6 +107,10 @@ class Horizon(Policy):
     def default_window(self) -> bool:
         """Return True: how long hosts stay idle follows from the replay."""
         return True
+
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `Memory`."""
