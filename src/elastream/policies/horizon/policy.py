@@ -57,6 +57,7 @@ class Memory:
         needs: Highest needed capacity of each bin (records/s).
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
+        leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
     """
 
@@ -69,6 +70,7 @@ class Memory:
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
     late: tuple[float, float] = (0.0, 0.0)
+    leased: tuple[float, float] = (0.0, 0.0)
     next_replay: float = 0.0
 
 
@@ -149,15 +151,17 @@ class _Foreseeing(SizingRound):
         self.service = service.after(observation, self.before, self._usable, self.load.work)
         self.grid = self._fitting_grid(before)
         if before is None:
-            choice = Choice(Setting(hold=FIRST_HOLD * self.grid.host_start))
+            # While a host requested later would still come in time, nothing has to be leased for what may not come.
+            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 2
+            choice = Choice(Setting(row, hold=FIRST_HOLD * self.grid.host_start))
             before = Memory(
                 self.history, self.service, self.grid, Past(self.grid.seconds), choice, allowance=1 - policy.in_time
             )
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and before.outlooks[-1].total.shape[1] != self.grid.steps + 1:
-            before = replace(before, outlooks=())
-        self.memory = self._with_arrivals(self._with_late(before))
+            before = replace(before, outlooks=_outlooks_again(before.past, len(before.outlooks), self.grid))
+        self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
             self.memory = self._replayed(policy)
         self.settle = self.memory.choice.setting.hold
@@ -226,6 +230,10 @@ class _Foreseeing(SizingRound):
         known = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
         return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in known]
 
+    def _with_leased(self, memory: Memory) -> Memory:
+        hosts, seconds = memory.leased
+        return replace(memory, leased=(hosts + len(self.observation.leases) * self.pace, seconds + self.pace))
+
     def _has_past(self, memory: Memory) -> bool:
         return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
@@ -239,7 +247,7 @@ class _Foreseeing(SizingRound):
         past = memory.past.after(float(measured.mean()), self.pace)
         if past.open[1] > 0 and memory.outlooks:
             return replace(memory, past=past)
-        paths, jump = scenarios(past, self.grid.steps)
+        paths, jump = scenarios(past, self.grid, self.load.expected(self.grid.host_start))
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
         return replace(
@@ -254,13 +262,14 @@ class _Foreseeing(SizingRound):
         memory, context, time = self.memory, self.observation.context, self.observation.time
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
-        # Adaptive conformal inference: recent misses lower the allowance of the next replay.
-        tolerated = 1 - policy.in_time
-        allowance = min(max(memory.allowance + STEP * (tolerated - missed), LEAST_ALLOWANCE), tolerated)
         fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
-        choice = replay(memory.outlooks, fleet, allowance)
+        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased)
+        # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
+        tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
+        allowance = min(max(memory.allowance + STEP * (tolerated - unexplained), LEAST_ALLOWANCE), tolerated)
         following = time + max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
-        return replace(memory, choice=choice, late=(0.0, 0.0), allowance=allowance, next_replay=following)
+        begun = replace(memory, late=(0.0, 0.0), leased=(0.0, 0.0))
+        return replace(begun, choice=choice, allowance=allowance, next_replay=following)
 
     @once
     def _needed(self) -> tuple[float, float]:
@@ -365,6 +374,17 @@ class _Unchained(_Foreseeing, UnchainedRound):
     @once
     def later(self) -> float:
         return max(self._retained, self.rate)
+
+
+def _outlooks_again(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
+    """Return the outlooks of the last `count` bins on another grid."""
+    outlooks = []
+    for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):
+        then = Past(past.seconds, past.rates[:end])
+        level, _ = then.level(grid.steps)
+        paths, jump = scenarios(then, grid, Forecast(level, 0.0, level, math.nan))
+        outlooks.append(Outlook.of(paths, jump, float(then.rates[-1]), grid))
+    return tuple(outlooks)
 
 
 def _constant_sentence(choice: Choice) -> str:
