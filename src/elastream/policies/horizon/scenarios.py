@@ -106,8 +106,8 @@ def scenarios(past: Past, grid: Grid, trend: Forecast) -> tuple[Floats, Floats]:
     if rates.size < LEAST_PAST * steps:
         error = trend.error if rates.size > PRESENT[0] and not math.isnan(trend.error) else FIRST_SPREAD * level
         # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
-        bins = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
-        mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * bins
+        growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
+        mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
         paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
         return paths, paths[-1]
     total = np.concatenate([[0.0], np.cumsum(rates)])
