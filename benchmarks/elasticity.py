@@ -20,12 +20,12 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.comparison import Trial
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.simulate import simulate
 from elastream.loads.pattern import Pattern, Section
 from elastream.policies.static import Static
-from elastream_papers.harness.cases import run_all
 
 SOURCE = "the project's bar for the horizon policy"
 HOUR, BIN, WORK = 3600.0, 10.0, 400e-6

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from elastream.core.wording import percent
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
 from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import assumption_table, labelled, values, variations
-from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.checks import MeanInterval, variation_table
 from elastream_papers.harness.report import by_verdict, comparison_table, curves, report
 from elastream_papers.otd import experiment as otd

@@ -29,7 +29,7 @@ from elastream.report.plots import Plot
 from elastream.simulator import Settings
 from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
-from elastream_papers.harness.cases import application
+from elastream_papers.harness.applications import application
 from elastream_papers.harness.checks import mean_at_least
 from elastream_papers.harness.report import comparison_table, report
 from elastream_papers.visp.bars import Statistic
