@@ -442,9 +442,7 @@ class UnchainedRound(SizingRound):
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}
-        ahead = self.host_type.start if not observation.coming else 0.0
-        arriving = float(self.history.arriving[-1])
-        needs, unknown = needs_of(observation, units, self.rate, arriving, self.host_type.start, ahead)
+        needs, unknown = self._needs(units)
         if math.isnan(self.rate):
             unknown = missing_metrics(observation)
         targets = self._targets(units, needs, instances)
@@ -460,6 +458,12 @@ class UnchainedRound(SizingRound):
         actions = [*actions, *self._releases(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return ScalingPlan(actions, (), history, self._predicted(actions, total), unknown, remarks)
+
+    def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
+        """Return the need of each unit, and the metrics that prevent one."""
+        ahead = self.host_type.start if not self.observation.coming else 0.0
+        arriving = float(self.history.arriving[-1])
+        return needs_of(self.observation, units, self.rate, arriving, self.host_type.start, ahead)
 
     def _targets(
         self, units: Sequence[Unit], needs: Mapping[str, CoreNeed], instances: Mapping[str, int]
