@@ -185,6 +185,14 @@ class SizingRound:
         """Rate to keep hosts for (records/s): a released host must not be missing before `settle` has passed."""
         return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
 
+    def _with_need(self, cores: tuple[float, ...]) -> LoadHistory:
+        """Return the history with this round's need, by part, and without those that no longer hold hosts."""
+        history, hold = self.history, self.settle
+        if self.policy.default_window and self.observation.context.scaling.stabilization_down is None:
+            lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle, late=self.load.late)
+            history, hold = replace(history, lulls=lulls), lulls.hold(self.observation, self.settle)
+        return history.with_need(self.observation.time, cores, hold)
+
     @property
     def _rate_text(self) -> str:
         ahead = f" expected in {format_duration(round(self.horizon))}" if self.rate > self.forecast.level else ""
@@ -226,7 +234,7 @@ class ChainedRound(SizingRound):
         need, remarks = self._limited(need, base)
         history = self.history
         if not math.isnan(base):
-            history = history.with_need(observation.time, (base,), self.settle)
+            history = self._with_need((base,))
         if load.cold and math.isnan(load.declared):
             need = min(need, self._proven_need)
         added = self._hosts.lease_missing(need, reason)
@@ -491,7 +499,7 @@ class UnchainedRound(SizingRound):
         if not needs or len(needs) != len(units):
             return history, {}
         time = self.observation.time
-        history = history.with_need(time, tuple(needs[unit.name].cores for unit in units), self.settle)
+        history = self._with_need(tuple(needs[unit.name].cores for unit in units))
         if time - history.since < self.settle or self.load.late:
             return history, {}
         growth = self.later / self.rate if self.rate > 0 else 1.0

@@ -36,8 +36,8 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SM
     ).sink(None)
     constants = Settings(monitor=period)
     plant = make_plant(
-        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start)], loads={"source": load}, seed=seed, settings=constants,
-        max_hosts=20, target_latency=target, seconds=len(rates) * every,
+        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start)], loads={"source": load}, seed=seed,
+        settings=constants, max_hosts=20, target_latency=target, seconds=len(rates) * every,
     )  # fmt: skip
     return simulated(plant, Horizon(), period=period, until=len(rates) * every)
 
