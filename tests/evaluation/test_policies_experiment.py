@@ -4,18 +4,23 @@ import numpy as np
 import pytest
 
 from elastream.core.hosts import HostType, Lease
+from elastream.documents.registry import POLICY, made, named_in
+from elastream.documents.user_code import References
 from elastream.errors import InputError
+from elastream.evaluation.compare import scene_of
 from elastream.evaluation.policies.bars import cheapest_rival, checks_of, page_of
 from elastream.evaluation.policies.cells import (
     OURS,
     Case,
     Cell,
     actions_after,
+    dataflow,
     gathered,
     grid,
     lateness,
     most_hosts,
     run_case,
+    settings_of,
 )
 from elastream.evaluation.policies.loads import (
     FILLED,
@@ -72,6 +77,15 @@ def test_a_sample_draws_the_same_cells_of_the_grid_again():
     assert len({*sample} & {*whole}) == 20
     assert sample == grid(["a.csv"], sample=20)
     assert len({cell.load for cell in sample}) > 3
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_every_policy_of_a_cell_can_run_in_it(chained):
+    cell = Cell(ONE_STEP, 0, chained, "by the second", 30.0, 60.0, 1.1)
+    for arm in cell.arms:
+        policy = made(POLICY, *named_in(arm, POLICY), References())
+        scene, _ = scene_of(dataflow(cell.course), {arm: policy}, settings_of(cell, cell.course, bound=False))
+        scene.set_up(policy)  # raises what the policy lacks
 
 
 def leased(since: float, until: float | None) -> Lease:

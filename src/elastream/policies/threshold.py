@@ -189,7 +189,7 @@ class SizingRound:
         """Return the history with this round's need, by part, and without those that no longer hold hosts."""
         history, hold = self.history, self.settle
         if self.policy.default_window and self.observation.context.scaling.stabilization_down is None:
-            lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle, late=self.load.late)
+            lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle)
             history, hold = replace(history, lulls=lulls), lulls.hold(self.observation, self.settle)
         return history.with_need(self.observation.time, cores, hold)
 

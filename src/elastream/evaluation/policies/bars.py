@@ -8,13 +8,14 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from elastream.core.wording import UNKNOWN
 from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.findings import Check, check_table
 from elastream.evaluation.page import Page, Prose, Table
-from elastream.evaluation.policies.cells import ARMS, IN_TIME, OURS, RIVALS
+from elastream.evaluation.policies.cells import ARMS, IN_TIME, OURS, RIVALS, Cell, short
 from elastream.evaluation.policies.loads import LONG_NOISE, NOISE, ONE_BURST, ONE_STEP
 
 Row: TypeAlias = Mapping[str, Any]
@@ -124,9 +125,7 @@ def _mean(name: str, rows: Iterable[Row], figure: Figure, bar: float) -> Check:
 
 def label(row: Row) -> str:
     """Return the conditions of a cell in words."""
-    chained = "chained" if row["chained"] else "unchained"
-    name = str(row["load"]).rpartition("/")[2]
-    return f"{name}, seed {row['seed']}, {chained}, {row['price']}, {row['target']:g} s, start {row['start']:g} s"
+    return str(Cell(**{each.name: row[each.name] for each in fields(Cell)}))
 
 
 def page_of(rows: Sequence[Row], checks: Sequence[Check]) -> Page:
@@ -158,7 +157,7 @@ def _by_load(rows: Sequence[Row]) -> Table:
         rivals = {name for row in cells if (name := cheapest_rival(row)) is not None}
         lines.append(
             (
-                str(load).rpartition("/")[2],
+                short(load),
                 str(len(cells)),
                 _mean_of([row["fill"] for row in cells]),
                 _mean_of([row["constant"]["hosts"] for row in cells if row.get("constant")]),

@@ -39,6 +39,8 @@ RIVALS = (
     "threshold", "btu", "plasticc", "ds2", "hpa", "flink", "databricks", "dra", "ewma", "daedalus", "contune",
 )  # fmt: skip
 ARMS = (OURS, *RIVALS)
+# They read the tasks or durations of micro-batches, which operators with queues of their own have not.
+OF_BATCHES = ("databricks", "dra", "ewma")
 PRICES: Mapping[str, Billing] = {
     "by the second": Billing(1.0),
     "by the minute": Billing(60.0, 600.0),  # ten minutes at least
@@ -76,8 +78,7 @@ class Cell:
 
     def __str__(self) -> str:
         chained = "chained" if self.chained else "unchained"
-        name = self.load.rpartition("/")[2]
-        return f"{name}, seed {self.seed}, {chained}, {self.price}, {self.target:g} s, start {self.start:g} s"
+        return f"{short(self.load)}, seed {self.seed}, {chained}, {self.price}, {self.target:g} s, start {self.start:g} s"
 
     @property
     def course(self) -> Course:
@@ -85,8 +86,10 @@ class Cell:
 
     @property
     def arms(self) -> Sequence[str]:
-        """Return the policies to run: in the longest load only ours."""
-        return (OURS,) if self.load == LONG_NOISE else ARMS
+        """Return the policies to run: in the longest load only ours, and none that cannot run."""
+        if self.load == LONG_NOISE:
+            return (OURS,)
+        return ARMS if self.chained else [arm for arm in ARMS if arm not in OF_BATCHES]
 
     @property
     def host(self) -> HostType:
@@ -103,6 +106,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.cell}: {self.arm}"
+
+
+def short(load: str) -> str:
+    """Return the name of a load, without the folder and options of a recorded one."""
+    return load.rpartition("/")[2].partition(":")[0]
 
 
 def grid(recorded: Sequence[str], *, quick: bool = False, sample: int | None = None) -> list[Cell]:
@@ -130,7 +138,7 @@ def run_case(case: Case) -> dict[str, Any]:
     """Run a policy; return its figures, and for ours also those of the load and of what is compared with it."""
     cell, course = case.cell, case.cell.course
     policy: Policy = made(POLICY, *named_in(case.arm, POLICY), References())
-    graph, settings = _dataflow(course), _settings(cell, course, bound=case.arm == OURS and len(cell.arms) > 1)
+    graph, settings = dataflow(course), settings_of(cell, course, bound=case.arm == OURS and len(cell.arms) > 1)
     if not settings.bound:
         scene, _ = scene_of(graph, {case.arm: policy}, settings)
         return {"arm": figures_of(tried(scene, case.arm, policy, lambda _: None), cell, course)}
@@ -230,14 +238,16 @@ def _same(row: str) -> str:
     return row
 
 
-def _dataflow(course: Course) -> Graph:
+def dataflow(course: Course) -> Graph:
+    """Return a dataflow of one operator that the load passes."""
     flow = Dataflow("policies")
     work = Alternate("work", _same, cost=WORK_S)
     flow.source(None, load=course.pattern).map([work], returns="row string", cores=INSTANCE_CORES).sink(None)
     return flow.graph
 
 
-def _settings(cell: Cell, course: Course, *, bound: bool) -> SimulateSettings:
+def settings_of(cell: Cell, course: Course, *, bound: bool) -> SimulateSettings:
+    """Return the settings of a cell's simulations."""
     return SimulateSettings(
         host_types=[cell.host], fused=cell.chained, target_latency=cell.target, target=IN_TIME, period=PERIOD_S,
         max_hosts=most_hosts(course), bound=bound, show=False,
