@@ -195,6 +195,14 @@ class SizingRound:
         """Rate to keep hosts for (records/s): a released host must not be missing before `settle` has passed."""
         return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
 
+    def _with_need(self, cores: tuple[float, ...]) -> LoadHistory:
+        """Return the history with this round's need, by part, and without those that no longer hold hosts."""
+        history, hold = self.history, self.settle
+        if self.policy.default_window and self.observation.context.scaling.stabilization_down is None:
+            lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle)
+            history, hold = replace(history, lulls=lulls), lulls.hold(self.observation, self.settle)
+        return history.with_need(self.observation.time, cores, hold)
+
     @property
     def _rate_text(self) -> str:
         ahead = f" expected in {format_duration(round(self.horizon))}" if self.rate > self.forecast.level else ""
@@ -225,7 +233,7 @@ class ChainedRound(SizingRound):
         need, remarks = self._limited(need, base)
         history = self.history
         if not math.isnan(base):
-            history = history.with_need(observation.time, (base,), self.settle)
+            history = self._with_need((base,))
         if load.cold and math.isnan(load.declared):
             need = min(need, self._proven_need)
         added = self._hosts.lease_missing(need, reason)
@@ -441,9 +449,7 @@ class UnchainedRound(SizingRound):
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}
-        ahead = self.host_type.start if not observation.coming else 0.0
-        arriving = float(self.history.arriving[-1])
-        needs, unknown = needs_of(observation, units, self.rate, arriving, self.host_type.start, ahead)
+        needs, unknown = self._needs(units)
         if math.isnan(self.rate):
             unknown = missing_metrics(observation)
         targets = self._targets(units, needs, instances)
@@ -459,6 +465,12 @@ class UnchainedRound(SizingRound):
         actions = [*actions, *self._releases(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return ScalingPlan(actions, (), history, self._predicted(actions, total), unknown, remarks)
+
+    def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
+        """Return the need of each unit, and the metrics that prevent one."""
+        ahead = self.host_type.start if not self.observation.coming else 0.0
+        arriving = float(self.history.arriving[-1])
+        return needs_of(self.observation, units, self.rate, arriving, self.host_type.start, ahead)
 
     def _targets(
         self, units: Sequence[Unit], needs: Mapping[str, CoreNeed], instances: Mapping[str, int]
@@ -486,7 +498,7 @@ class UnchainedRound(SizingRound):
         if not needs or len(needs) != len(units):
             return history, {}
         time = self.observation.time
-        history = history.with_need(time, tuple(needs[unit.name].cores for unit in units), self.settle)
+        history = self._with_need(tuple(needs[unit.name].cores for unit in units))
         if time - history.since < self.settle or self.load.late:
             return history, {}
         growth = self.later / self.rate if self.rate > 0 else 1.0

@@ -27,7 +27,7 @@ def same(row):
     return row
 
 
-def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True):
+def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SMALL.start):
     """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
     load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
     flow = Dataflow("d")
@@ -36,8 +36,8 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True):
     ).sink(None)
     constants = Settings(monitor=period)
     plant = make_plant(
-        lay_out(flow.graph, chained=fused), host_types=[SMALL], loads={"source": load}, seed=seed, settings=constants,
-        max_hosts=20, target_latency=target, seconds=len(rates) * every,
+        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start)], loads={"source": load}, seed=seed,
+        settings=constants, max_hosts=20, target_latency=target, seconds=len(rates) * every,
     )  # fmt: skip
     return simulated(plant, Horizon(), period=period, until=len(rates) * every)
 
@@ -125,3 +125,14 @@ def test_any_price_and_billing_time_unit_gives_a_plan(price, unit):
     for second in range(80):
         memory = Horizon().plan(replace(shown, time=1000.0 + 5 * second, context=context), memory).memory
     assert np.isfinite(memory.needs).all()
+
+
+def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
+    # Bursts of two minutes need four cores; a host takes five minutes to start.
+    done = run([100, 2000, 100, 100] * 8, every=120.0, period=60.0, fused=False, start=300.0)
+    series = done.result.series
+    later = series[series[:, 0] > 480]
+    assert np.average(later[:, 5], weights=later[:, 6]) > 0.99
+    assert later[later[:, 0] > 1800, 2].min() >= 4
+    assert max(series[:, 2]) <= 15  # the backlog of the first burst does not count as work of its few new records
+    assert len(actions(done, LeaseHost, since=600)) <= 1

@@ -4,13 +4,14 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from elastream.core.action import Action, DrainHost
+from elastream.core.decision import Unknown
 from elastream.core.frames import Floats
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
@@ -18,12 +19,14 @@ from elastream.core.metrics import Metric, Needs
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import counted
+from elastream.dataflow.stages import Unit
 from elastream.errors import ElastreamError
 from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
 from elastream.policies.common.service import Service
+from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_to_serve, waiting_at_start, with_backlog
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
@@ -59,6 +62,7 @@ class Memory:
         allowance: Share of records that may be late in a replay.
         leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
+        work: Cores of unchained operators per record/s, as last known; NaN before.
     """
 
     history: LoadHistory
@@ -72,6 +76,7 @@ class Memory:
     late: tuple[float, float] = (0.0, 0.0)
     leased: tuple[float, float] = (0.0, 0.0)
     next_replay: float = 0.0
+    work: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -379,9 +384,19 @@ class _Unchained(_Foreseeing, UnchainedRound):
     """Round for instances that reserve cores."""
 
     @once
+    def _cores_of_record(self) -> float:
+        # Busy cores over processed records mislead: sources never queue, and operators work off what waits before them.
+        arriving = self.load.arriving
+        units = [unit for unit in self.observation.context.units if unit.scalable]
+        needs, _ = needs_of(self.observation, units, arriving, arriving, self.host_type.start, 0.0)
+        if arriving > 0 and len(needs) == len(units):
+            self.memory = replace(self.memory, work=math.fsum(need.cores for need in needs.values()) / arriving)
+        return self.memory.work * self.service.overhead
+
+    @once
     def rate(self) -> float:
         lease, _ = self._needed
-        return max(lease, self.load.arriving)
+        return max(lease, self.load.arriving, self._least / self._cores_of_record if self._cores_of_record > 0 else 0.0)
 
     @once
     def upper(self) -> float:
@@ -390,6 +405,10 @@ class _Unchained(_Foreseeing, UnchainedRound):
     @once
     def later(self) -> float:
         return max(self._retained, self.rate)
+
+    def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
+        needs, unknown = super()._needs(units)
+        return {name: replace(need, drain=0.0) for name, need in needs.items()}, unknown  # `rate` contains the backlog
 
 
 def _outlooks_again(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
