@@ -391,12 +391,12 @@ class _Unchained(_Foreseeing, UnchainedRound):
         needs, _ = needs_of(self.observation, units, arriving, arriving, self.host_type.start, 0.0)
         if arriving > 0 and len(needs) == len(units):
             self.memory = replace(self.memory, work=math.fsum(need.cores for need in needs.values()) / arriving)
-        return self.memory.work * self.service.overhead
+        return self.memory.work  # without micro-batches, busy cores are all that is needed
 
     @once
     def rate(self) -> float:
         lease, _ = self._needed
-        return max(lease, self.load.arriving, self._least / self._cores_of_record if self._cores_of_record > 0 else 0.0)
+        return max(lease, self._least / self._cores_of_record if self._cores_of_record > 0 else 0.0)
 
     @once
     def upper(self) -> float:
