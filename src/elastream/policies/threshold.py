@@ -209,10 +209,10 @@ class SizingRound:
         return {"hosts_usable": float(len(observation.usable) - lost + recovered), "busy_cores": busy}
 
     def _host_type(self) -> HostType:
-        types = self.observation.context.host_types
+        context = self.observation.context
         if self.policy.host_type is not None:
-            return types[self.policy.host_type]
-        return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+            return context.host_types[self.policy.host_type]
+        return min(context.leasable.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 class ChainedRound(SizingRound):

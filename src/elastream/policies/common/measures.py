@@ -23,7 +23,7 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
     if count <= 0:
         return ()
     context, there = observation.context, [lease.zone for lease in observation.leases.values()]
-    return by_zones(context.host_types.values(), count, kind, copies=context.replicas, there=there)
+    return by_zones(context.leasable.values(), count, kind, copies=context.replicas, there=there)
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:

@@ -551,9 +551,9 @@ class Round:
 
     def _kind(self, beside: str | None = None) -> HostType:
         """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
-        types = self.observation.context.host_types
+        types = self.observation.context.leasable
         if self.policy.host_type is not None:
-            return types[self.policy.host_type]
+            return self.observation.context.host_types[self.policy.host_type]
         price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
         zones: set[str] = set()
         if beside is not None:

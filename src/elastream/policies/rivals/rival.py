@@ -145,7 +145,7 @@ class Rival(Policy):
     def _host_type(self, context: Context) -> HostType:
         if self.host_type is not None:
             return context.host_types[self.host_type]
-        return min(context.host_types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+        return min(context.leasable.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 class ChainedRival(Rival):
