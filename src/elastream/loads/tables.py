@@ -161,7 +161,9 @@ def _fit(file: Path, row: Row, width: int) -> Row:
         cells.pop()
     if len(cells) != width:
         quotes = ": a comma in a number needs quotes around it" if len(cells) > width else ""
-        raise InputError(f"{file}, line {row.number}: {counted(len(cells), 'field')}, and the first line has {width}{quotes}")
+        raise InputError(
+            f"{file}, line {row.number}: {counted(len(cells), 'field')}, and the first line has {width}{quotes}"
+        )
     return Row(row.number, cells)
 
 
