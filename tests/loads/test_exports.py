@@ -616,3 +616,9 @@ def test_the_total_among_series_is_not_added_to_them(read):
 def test_a_line_with_too_few_fields_is_no_matter_of_commas(read):
     with pytest.raises(InputError, match=r"line 3: 1 field, and the first line has 2$"):
         read("time,requests\n0,1\n60\n")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_without_names_a_time_behind_a_count_is_refused(read, mark):
+    with pytest.raises(InputError, match=rf"line 1: {START} looks like a time behind a count"):
+        read(lines(*((5 + at, START + 60 * at) for at in range(3)), mark=mark))
