@@ -19,6 +19,11 @@ def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
     assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
 
 
+def test_a_lag_below_zero_is_unknown():
+    anew = source(end={"t": {"0": 10}}, behind=-990.0)
+    assert math.isnan(read_batch("q", line(4, 0, 0.5, anew), None).behind)
+
+
 def test_a_source_whose_offsets_count_records_tells_what_it_holds_by_them():
     first, second = {"n": 10, "t": 1.5, "fast": True}, {"n": 25, "t": 2.5, "fast": True}
     held = source(first, second, 15, latest={**second, "n": 65, "t": 4.5})
