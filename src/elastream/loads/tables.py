@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from elastream.core.wording import counted
 from elastream.errors import InputError, first_line
@@ -120,7 +120,7 @@ def _lines_of(file: Path) -> tuple[str, list[Row]]:
         raise InputError(f"{file} cannot be read as {'gzipped ' if packed else ''}CSV: {error}") from None
 
 
-def _decoded(data: IO[bytes]) -> TextIO:
+def _decoded(data: gzip.GzipFile | io.BufferedReader) -> TextIO:
     """Return the text of `data`: UTF-8, or UTF-16 with the mark that spreadsheets write before it."""
     mark = data.read(2)
     data.seek(0)
