@@ -141,7 +141,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
     missing = required - len(observation.usable) - len(observation.coming)
     if missing <= 0 or not observation.context.host_types:
         return []
-    kind = host_type or next(iter(observation.context.host_types))
+    kind = host_type or next(iter(observation.context.leasable))
     kinds = types_to_lease(observation, observation.context.host_types[kind], missing)
     return [
         LeaseHost(observation.host_name(n), each.name, each.region, why=f"{counted(hosts, 'host')} at all times")

@@ -23,7 +23,7 @@ def cheapest_type(context: Context, only: str | None = None) -> HostType:
     """Return the type `only`, else the one with the lowest price per core, speed and second; of equals the smallest."""
     if only is not None:
         return context.host_types[only]
-    return min(context.host_types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+    return min(context.leasable.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 def missing_type_reason(context: Context, name: str | None) -> str | None:
@@ -47,7 +47,7 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
     if count <= 0:
         return ()
     context, there = observation.context, [lease.zone for lease in observation.leases.values()]
-    return by_zones(context.host_types.values(), count, kind, copies=context.replicas, there=there)
+    return by_zones(context.leasable.values(), count, kind, copies=context.replicas, there=there)
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:

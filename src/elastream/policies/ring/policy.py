@@ -546,7 +546,7 @@ class Round:
         """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
         if self.policy.host_type is not None:
             return cheapest_type(self.observation.context, self.policy.host_type)
-        types = self.observation.context.host_types
+        types = self.observation.context.leasable
         price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
         zones: set[str] = set()
         if beside is not None:
