@@ -17,6 +17,9 @@ def stage(seconds, *tasks, at=0.1, cpu=0.9, **more):
 # Fixed costs of a small batch on a busy machine.
 FIXED = {"latestOffset": 0.3, "queryPlanning": 0.2, "walCommit": 0.4, "commitOffsets": 0.3}
 SMALL = stage(0.2, 0.1, 0.1, shuffled=True)
+ACTIONS = [stage(1.4, 1.3, at=1.5 * number) for number in range(3)]
+FULL = [stage(1.0, *[0.9] * 4, 0.05, at=1.1 * number) for number in range(3)]
+WAITING = stage(1.2, *[1.1] * 4, cpu=0.05, at=3.4)
 
 
 def batches(seconds, *stages, count=4, others=(), **parts):
@@ -53,6 +56,8 @@ def cause(*batches, target=2.0, **traits):
         (batches(5.0, stage(4.5, *[1.1] * 16)), {"trigger": 1.0}, Cause.HOSTS),
         (batches(5.0, stage(4.5, *[1.1] * 16)), {"limited": "9,000 rows", "trigger": 1.0}, Cause.HOSTS),
         (batches(5.0, SMALL), {"function": True, "limited": "9,000 rows"}, Cause.DRIVER),
+        (batches(5.0, *ACTIONS), {"function": True}, Cause.FEW_TASKS),
+        (batches(5.0, *FULL, WAITING), {}, Cause.HOSTS),
         (batches(5.0, stage(4.4, 4.3)), {"limited": "9,000 rows"}, Cause.FEW_TASKS),
     ],
     ids=[
@@ -71,6 +76,8 @@ def cause(*batches, target=2.0, **traits):
         "too few hosts",
         "too few hosts and a limit",
         "a slow function and a limit",
+        "one partition and several actions",
+        "too few hosts and one stage that waits longer",
         "one partition and a limit",
     ],
 )
@@ -103,8 +110,16 @@ def test_long_task_among_more_work_than_the_slots_hold_needs_hosts_too():
         batches(5.0, SMALL, count=2),
         batches(5.0),
         batches(5.0, SMALL, others=[(1.0, 4.5)]),
+        batches(0.8, stage(0.7, 0.3, 0.3, 0.3, 0.3)),
+        batches(5.0, ACTIONS[0], WAITING, FULL[0]),
     ],
-    ids=["too few batches", "stages that are unknown", "jobs that may be the function's own"],
+    ids=[
+        "too few batches",
+        "stages that are unknown",
+        "jobs that may be the function's own",
+        "late only after a slow start",
+        "several causes alike",
+    ],
 )
 def test_no_cause_is_named_without_evidence(read):
     assert diagnose("q", read, 2.0, QueryTraits(function=True, slots=4)) == Diagnosis()
