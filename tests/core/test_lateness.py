@@ -58,6 +58,8 @@ def cause(*batches, target=2.0, **traits):
         (batches(5.0, SMALL), {"function": True, "limited": "9,000 rows"}, Cause.DRIVER),
         (batches(5.0, *ACTIONS), {"function": True}, Cause.FEW_TASKS),
         (batches(5.0, *FULL, WAITING), {}, Cause.HOSTS),
+        (batches(5.0, stage(4.5, 0.1, 0.1, cpu=0.1, shuffled=True)), {}, Cause.SLOTS),
+        (batches(5.0, stage(4.5, *[0.01] * 100, shuffled=True)), {}, Cause.MANY_TASKS),
         (batches(5.0, stage(4.4, 4.3)), {"limited": "9,000 rows"}, Cause.FEW_TASKS),
     ],
     ids=[
@@ -78,11 +80,13 @@ def cause(*batches, target=2.0, **traits):
         "a slow function and a limit",
         "one partition and several actions",
         "too few hosts and one stage that waits longer",
+        "slots that a batch job fills",
+        "many short tasks",
         "one partition and a limit",
     ],
 )
 def test_planted_cause_is_named(planted, traits, found):
-    assert cause(planted, **traits) == (found, found is Cause.HOSTS)
+    assert cause(planted, **traits) == (found, found in (Cause.HOSTS, Cause.SLOTS))
 
 
 def test_sentence_of_a_trigger_has_a_setting_that_helps():

@@ -22,6 +22,10 @@ WAITS = 0.05
 LONG_TASK, LONG_SHARE = 2.0, 0.5
 # Tasks that need less than this share of a batch, on all slots, are not why a limited source falls behind.
 CRITICAL = 0.5
+# A stage whose tasks run for less than this share of its slots' time waits for slots, or for its tasks to be launched.
+FILLED = 0.4
+# Tasks a slot from which launching them takes that time.
+MANY_TASKS = 10
 # Tasks without CPU for more than this share of their time wait for something else.
 IDLE_TASKS = 0.8
 
@@ -38,6 +42,8 @@ class Cause(StrEnum):
     LONG_TASK = "one long task"
     FEW_TASKS = "too few tasks"
     SINK = "tasks that wait"
+    MANY_TASKS = "too many tasks"
+    SLOTS = "slots that others use"
     HOSTS = "too few hosts"
     UNKNOWN = "unknown"
 
@@ -225,6 +231,10 @@ def _of_tasks(query: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosi
             return _waiting_tasks(query, stage, slots)
         case Cause.FEW_TASKS:
             return _few_tasks(query, stage, slots)
+        case Cause.MANY_TASKS:
+            return _many_tasks(query, stage)
+        case Cause.SLOTS:
+            return _waits_for_slots(query, stage)
     return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}")
 
 
@@ -235,6 +245,8 @@ def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
 def _of_stage(stage: StageTimes, slots: int) -> Cause:
     """Return why a stage takes as long as it does."""
     dominated = stage.longest > LONG_SHARE * stage.seconds
+    if not dominated and stage.run < FILLED * slots * stage.seconds:
+        return Cause.MANY_TASKS if stage.tasks > MANY_TASKS * slots else Cause.SLOTS
     if dominated and stage.tasks > 1 and stage.longest > LONG_TASK * _mean_of_others(stage):
         return Cause.LONG_TASK
     if not stage.python and stage.run - stage.waited - stage.cpu > IDLE_TASKS * stage.run:
@@ -275,12 +287,33 @@ def _waiting_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
     return Diagnosis(Cause.SINK, not _in_one_wave(stage, slots), sentence, stage.tasks)
 
 
+def _partitions(stage: StageTimes) -> str:
+    return "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
+
+
+def _many_tasks(query: str, stage: StageTimes) -> Diagnosis:
+    mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
+    return _no_host_helps(
+        Cause.MANY_TASKS,
+        f"{query} is late because of many short tasks: {stage.tasks} that run {mean} on average take {took}, mostly to be "
+        f"launched (give it fewer: {_partitions(stage)})",
+    )
+
+
+def _waits_for_slots(query: str, stage: StageTimes) -> Diagnosis:
+    mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
+    sentence = (
+        f"{query} is late because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
+        "where other jobs or queries use the slots (give those a scheduler pool of less weight)"
+    )
+    return Diagnosis(Cause.SLOTS, sentence=sentence)
+
+
 def _few_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
-    where = "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
     return _no_host_helps(
         Cause.FEW_TASKS,
         f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
-        f"and one runs {format_duration(stage.longest)} (give it more: {where})",
+        f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)})",
         stage.tasks,
     )
 
