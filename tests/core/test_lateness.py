@@ -129,9 +129,11 @@ def test_no_cause_is_named_without_evidence(read):
     assert diagnose("q", read, 2.0, QueryTraits(function=True, slots=4)) == Diagnosis()
 
 
-def test_python_tasks_are_not_taken_for_tasks_that_wait():
-    working = stage(4.5, *[1.1] * 16, cpu=0.05, python=True)
-    assert cause(batches(5.0, working)) == (Cause.HOSTS, True)
+@pytest.mark.parametrize(("tasks", "found"), [(16, Cause.HOSTS), (1, Cause.FEW_TASKS)])
+def test_python_tasks_may_work_or_wait(tasks, found):
+    of_python = stage(4.5, *[17.6 / max(4, tasks)] * tasks, cpu=0.05, python=True)
+    diagnosis = diagnose("q", batches(5.0, of_python), 2.0, QueryTraits(slots=4))
+    assert (diagnosis.cause, "its Python code waits for" in diagnosis.sentence) == (found, True)
 
 
 def test_sentences_keep_to_one_clause_of_a_note():

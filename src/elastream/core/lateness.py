@@ -235,7 +235,8 @@ def _of_tasks(query: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosi
             return _many_tasks(query, stage)
         case Cause.SLOTS:
             return _waits_for_slots(query, stage)
-    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}")
+    waits = ", or its Python code waits for a sink or service" if stage.python else ""
+    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}{waits}")
 
 
 def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
@@ -310,10 +311,11 @@ def _waits_for_slots(query: str, stage: StageTimes) -> Diagnosis:
 
 
 def _few_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+    less = ", or call less often what its Python code waits for" if stage.python else ""
     return _no_host_helps(
         Cause.FEW_TASKS,
         f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
-        f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)})",
+        f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)}{less})",
         stage.tasks,
     )
 
