@@ -33,7 +33,7 @@ class SourceLimit(NamedTuple):
     """Limit of a batch's reads of one source, from Spark's plan.
 
     Attributes:
-        unit: "rows" or "files" of which a batch reads at most `most`, "other" for another limit, "all" without one.
+        unit: "rows", "files" or "bytes" of which a batch reads at most `most`, "other" (another limit) or "all" (no limit).
         times: How often the plan reads it.
         files: Glob of the names of files that a file source reads; "?" if it leaves out others, too.
     """
@@ -52,7 +52,7 @@ class SourceLimit(NamedTuple):
         """Return the option that sets the limit of a source, by Spark's words for it; empty if unknown."""
         if description.startswith("Kafka"):
             return "maxOffsetsPerTrigger"
-        return "maxFilesPerTrigger" if self.unit == "files" else ""
+        return {"files": "maxFilesPerTrigger", "bytes": "maxBytesPerTrigger"}.get(self.unit, "")
 
 
 class QueryStatus(NamedTuple):
