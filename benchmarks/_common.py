@@ -31,12 +31,12 @@ from elastream.core.decision import Decision
 from elastream.core.observation import Observation
 from elastream.errors import ElastreamError
 from elastream.evaluation import findings
+from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.experiments import Progress
 from elastream.evaluation.findings import Check, Findings, check_table
 from elastream.evaluation.page import Page, Prose
 from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.jvm.session import session_settings
-from elastream_papers.harness.checks import median_at_least, median_at_most
 
 OURS = "the project's bar"
 R = TypeVar("R")

@@ -23,9 +23,9 @@ from campaign.mutants import MUTANTS, Mutant
 from campaign.schedule import Schedule, drawn, shortened, to_json
 from campaign.world import ran
 
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
-from elastream_papers.harness.cases import run_all
 
 SEEDS, QUICK, FAULTS = 500, 40, 20  # schedules of the simulated form, of its quick form, and faults of each
 MINUTES, ON_CORES = 8.0, 2  # the simulated form's bar, and the cores that it is for

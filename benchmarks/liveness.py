@@ -12,9 +12,9 @@ from pathlib import Path
 
 from _common import Report, counting, main, progress
 
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import cores
-from elastream_papers.harness.cases import run_all
 from elastream_papers.liveness.runs import Found, tried
 from elastream_papers.liveness.scenarios import POLICIES, cases
 

@@ -22,6 +22,7 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.compare import compare
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.loads import constant, ramp, random_walk, sine, steps, trace
@@ -30,7 +31,6 @@ from elastream.policies.common.provision import TARGET_UTILISATION, declared_cor
 from elastream.policies.threshold import Threshold
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
-from elastream_papers.harness.cases import run_all
 
 SOURCE = "the project's bar for the default policy"
 TARGET = 30.0

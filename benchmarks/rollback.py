@@ -32,6 +32,7 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import simulated
 from elastream.loads import Ec2Speeds, LinkTrace, SpeedTrace, steps
@@ -39,7 +40,6 @@ from elastream.loads.links import pair_number
 from elastream.loads.pattern import Pattern
 from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 from elastream.simulator.settings import Service
-from elastream_papers.harness.cases import run_all
 
 SOURCE = "the project's bar for roll-back"
 KINDS = ("slow type", "wrong cost", "lost link")

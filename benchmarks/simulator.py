@@ -16,12 +16,12 @@ from elastream.core.hosts import Billing, HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import simulated
 from elastream.loads import SpeedSource, SpeedWalk
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
-from elastream_papers.harness.cases import run_all
 from elastream_papers.visp.experiment import PATTERNS, cases, make, run_case
 from elastream_papers.visp.manufacturing import MONITORING
 

@@ -30,8 +30,8 @@ def page() -> Iterator[str]:
     keys = document_keys().model_fields
     for title, about, declaring, without in PARTS:
         yield f"## {title}\n\n{about}\n"
-        yield "| setting | default | value | what it is | option | key |"
-        yield "| --- | --- | --- | --- | --- | --- |"
+        yield "setting | default | value | what it is | option | key"
+        yield "---|---|---|---|---|---"
         left_out = {each.name for each in fields(without)} if without is not object else set()
         defaults = {each.name: each.default for each in fields(declaring)}
         options = declaring is not AutopilotSettings
@@ -45,7 +45,7 @@ def page() -> Iterator[str]:
             key = "yes" if name in keys and declaring is RunSettings else ""
             text = "As above." if described.get(name) == setting.help else setting.help
             described[name] = setting.help
-            yield f"| `{name}` | {shown(defaults[name])} | {setting.kind.unit} | {text} | {option} | {key} |"
+            yield f"`{name}` | {shown(defaults[name])} | {setting.kind.unit} | {text} | {option} | {key}".rstrip()
         yield ""
 
 

@@ -276,6 +276,6 @@ def test_a_command_without_its_extra_is_one_sentence(core, words, tmp_path):
     *_, sentence = result.stderr.splitlines()
     extra = r"elastream: this command needs \w+: pip install 'elastream\[\w+\]'"
     assert re.fullmatch(
-        rf"{extra}|elastream: the experiments are a package of their own: pip install elastream-papers", sentence
+        rf"{extra}|elastream: the papers' experiments are a package of their own: pip install elastream-papers", sentence
     )
     assert "Traceback" not in result.stderr

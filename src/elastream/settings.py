@@ -430,7 +430,7 @@ class LiveSettings(Settings):
     """Settings of `run` and `Autopilot`."""
 
     policy: "Policy | str | None" = setting(
-        'Policy, or text such as `"static:4"`: `Threshold()` by default for `run`, `ByLoad()` for `Autopilot`.',
+        'Policy, or text such as `"static:4"`: `Horizon()` by default for `run`, `ByLoad()` for `Autopilot`.',
         default=None,
     )
     observers: Sequence["Observer"] = setting("Objects that receive every observation and decision.", default=())

@@ -132,6 +132,10 @@ def _written(text: str) -> Path:
         (["nothing"], ("nothing", "visp")),
         (["visp", "--moves", "1,4"], ("visp", "moves")),
         (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),
+        (["policies", "--plant", "spark"], ("policies", "spark", "simulated")),
+        (["policies", "--sensitivity"], ("policies", "sensitivity")),
+        (["policies", "--rates", "nowhere.csv"], ("nowhere.csv",)),
+        (["visp", "--cells", "3"], ("visp", "cells")),
     ],
 )
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
@@ -145,7 +149,7 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
 
 
 def test_command_without_experiments_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastream.evaluation.experiments.installed", dict)
+    monkeypatch.setattr("elastream.evaluation.experiments.entry_points", lambda group: ())
     result = CliRunner().invoke(app, ["experiment", "visp"])
     assert result.exit_code == 2
     assert "pip install elastream-papers" in result.output

@@ -518,3 +518,21 @@ def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:
     assert running.returncode == 130
     assert out.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert problems == ""
+
+
+REAL = (sys.executable, "-c", "from elastream.cli import main; main()")
+
+
+def test_a_terminal_that_lacks_a_character_shows_another() -> None:
+    write("öl.yaml", "dataflow: öl\noperators:\n  a: {source: simulated}\n  b: {from: a, sink: simulated}\n")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = (*REAL, "check", "öl.yaml")
+    shown = subprocess.run(command, capture_output=True, env=environment, text=True, timeout=60)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "dataflow '?l' is valid" in shown.stdout
+
+
+def test_output_on_a_full_disk_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run((*REAL, "--help"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (shown.returncode, shown.stderr) == (2, "elastream: the output cannot be written: No space left on device\n")

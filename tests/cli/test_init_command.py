@@ -28,7 +28,7 @@ def test_figures_of_a_simulation_go_to_standard_output(tmp_path: Path) -> None:
     simulated = runner.invoke(app, ["simulate", str(tmp_path / "words.py"), "--json", "-"])
     assert simulated.exit_code in (0, 1), simulated.output
     assert "figures" in json.loads(simulated.stdout)
-    assert "threshold" in simulated.stderr
+    assert "horizon" in simulated.stderr
 
 
 def test_file_of_the_user_is_not_replaced(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ def stage(seconds, *tasks, at=0.1, cpu=0.9, **more):
 # Fixed costs of a small batch on a busy machine.
 FIXED = {"latestOffset": 0.3, "queryPlanning": 0.2, "walCommit": 0.4, "commitOffsets": 0.3}
 SMALL = stage(0.2, 0.1, 0.1, shuffled=True)
+ACTIONS = [stage(1.4, 1.3, at=1.5 * number) for number in range(3)]
+FULL = [stage(1.0, *[0.9] * 4, 0.05, at=1.1 * number) for number in range(3)]
+WAITING = stage(1.2, *[1.1] * 4, cpu=0.05, at=3.4)
 
 
 def batches(seconds, *stages, count=4, others=(), **parts):
@@ -51,8 +54,13 @@ def cause(*batches, target=2.0, **traits):
         (batches(0.6, SMALL), {"limited": "1 file", "trigger": 1.0}, Cause.LIMIT),
         (batches(1.6, SMALL, **FIXED), {"limited": "1 file", "trigger": 1.0}, Cause.LIMIT),
         (batches(5.0, stage(4.5, *[1.1] * 16)), {"trigger": 1.0}, Cause.HOSTS),
+        (batches(5.0, stage(4.5, *[1.1] * 16, cpu=0.14)), {}, Cause.HOSTS),
         (batches(5.0, stage(4.5, *[1.1] * 16)), {"limited": "9,000 rows", "trigger": 1.0}, Cause.HOSTS),
         (batches(5.0, SMALL), {"function": True, "limited": "9,000 rows"}, Cause.DRIVER),
+        (batches(5.0, *ACTIONS), {"function": True}, Cause.FEW_TASKS),
+        (batches(5.0, *FULL, WAITING), {}, Cause.HOSTS),
+        (batches(5.0, stage(4.5, 0.1, 0.1, cpu=0.1, shuffled=True)), {}, Cause.SLOTS),
+        (batches(5.0, stage(4.5, *[0.01] * 100, shuffled=True)), {}, Cause.MANY_TASKS),
         (batches(5.0, stage(4.4, 4.3)), {"limited": "9,000 rows"}, Cause.FEW_TASKS),
     ],
     ids=[
@@ -69,13 +77,18 @@ def cause(*batches, target=2.0, **traits):
         "a limit below a trigger",
         "a limit without a pause",
         "too few hosts",
+        "too few hosts that others load",
         "too few hosts and a limit",
         "a slow function and a limit",
+        "one partition and several actions",
+        "too few hosts and one stage that waits longer",
+        "slots that a batch job fills",
+        "many short tasks",
         "one partition and a limit",
     ],
 )
 def test_planted_cause_is_named(planted, traits, found):
-    assert cause(planted, **traits) == (found, found is Cause.HOSTS)
+    assert cause(planted, **traits) == (found, found in (Cause.HOSTS, Cause.SLOTS))
 
 
 def test_sentence_of_a_trigger_has_a_setting_that_helps():
@@ -103,16 +116,26 @@ def test_long_task_among_more_work_than_the_slots_hold_needs_hosts_too():
         batches(5.0, SMALL, count=2),
         batches(5.0),
         batches(5.0, SMALL, others=[(1.0, 4.5)]),
+        batches(0.8, stage(0.7, 0.3, 0.3, 0.3, 0.3)),
+        batches(5.0, ACTIONS[0], WAITING, FULL[0]),
     ],
-    ids=["too few batches", "stages that are unknown", "jobs that may be the function's own"],
+    ids=[
+        "too few batches",
+        "stages that are unknown",
+        "jobs that may be the function's own",
+        "late only after a slow start",
+        "several causes alike",
+    ],
 )
 def test_no_cause_is_named_without_evidence(read):
     assert diagnose("q", read, 2.0, QueryTraits(function=True, slots=4)) == Diagnosis()
 
 
-def test_python_tasks_are_not_taken_for_tasks_that_wait():
-    working = stage(4.5, *[1.1] * 16, cpu=0.05, python=True)
-    assert cause(batches(5.0, working)) == (Cause.HOSTS, True)
+@pytest.mark.parametrize(("tasks", "found"), [(16, Cause.HOSTS), (1, Cause.FEW_TASKS)])
+def test_python_tasks_may_work_or_wait(tasks, found):
+    of_python = stage(4.5, *[17.6 / max(4, tasks)] * tasks, cpu=0.05, python=True)
+    diagnosis = diagnose("q", batches(5.0, of_python), 2.0, QueryTraits(slots=4))
+    assert (diagnosis.cause, "its Python code waits for" in diagnosis.sentence) == (found, True)
 
 
 def test_sentences_keep_to_one_clause_of_a_note():

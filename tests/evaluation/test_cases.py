@@ -4,9 +4,9 @@ import multiprocessing
 
 import pytest
 
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.trials import run_beside
-from elastream_papers.harness.cases import run_all
 
 
 def test_results_keep_the_order_of_the_cases_however_many_run_at_once():

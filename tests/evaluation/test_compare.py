@@ -220,6 +220,40 @@ def test_a_damaged_price_list_names_file_and_line(tmp_path, text, sentence):
         read_prices(write(tmp_path / "p.csv", text))
 
 
+PRICES = "snapshot_date,region,instance_type,usd_per_hour,vcpu,memory_gib\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ("2026-01-01,eu,a,1,1,1\n2026-01-01,us,a,2,1,1\n", "line 3: 'a' stands in line 2 as well: name a region"),
+        ("12/1/2025,eu,a,1,1,1\n1/1/2026,eu,a,2,1,1\n", "line 2: the date '12/1/2025' is not one such as 2026-03-01"),
+    ],
+)
+def test_a_price_list_that_means_several_prices_is_refused(tmp_path, rows, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_prices(write(tmp_path / "p.csv", PRICES + rows))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    with pytest.raises(InputError, match="line 1: two columns are called 'vcpu'"):
+        read_prices(write(tmp_path / "p.csv", "instance_type,usd_per_hour,vcpu,vcpu,memory_gib\na,1,1,2,1\n"))
+
+
+def test_the_newest_price_of_a_region_counts(tmp_path):
+    rows = "2026-02-01,eu,a,2,1,1\n2026-01-01,eu,a,1,1,1\n2026-03-01,us,a,3,1,1\n"
+    (kind,) = read_prices(write(tmp_path / "p.csv", PRICES + rows), region="eu")
+    assert kind.price * 3600 == pytest.approx(2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("mark", [",", ";"])
+def test_a_price_list_of_a_spreadsheet_is_read(tmp_path, encoding, mark):
+    text = "instance_type, usd_per_hour, vcpu, memory_gib\na, 0.04, 2, 8\n\n".replace(",", mark)
+    (tmp_path / "p.csv").write_text(text, encoding=encoding)
+    assert [(kind.name, kind.cores) for kind in read_prices(tmp_path / "p.csv")] == [("a", 2)]
+
+
 def test_a_price_list_says_how_fast_a_core_is(tmp_path):
     text = "instance_type,usd_per_hour,vcpu,memory_gib,speed,ecu\nslow,1,2,4,0.7,\nfast,2,2,4,1.6,2\nby_ecu,3,2,4,,5\n"
     assert [kind.speed for kind in read_prices(write(tmp_path / "p.csv", text))] == [0.7, 1.6, 2.5]

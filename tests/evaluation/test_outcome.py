@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.findings import Check, as_json, counted
-from elastream_papers.harness.checks import median_at_least, median_at_most
 
 WHERE = "a source"
 

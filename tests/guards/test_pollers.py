@@ -179,3 +179,14 @@ def test_whatever_is_read_is_a_value_of_the_kind_or_unknown_with_a_reason(said, 
 def test_what_is_no_finite_number_is_unknown(said):
     assert value_of(b"3", SignalKind.NUMBER) == (3.0, "")
     assert value_of(said, SignalKind.NUMBER)[0] is None
+
+
+def test_a_byte_order_mark_is_no_part_of_a_value():
+    assert value_of(b"\xef\xbb\xbfon\r\n", SignalKind.TEXT) == ("on", "")
+    assert value_of(b"\xef\xbb\xbf5", SignalKind.NUMBER) == (5.0, "")
+
+
+@pytest.mark.parametrize("kind", SignalKind)
+def test_bytes_that_are_no_text_are_unknown(kind):
+    value, problem = value_of("on".encode("utf-16"), kind)
+    assert (value, "is not UTF-8 text" in problem) == (None, True)

@@ -1,5 +1,6 @@
 """Recorded loads as other programs export them: read exactly, or refused with the way to say what is meant."""
 
+import gzip
 import json
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -578,3 +579,46 @@ def test_a_file_of_another_kind_is_named(tmp_path):
     (tmp_path / "load.xlsx").write_bytes(b"PK")
     with pytest.raises(ElastreamError, match=r"load\.xlsx is a file of another kind"):
         load_from(tmp_path / "load.xlsx")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+@pytest.mark.parametrize("mark", ["\t", ","])
+def test_text_of_spreadsheets_is_read_by_its_byte_order_mark(tmp_path, encoding, mark):
+    text = lines((0, 600), (60, 700), header=f"time{mark}Zahl", mark=mark)
+    (tmp_path / "load.csv").write_text(text, encoding=encoding)
+    with gzip.open(tmp_path / "load.csv.gz", "wt", encoding=encoding) as packed:
+        packed.write(text)
+    assert totals(load_from(tmp_path / "load.csv")) == totals(load_from(tmp_path / "load.csv.gz")) == [600, 700]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32", "latin-1"])
+def test_text_in_an_encoding_that_no_mark_names_is_refused(tmp_path, encoding):
+    (tmp_path / "load.csv").write_text(lines((0, 600), (60, 700), header="time,größe"), encoding=encoding)
+    with pytest.raises(InputError, match=r"load\.csv"):
+        load_from(tmp_path / "load.csv")
+
+
+@pytest.mark.parametrize("gaps", ["hold", "empty"])
+@pytest.mark.parametrize("times", [(0, START, START + 1), (START, START + 1, START * 2), (START, START + 1, START + 2e7)])
+def test_a_clock_that_jumps_by_years_is_no_gap(read, gaps, times):
+    text = lines(*((f"{time:.0f}", 5) for time in times), header="time,requests")
+    with pytest.raises(InputError, match=r"intervals of 1 s: a time is wrong"):
+        read(text, gaps=gaps)
+
+
+def test_the_total_among_series_is_not_added_to_them(read):
+    text = "time,region,requests\n0,eu,1\n0,us,2\n0,Total,3\n60,eu,1\n60,us,2\n60,Total,3\n"
+    with pytest.raises(InputError, match="'Total' can be the sum of the others"):
+        read(text, series="*")
+    assert totals(read(text, series="Total")) == totals(read(text, series=["eu", "us"])) == [3, 3]
+
+
+def test_a_line_with_too_few_fields_is_no_matter_of_commas(read):
+    with pytest.raises(InputError, match=r"line 3: 1 field, and the first line has 2$"):
+        read("time,requests\n0,1\n60\n")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_without_names_a_time_behind_a_count_is_refused(read, mark):
+    with pytest.raises(InputError, match=rf"line 1: {START} looks like a time behind a count"):
+        read(lines(*((5 + at, START + 60 * at) for at in range(3)), mark=mark))

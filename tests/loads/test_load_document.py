@@ -80,6 +80,33 @@ def test_a_load_is_a_csv_file_a_document_or_written_out(tmp_path: Path) -> None:
     assert load_from("550/s") == constant(550)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"constant": "5/s", "constant": "6/s"}', "{constant: 5/s, constant: 6/s}", "[" * 3000 + "]" * 3000]
+)
+def test_keys_given_twice_and_bottomless_lists_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"the load: found duplicate key .constant|the load is nested too deeply"):
+        load_from(text)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"steps": {"levels": [1, 2], "every": 1}, "repeated": 10**9},
+        {"random_walk": {"start": 4, "step": 1, "low": 1, "high": 8, "every": "1ms", "lasts": "30d", "seed": 1}},
+        {"sine": {"low": 1, "high": 2, "period": "1s"}, "lasting": "30d"},
+        {"sine": {"low": 1, "high": 2, "period": "1s"}, "lasting": float("inf")},
+    ],
+)
+def test_a_load_that_would_fill_the_memory_is_refused(document: Any) -> None:
+    with pytest.raises(ElastreamError, match=r"at most 10,000,000 can be|cannot be cut to inf s"):
+        pattern_from(document)
+
+
+def test_a_constant_load_of_a_year_is_one_piece() -> None:
+    load = pattern_from({"constant": "5/s", "lasting": "365d"})
+    assert (len(load.pieces), load.count(1e9)) == (1, 157_680_000)
+
+
 @pytest.mark.parametrize("text", ["nowhere.txt", "nowhere.yaml", "nowhere.csv", "{ramp: ", "{rampe: 1}"])
 def test_what_is_no_load_is_refused_as_input(text: str) -> None:
     with pytest.raises(InputError, match=r"nowhere|load"):

@@ -32,6 +32,15 @@ def test_a_policy_holds_settings_only_and_none_can_be_set(name: str) -> None:
             setattr(policy, field.name, None)
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if "host_type" in getattr(EVERY[name](), "__dict__", {})])
+def test_a_host_type_that_is_not_offered_is_named_before_a_run(name: str) -> None:
+    policy = replace(EVERY[name](), host_type="huge")  # type: ignore[type-var]
+    context = plant("threshold" if name == "ring" else name, RISING).observe().context  # ring divides chained state
+    reason = policy.unsupported_reason(context)
+    assert reason is not None
+    assert reason.startswith("there is no host type 'huge' (there are: ")
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_a_policy_acts_on_the_load_of_the_property_below(name: str) -> None:
     if name == "even":

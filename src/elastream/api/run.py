@@ -44,7 +44,7 @@ from elastream.documents.registry import parameters_of
 from elastream.errors import ElastreamError, InputError, about, in_one_line
 from elastream.guards.document import load_guards
 from elastream.guards.pollers import Pollers, pollable
-from elastream.policies.threshold import Threshold
+from elastream.policies.horizon.policy import Horizon
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
@@ -149,7 +149,7 @@ def commanded(**settings: Any) -> Iterator[None]:
 
 def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
     check_system("run(...)", also=("darwin",))
-    policy = check_policy(settings.policy) or Threshold()
+    policy = check_policy(settings.policy) or Horizon()
     if settings.cloud is not None:
         settings = replace(settings, cloud=check_cloud(settings.cloud))
     cloud = cloud_of(settings)

@@ -1,4 +1,4 @@
-"""`elastream experiment NAME`: repeats a paper's evaluation and compares its figures."""
+"""`elastream experiment NAME`: compares the policies, or repeats a paper's evaluation and compares its figures."""
 
 import json
 import os
@@ -37,8 +37,8 @@ def experiment(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive, lookahead or "
-            "resilience.",
+            help="policies, or a paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive, lookahead "
+            "or resilience.",
         ),
     ],
     plant: Plant = None,
@@ -55,6 +55,18 @@ def experiment(
         str | None,
         typer.Option("--part", metavar="PART", help="resilience on Spark: kills, moves, checkpoints, throughput or skew."),
     ] = None,
+    rates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rates",
+            metavar="FILE[:key=value,...]",
+            help="policies: recorded rates, as for simulate --load, or a folder of them. Repeatable. Default: "
+            "../shared/data/rates, if it exists.",
+        ),
+    ] = None,
+    cells: Annotated[
+        int | None, typer.Option("--cells", metavar="N", min=1, help="policies: run only N cells, chosen at random.")
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="FILE", help="Write results to FILE as they come. Skip those that are in it."),
@@ -62,30 +74,31 @@ def experiment(
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
+    """Compare the policies, or repeat a paper's evaluation; exit status 1 if a bar is missed."""
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
-    from elastream.evaluation.experiments import ExperimentOptions, installed
+    from elastream.evaluation.experiments import OWN, ExperimentOptions, installed
     from elastream.evaluation.findings import counted
 
     experiments = installed()
-    if not experiments:
-        raise EnvironmentProblem("the experiments are a package of their own: pip install elastream-papers")
+    if name not in experiments and experiments.keys() <= {OWN.name}:
+        raise EnvironmentProblem("the papers' experiments are a package of their own: pip install elastream-papers")
     if name not in experiments:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(experiments)})")
     chosen: Experiment = experiments[name].load()
     named, plant = plant, plant or chosen.plants[0]
     if plant not in chosen.plants:
         raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(chosen.plants)})")
-    options = {"--plant": named, "--part": one, "--moves": moves}
+    options = {"--plant": named, "--part": one, "--moves": moves, "--cells": cells}
     command = " ".join(
         (
             f"elastream experiment {name}",
             *(f"{option} {value}" for option, value in options.items() if value is not None),
+            *(f"--rates {place}" for place in rates or ()),
             *(flag for flag, is_set in (("--quick", quick), ("--sensitivity", sensitivity), ("--full", full)) if is_set),
         )
     )
-    part = {"moves": _numbers(moves), "full": full or None, "part": one}
+    part = {"moves": _numbers(moves), "full": full or None, "part": one, "rates": rates, "cells": cells}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - set(chosen.options(plant)):
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
@@ -94,7 +107,7 @@ def experiment(
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before the experiment adds to it
     console = make_console(stderr=json_file == STDOUT)
     with progress_bar(console) as progress:
-        workers = min(2, os.cpu_count() or 1)
+        workers = os.cpu_count() or 1
         outcome = chosen.run(plant, ExperimentOptions(quick, sensitivity, workers, progress, resume, console.print), part)
     for table in outcome.page.tables:
         if "why" not in table.header:

@@ -57,9 +57,9 @@ class Declaration:
     def policy(self) -> "Policy":
         """Its policy, or the default one."""
         from elastream.api.arguments import check_policy
-        from elastream.policies.threshold import Threshold
+        from elastream.policies.horizon.policy import Horizon
 
-        return check_policy(self.settings.policy) or Threshold()
+        return check_policy(self.settings.policy) or Horizon()
 
     @property
     def types(self) -> "tuple[HostType, ...]":

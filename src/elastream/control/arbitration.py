@@ -225,6 +225,10 @@ class BackOff:
             return f"tried again from {retry:.0f} s on: it failed {times}, last: {reason}"
         return ""
 
+    def gives_up(self, action: Action) -> bool:
+        """Return True if `action` failed `attempts` times in a row."""
+        return self._failures.get(action.failure_key, (0, 0.0, ""))[0] >= self.attempts
+
     def failed(self, action: Action, now: float, reason: str) -> None:
         """Record a failure. Simultaneous ones count once."""
         count, last, _ = self._failures.get(action.failure_key, (0, -1.0, ""))

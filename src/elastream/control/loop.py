@@ -11,7 +11,7 @@ from elastream.control.extension import LoopExtension
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
-from elastream.core.action import Action, Outcome, Status, Switch
+from elastream.core.action import Action, LeaseHost, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.frames import Frame
@@ -306,6 +306,8 @@ class Loop:
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
         began = self._clock.now()
+        vital = not observation.working and not observation.coming  # without a host nothing else gets on
+        observation, scarcity = self._without_scarce(observation, began, vital=vital)
         plan = self._plan_of_policy(observation)
         took = self._clock.now() - began
         left = self._unanswered_lateness(observation, plan)
@@ -318,7 +320,6 @@ class Loop:
         for extension in self._extensions:
             proposals += extension.proposals(observation, plan.actions, self._alarms)
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
-        vital = not observation.working and not observation.coming  # without a host nothing else gets on
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
         first = not self._round
         limits = self._scaling.limits(plan.actions, plan.hosts, observation, first)
@@ -348,6 +349,7 @@ class Loop:
                     [
                         *self._notes,
                         *observation.explanations,
+                        *scarcity,
                         *rollback.remarks,
                         *plan.remarks,
                         limited,
@@ -365,6 +367,18 @@ class Loop:
         self._faults.clear()
         self._last = decision
         self._emit(lambda each: each.decided(decision))
+
+    def _without_scarce(self, observation: Observation, now: float, *, vital: bool) -> tuple[Observation, list[str]]:
+        """Return `observation` with the host types that are given up for now, and remarks on them, if others are left."""
+        kinds = observation.context.host_types.values()
+        leases = [LeaseHost("", kind.name, kind.region) for kind in kinds]
+        given_up = [each for each in leases if self._backoff.gives_up(each)]
+        refusals = {each.type: self._backoff.refusal(each, now, vital=vital) for each in given_up}
+        scarce = frozenset(name for name, refusal in refusals.items() if refusal)
+        if not scarce or len(scarce) == len(leases):
+            return observation, []
+        context = replace(observation.context, scarce=scarce)
+        return replace(observation, context=context), [f"lease of {name}: {refusals[name]}" for name in sorted(scarce)]
 
     def _plan_of_policy(self, observation: Observation) -> Plan:
         """Return the policy's plan, an empty one with its old memory on failure."""

@@ -22,8 +22,13 @@ WAITS = 0.05
 LONG_TASK, LONG_SHARE = 2.0, 0.5
 # Tasks that need less than this share of a batch, on all slots, are not why a limited source falls behind.
 CRITICAL = 0.5
-# Tasks without CPU for more than this share of their time wait for something else.
-IDLE_TASKS = 0.8
+# A stage whose tasks run for less than this share of its slots' time waits for slots, or for its tasks to be launched.
+FILLED = 0.4
+# Tasks a slot from which launching them takes that time.
+MANY_TASKS = 10
+# Tasks without CPU for more than this share of their time wait for something else. On hosts that other programs load, tasks
+# that work have been without a core for 86% of it.
+IDLE_TASKS = 0.9
 
 
 class Cause(StrEnum):
@@ -38,6 +43,8 @@ class Cause(StrEnum):
     LONG_TASK = "one long task"
     FEW_TASKS = "too few tasks"
     SINK = "tasks that wait"
+    MANY_TASKS = "too many tasks"
+    SLOTS = "slots that others use"
     HOSTS = "too few hosts"
     UNKNOWN = "unknown"
 
@@ -162,6 +169,8 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     largest = max(parts, key=lambda cause: parts[cause])
     every = max(takes, traits.trigger)  # `takes` if the trigger is NaN
     waits = every - takes
+    if not traits.limited and every + takes <= target:
+        return Diagnosis()  # it catches up after slower batches, such as the first ones
     critical = statistics.median(
         math.fsum(max(stage.longest, stage.run / traits.slots) for stage in batch.stages) for batch in batches
     )
@@ -171,9 +180,7 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     if waits > WAITS * every and (2 * takes <= target or every > target or waits > parts[largest]):
         return _trigger(query, every, takes, target)
     if largest is Cause.HOSTS:
-        usual = statistics.median_low(max(stage.seconds for stage in batch.stages) for batch in batches)
-        longest = (max(batch.stages, key=lambda stage: stage.seconds) for batch in batches)
-        return _of_tasks(query, next(stage for stage in longest if stage.seconds == usual), traits.slots)
+        return _of_tasks(query, batches, traits.slots)
     if largest is Cause.DRIVER and statistics.median(batch.foreign for batch in batches) > CRITICAL * parts[largest]:
         return Diagnosis()  # jobs that may be its own
     return _of_driver(query, largest, parts[largest], takes, function=traits.function)
@@ -206,34 +213,112 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
     )
 
 
-def _of_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
-    took, others = format_duration(stage.longest), stage.tasks - 1
-    mean = (stage.run - stage.longest) / others if others else NAN
-    if others and stage.longest > LONG_TASK * mean and stage.longest > LONG_SHARE * stage.seconds:
-        why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
-        mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
-        useful = math.ceil(stage.run / stage.longest)
-        sentence = (
-            f"{query} is late because of one long task: it runs {took} and the {counted(others, 'other')} "
-            f"{format_duration(mean)} on average, so it has {why} ({mend})"
-        )
-        if useful > slots:
-            return Diagnosis(Cause.LONG_TASK, sentence=sentence, slots=useful)
-        return _no_host_helps(Cause.LONG_TASK, sentence, useful)
-    one_wave = stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
-    idle = not stage.python and stage.run - stage.waited - stage.cpu > IDLE_TASKS * stage.run
-    if idle:
-        sentence = f"{query} is late because its tasks wait: of {took} they work little, as with a slow sink or service"
-        return Diagnosis(Cause.SINK, not one_wave, f"{sentence} (write in larger parts, or to a faster one)", stage.tasks)
-    if one_wave:
-        where = "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
-        return _no_host_helps(
-            Cause.FEW_TASKS,
-            f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
-            f"and one runs {took} (give it more: {where})",
-            stage.tasks,
-        )
-    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}")
+def _of_tasks(query: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosis:
+    """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
+    by_cause: dict[Cause, list[StageTimes]] = {}
+    for batch in batches:
+        for stage in batch.stages:
+            by_cause.setdefault(_of_stage(stage, slots), []).append(stage)
+    seconds = {cause: math.fsum(stage.seconds for stage in stages) for cause, stages in by_cause.items()}
+    cause = max(seconds, key=lambda each: seconds[each])
+    if seconds[cause] < CRITICAL * math.fsum(seconds.values()):
+        return Diagnosis()
+    longest = [max(each, key=lambda stage: stage.seconds) for batch in batches if (each := _stages_of(batch, cause, slots))]
+    stage = sorted(longest, key=lambda stage: stage.seconds)[(len(longest) - 1) // 2]
+    match cause:
+        case Cause.LONG_TASK:
+            return _long_task(query, stage, slots)
+        case Cause.SINK:
+            return _waiting_tasks(query, stage, slots)
+        case Cause.FEW_TASKS:
+            return _few_tasks(query, stage, slots)
+        case Cause.MANY_TASKS:
+            return _many_tasks(query, stage)
+        case Cause.SLOTS:
+            return _waits_for_slots(query, stage)
+    waits = ", or its Python code waits for a sink or service" if stage.python else ""
+    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}{waits}")
+
+
+def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
+    return [stage for stage in batch.stages if _of_stage(stage, slots) is cause]
+
+
+def _of_stage(stage: StageTimes, slots: int) -> Cause:
+    """Return why a stage takes as long as it does."""
+    dominated = stage.longest > LONG_SHARE * stage.seconds
+    if not dominated and stage.run < FILLED * slots * stage.seconds:
+        return Cause.MANY_TASKS if stage.tasks > MANY_TASKS * slots else Cause.SLOTS
+    if dominated and stage.tasks > 1 and stage.longest > LONG_TASK * _mean_of_others(stage):
+        return Cause.LONG_TASK
+    if not stage.python and stage.run - stage.waited - stage.cpu > IDLE_TASKS * stage.run:
+        return Cause.SINK
+    return Cause.FEW_TASKS if _in_one_wave(stage, slots) else Cause.HOSTS
+
+
+def _mean_of_others(stage: StageTimes) -> float:
+    """Return the mean seconds of a stage's tasks without the longest."""
+    return (stage.run - stage.longest) / (stage.tasks - 1)
+
+
+def _in_one_wave(stage: StageTimes, slots: int) -> bool:
+    """Return True if all tasks ran at once, so that the longest one set the time."""
+    return stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
+
+
+def _long_task(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+    why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
+    mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
+    useful = math.ceil(stage.run / stage.longest)
+    took, others = format_duration(stage.longest), format_duration(_mean_of_others(stage))
+    sentence = (
+        f"{query} is late because of one long task: it runs {took} and the {counted(stage.tasks - 1, 'other')} {others} on "
+        f"average, so it has {why} ({mend})"
+    )
+    if useful > slots:
+        return Diagnosis(Cause.LONG_TASK, sentence=sentence, slots=useful)
+    return _no_host_helps(Cause.LONG_TASK, sentence, useful)
+
+
+def _waiting_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+    cpu, took = format_duration(stage.cpu / stage.tasks), format_duration(stage.run / stage.tasks)
+    sentence = (
+        f"{query} is late because its tasks wait: they work {cpu} of {took}, as with a slow sink, service or disk, or "
+        "beside other programs on their hosts (write in larger parts, or to a faster one)"
+    )
+    return Diagnosis(Cause.SINK, not _in_one_wave(stage, slots), sentence, stage.tasks)
+
+
+def _partitions(stage: StageTimes) -> str:
+    return "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
+
+
+def _many_tasks(query: str, stage: StageTimes) -> Diagnosis:
+    mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
+    return _no_host_helps(
+        Cause.MANY_TASKS,
+        f"{query} is late because of many short tasks: {stage.tasks} that run {mean} on average take {took}, mostly to be "
+        f"launched (give it fewer: {_partitions(stage)})",
+    )
+
+
+def _waits_for_slots(query: str, stage: StageTimes) -> Diagnosis:
+    mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
+    sentence = (
+        f"{query} is late because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
+        "where other jobs or queries use the slots (give those a scheduler pool of less weight)"
+    )
+    return Diagnosis(Cause.SLOTS, sentence=sentence)
+
+
+def _few_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+    less = ", or call less often what its Python code waits for" if stage.python else ""
+    return _no_host_helps(
+        Cause.FEW_TASKS,
+        f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
+        f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)}{less})",
+        stage.tasks,
+    )
 
 
 def _of_driver(query: str, cause: Cause, seconds: float, takes: float, *, function: bool) -> Diagnosis:

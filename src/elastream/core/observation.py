@@ -296,6 +296,7 @@ class Context:
         target_latency: Target latency (seconds), or None.
         max_hosts: Most hosts leased at once.
         limit: Name of the limit that sets `max_hosts`.
+        scarce: Names of host types whose leases failed several times in a row, for the time in which none is tried.
         min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
@@ -316,6 +317,12 @@ class Context:
     replicas: int = 0
     scaling: ScalingRules = NO_RULES
     limit: str = "max_hosts"
+    scarce: frozenset[str] = frozenset()
+
+    @property
+    def leasable(self) -> Mapping[str, HostType]:
+        """Return the host types by name, without scarce ones unless all are scarce."""
+        return {name: kind for name, kind in self.host_types.items() if name not in self.scarce} or self.host_types
 
     @property
     def graph(self) -> Graph:

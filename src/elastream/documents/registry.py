@@ -78,7 +78,7 @@ POLICY = Registry(
     "elastream.policies",
     "elastream.core.plant:as_policy",
 )
-DEFAULT_POLICY = "threshold"
+DEFAULT_POLICY = "horizon"
 CLOUD = Registry(
     "cloud",
     {"types": tuple | list, "max_hosts": int, "open": 1},

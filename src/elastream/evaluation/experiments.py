@@ -1,4 +1,4 @@
-"""Experiments of other distributions, discovered as entry points, such as those of `elastream-papers`."""
+"""Experiments: our own, and those of other distributions, discovered as entry points, such as `elastream-papers`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +48,10 @@ class Experiment(Protocol):
         ...
 
 
+GROUP = "elastream.experiments"
+OWN = EntryPoint("policies", "elastream.evaluation.policies.experiment:POLICIES", GROUP)
+
+
 def installed() -> dict[str, EntryPoint]:
     """Return the installed experiments' entry points by name."""
-    return {each.name: each for each in entry_points(group="elastream.experiments")}
+    return {each.name: each for each in (OWN, *entry_points(group=GROUP))}

@@ -3,19 +3,22 @@
 `ec2.csv` is shipped: Amazon's public list prices of EC2, Linux, on demand, in the region and at the date of its lines.
 """
 
-import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elastream.core.hosts import Billing, HostType
 from elastream.documents.user_code import near
 from elastream.errors import CloudError, InputError
+from elastream.loads.tables import read_lines
 
 # today's clouds bill by the second, at least a minute
 PER_SECOND = Billing(1.0, 60.0)
 # of the m1.small's core, to which speeds are relative
 ECU_PER_STANDARD_CORE = 1.0
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 
 SHIPPED = {"ec2": Path(__file__).with_name("ec2.csv")}
 
@@ -42,31 +45,37 @@ def read_prices(
         InputError: With file and line.
     """
     path = SHIPPED.get(str(path), Path(path))
-    cores = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes))}
+    cores = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes)).values()}
     if not (rows := _rows(path)):
         raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
-    if region and not any(row.get("region") in (None, region) for row in rows):
-        there = near(region, {row["region"] for row in rows if row.get("region")})
+    if region and not any(row.get("region") in (None, region) for row in rows.values()):
+        there = near(region, {row["region"] for row in rows.values() if row.get("region")})
         raise InputError(f"{path} has no region {region!r} in its column 'region'{there}")
     types: dict[str, HostType] = {}
-    newest: dict[str, str] = {}
-    for number, row in enumerate(rows, start=2):
+    newest: dict[str, tuple[str, int]] = {}
+    for number, row in rows.items():
         name = row.get("instance_type", "")
         if (only and name not in only) or (region and row.get("region") not in (None, region)):
             continue
-        if row.get("snapshot_date", "") < newest.get(name, ""):
+        date, place = row.get("snapshot_date", ""), f"{path}, line {number}"
+        if date and not _DATE.fullmatch(date):
+            raise InputError(f"{place}: the date {date!r} is not one such as 2026-03-01")
+        before, line = newest.get(name, ("", 0))
+        if line and date == before:
+            raise InputError(f"{place}: {name!r} stands in line {line} as well: name a region, or leave one of them out")
+        if date < before:
             continue
-        newest[name] = row.get("snapshot_date", "")
-        types[name] = _host_type(name, {**cores.get(name, {}), **row}, billing, f"{path}, line {number}")
+        newest[name] = date, number
+        types[name] = _host_type(name, {**cores.get(name, {}), **row}, billing, place)
     if missing := [name for name in only if name not in types]:
-        there = near(missing[0], {row.get("instance_type") or "" for row in rows} - {""})
+        there = near(missing[0], {row.get("instance_type") or "" for row in rows.values()} - {""})
         raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
     return tuple(types[name] for name in only) if only else tuple(sorted(types.values(), key=lambda t: (t.price, t.name)))
 
 
 def describe(path: Path | str) -> str:
     """Return what a price list is about: its file, regions and dates."""
-    rows = _rows(SHIPPED.get(str(path), Path(path)))
+    rows = _rows(SHIPPED.get(str(path), Path(path))).values()
     about = [", ".join(sorted({row[column] for row in rows if row.get(column)})) for column in ("region", "snapshot_date")]
     name = "Amazon EC2, Linux, on demand" if str(path) in SHIPPED else str(path)
     return "; ".join([name, *filter(None, about)])
@@ -76,18 +85,18 @@ def describe(path: Path | str) -> str:
 NEEDED = ("instance_type", "usd_per_hour", "vcpu", "memory_gib")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file, skipinitialspace=True)
-            rows = [{(name or "").strip(): value for name, value in row.items()} for row in lines]
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as CSV: {error}") from None
-    for number, row in enumerate(rows, 2):
-        if any(isinstance(value, list) and any(value) for value in row.values()):
+def _rows(path: Path) -> dict[int, dict[str, str]]:
+    """Return the lines of a list by their numbers."""
+    lines = read_lines(path)
+    _, header = next(lines, (0, []))
+    names = [name.strip() for name in header]
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise InputError(f"{path}, line 1: two columns are called {twice[0]!r}")
+    rows = {}
+    for number, cells in lines:
+        if any(cells[len(names) :]):
             raise InputError(f"{path}, line {number}: more fields than names in the first line; a decimal has a point")
+        rows[number] = dict(zip(names, map(str.strip, cells), strict=False))
     return rows
 
 

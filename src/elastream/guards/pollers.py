@@ -254,7 +254,10 @@ def value_of(answer: bytes, kind: SignalKind, field: str = "") -> tuple[SignalVa
     Args:
         field: Dotted path in a JSON object; empty: the whole answer.
     """
-    text = answer.decode("utf-8", "replace").strip()
+    try:
+        text = answer.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return None, f"{_short(answer)} is not UTF-8 text"
     value: Any
     try:
         value = json.loads(text)

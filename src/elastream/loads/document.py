@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
 from elastream.errors import DataflowError, ElastreamError, InputError
@@ -136,12 +137,25 @@ def _options(text: str, whole: str) -> dict[str, Any]:
 
 
 def _parse(text: str, name: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)  # YAML takes minutes for what a query returns
     try:
+        with suppress(json.JSONDecodeError):
+            return json.loads(text, object_pairs_hook=_once)  # YAML takes minutes for what a query returns
         return YAML(typ="safe", pure=True).load(text)
+    except (DataflowError, DuplicateKeyError) as error:
+        problem = error.problem if isinstance(error, DuplicateKeyError) else error
+        raise InputError(f"{name}: {problem}") from None
     except YAMLError as error:
         raise InputError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError(f"{name} is nested too deeply") from None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the mapping of `pairs`; JSON itself lets the last of equal keys win."""
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise DataflowError(f"found duplicate key {twice[0]!r}")
+    return dict(pairs)
 
 
 def _shape(name: str, fields: Any, folder: Path | None) -> Pattern:

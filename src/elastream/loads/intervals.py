@@ -8,6 +8,7 @@ from pathlib import Path
 
 from elastream.core.wording import counted
 from elastream.errors import InputError
+from elastream.loads.pattern import MAX_PIECES
 from elastream.loads.series import Point, Series
 
 EXACT = 1e-6  # share of an interval within which a distance is a multiple of it
@@ -100,6 +101,11 @@ def _laid_out(
         if number < 1 or abs((time - before) / usual - number) > tolerance:
             raise InputError(
                 f"{file}, line {lines[time]}: {time - before:g} s after the line before it, not a multiple of {usual:g} s"
+            )
+        if len(seconds) + number > MAX_PIECES:
+            raise InputError(
+                f"{file}, line {lines[time]}: {time - before:g} s after the line before it, {number:,} intervals of "
+                f"{usual:g} s: a time is wrong, or this is no gap of one load"
             )
         seconds += [(time - before) / number] * number
         index[time] = len(seconds)

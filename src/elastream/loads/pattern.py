@@ -24,7 +24,14 @@ from elastream.units import rate as rate_of
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
+MAX_PIECES = 10_000_000  # some 1.5 GB: one wrong time or exponent in a load must not take all of a machine's memory
 RECORD_TOLERANCE = 1e-6  # A record is due when all but this fraction has arrived: 100/s has 29 records at 0.29 s, not 28.
+
+
+def check_pieces(number: int, what: str) -> None:
+    """Raise DataflowError if a load, described by `what`, has too many pieces."""
+    if number > MAX_PIECES:
+        raise DataflowError(f"{what} makes a load of {number:,} pieces; at most {MAX_PIECES:,} can be")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +201,18 @@ class Pattern:
             return replace(self, endless=True)
         if times < 1:
             raise DataflowError(f"a load cannot be repeated {times} times; it must be at least once")
+        check_pieces(len(self.pieces) * times, f"{len(self.pieces):,} pieces, repeated {times:,} times,")
         return replace(self, pieces=self.pieces * times)
 
     def lasting(self, lasts: float | str) -> "Pattern":
         """Return the first `lasts` of this load; raises DataflowError if it is shorter."""
         left = duration(lasts)
-        if left > self.seconds:
+        if left > self.seconds or math.isinf(left):
             raise DataflowError(f"a load of {self.seconds:g} s cannot be cut to {left:g} s, which is longer")
+        only = self.pieces[0]
+        if self.endless and len(self.pieces) == 1 and only.first == only.last:
+            return replace(self, pieces=(Section(left, only.first, only.last),), endless=False)
+        check_pieces(int(left / self.period) * len(self.pieces), f"a period of {self.period:g} s, lasting {left:g} s,")
         whole, left = divmod(left, self.period)
         pieces = list(self.pieces * int(whole))
         for piece in self.pieces:
@@ -339,6 +351,7 @@ def random_walk(
         raise DataflowError(f"a random walk between {bottom:g}/s and {top:g}/s cannot start at {level:g}/s")
     if not each > 0:
         raise DataflowError(f"a random walk has {each:g} s between its steps; it must be above 0")
+    check_pieces(math.ceil(left / each), f"a random walk with a step every {each:g} s for {left:g} s")
     draw = random.Random(seed)
     pieces, place, began = [], 0, level
     for number in range(math.ceil(left / each)):

@@ -80,6 +80,8 @@ def _without_names(table: Table, request: Request) -> Roles:
             f"{place}: {','.join(cells)} can be a time and a count, or a number with a decimal comma: write the names "
             "of the columns above them, such as 'seconds,count'"
         )
+    if all(cell.isdecimal() and moments.epoch_unit(float(cell)) is not None for cell in map(str.strip, table.column(1))):
+        raise InputError(f"{place}: {cells[1]} looks like a time behind a count: write names of the columns above them")
     return Roles((0,), (1,))
 
 

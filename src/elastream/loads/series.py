@@ -11,6 +11,7 @@ from elastream.loads import columns, moments, numerals
 from elastream.loads.roles import SUM, Request, Roles
 from elastream.loads.tables import Row, Table
 
+TOTALS = frozenset({"total", "totals", "all", "sum", "overall", "grand total"})  # names of a sum among what it adds
 ROUNDED_DIGITS = 6  # of a time as a spreadsheet shows it: 1.74079E+09
 
 
@@ -132,6 +133,12 @@ def _groups(table: Table, roles: Roles, request: Request, times: Sequence[float 
         _check_one(table, roles, groups, times)
         return {"": [*range(len(times))]}
     if SUM in request.series:
+        total = next((name for name in groups if name.lower() in TOTALS), None)
+        if total is not None and len(groups) > 1:
+            raise InputError(
+                f"{table.file}: the series {total!r} can be the sum of the others: write {table.file.name}:series={total}, "
+                "or name those to add"
+            )
         return groups
     chosen: dict[str, list[int]] = {}
     for name in request.series:

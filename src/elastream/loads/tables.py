@@ -3,9 +3,11 @@
 Cells are texts as the file has them. A line has as many as the first one; another number is an error.
 """
 
+import codecs
 import csv
 import datetime
 import gzip
+import io
 import json
 import math
 import re
@@ -108,11 +110,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, list[str]]]:
 def _lines_of(file: Path) -> tuple[str, list[Row]]:
     packed = file.suffix.lower() == ".gz"
     try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-            if packed
-            else file.open(encoding="utf-8-sig", newline="") as lines
-        ):
+        with gzip.open(file) if packed else file.open("rb") as data, _decoded(data) as lines:
             mark, skipped = _separator(lines)
             reader = csv.reader(lines, delimiter=mark, strict=True)
             return mark, [Row(reader.line_num + skipped, fields or [""]) for fields in reader]
@@ -120,6 +118,14 @@ def _lines_of(file: Path) -> tuple[str, list[Row]]:
         raise InputError(f"there is no file {file}") from None
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as {'gzipped ' if packed else ''}CSV: {error}") from None
+
+
+def _decoded(data: gzip.GzipFile | io.BufferedReader) -> TextIO:
+    """Return the text of `data`: UTF-8, or UTF-16 with the mark that spreadsheets write before it."""
+    mark = data.read(2)
+    data.seek(0)
+    encoding = "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+    return io.TextIOWrapper(data, encoding=encoding, newline="")
 
 
 def _separator(lines: TextIO) -> tuple[str, int]:
@@ -154,9 +160,9 @@ def _fit(file: Path, row: Row, width: int) -> Row:
     while len(cells) > width and not cells[-1].strip():
         cells.pop()
     if len(cells) != width:
+        quotes = ": a comma in a number needs quotes around it" if len(cells) > width else ""
         raise InputError(
-            f"{file}, line {row.number}: {counted(len(cells), 'field')}, and the first line has {width}: a comma in a "
-            "number needs quotes around it"
+            f"{file}, line {row.number}: {counted(len(cells), 'field')}, and the first line has {width}{quotes}"
         )
     return Row(row.number, cells)
 

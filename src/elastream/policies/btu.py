@@ -22,6 +22,7 @@ from elastream.core.task_id import TaskId
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.draft import Draft
+from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.queues import fixed_queue, fixed_waits, measured_at, service_levels, waiting
 from elastream.units import ROUNDING
 
@@ -221,7 +222,7 @@ class Btu(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return a sentence if queues or service levels are missing, otherwise None."""
-        if sentence := fixed_queue(context):
+        if sentence := fixed_queue(context) or missing_type_reason(context, self.host_type):
             return sentence
         levels, by_name = service_levels(context), context.graph.by_name
         units = [unit for unit in context.units if unit.scalable]

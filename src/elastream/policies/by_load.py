@@ -3,10 +3,10 @@
 Operators of such a query cannot be switched or scaled. The policy controls state partitions and hosts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from elastream.core.action import Action, DrainHost, MoveTask
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
 from elastream.policies.common.placement import balance_by_load
@@ -17,15 +17,15 @@ HOSTS = Threshold(window=30.0, settle=60.0, cool_down=60.0)
 
 @dataclass(frozen=True)
 class ByLoad(Policy):
-    """Hosts by `Threshold` if the plant can lease any; tasks by `balance_by_load`.
+    """Hosts by another policy if the plant can lease any; tasks by `balance_by_load`.
 
     Args:
-        hosts: Policy for hosts, with longer windows than for runs with fine-grained metrics.
+        hosts: Policy for hosts. The default has longer windows than for runs with fine-grained metrics.
         gain: Least part by which moves must lower an operator's highest load per core.
         worth: Least cores that moves must free on the fullest host. A move delays one batch by tens of milliseconds.
     """
 
-    hosts: Threshold = HOSTS
+    hosts: Policy = HOSTS
     gain: float = 0.03
     worth: float = 0.02
     name: ClassVar = "by load"
@@ -33,24 +33,16 @@ class ByLoad(Policy):
     @property
     def default_window(self) -> bool:
         """Return True if the window was left at its default."""
-        return self.hosts.default_window or self.hosts.settle == HOSTS.settle
+        return self.hosts == HOSTS or self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then moves; no moves with a drain, because the drain moves tasks itself."""
         if not observation.context.host_types:
             return Plan(tuple(self._moves(observation)))
-        scaling = self.hosts.scale(observation, memory)
-        actions: list[Action] = list(scaling.hosts)
-        if not any(isinstance(action, DrainHost) for action in actions):
-            actions += self._moves(observation)
-        return Plan(
-            tuple(actions),
-            scaling.history,
-            scaling.predicted,
-            scaling.remarks,
-            unknown=scaling.unknown,
-            hosts=scaling.recommended,
-        )
+        sizing = self.hosts.plan(observation, memory)
+        changes = [each for each in sizing.actions if isinstance(each, LeaseHost | DrainHost | CancelDrain | ReleaseHost)]
+        drains = any(isinstance(action, DrainHost) for action in changes)
+        return replace(sizing, actions=(*changes, *(() if drains else self._moves(observation))))
 
     def _moves(self, observation: Observation) -> list[MoveTask]:
         return balance_by_load(observation, gain=self.gain, worth=self.worth)

@@ -17,6 +17,7 @@ from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.draft import Draft
+from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.queues import fixed_queue, fixed_waits, waiting
 
 
@@ -65,7 +66,7 @@ class QueueThreshold(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it can do nothing, or None."""
-        return fixed_queue(context) or None
+        return fixed_queue(context) or missing_type_reason(context, self.host_type)
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)

@@ -13,7 +13,7 @@ from elastream.core.wording import at_most, counted
 from elastream.dataflow.stages import Layout, Unit
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import types_to_lease
+from elastream.policies.common.measures import missing_type_reason, types_to_lease
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import (
     At,
@@ -52,6 +52,10 @@ class Static(Policy):
         number = isinstance(self.hosts, int) and not isinstance(self.hosts, bool)
         if self.hosts not in get_args(At) and not (number and int(self.hosts) >= 1):
             raise InputError(f"hosts: {self.hosts!r} is not a whole number of 1 or more, 'peak' or 'mean'")
+
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Lease missing hosts, fill running ones, spread tasks once none is starting. The memory is the number of hosts."""
@@ -137,7 +141,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
     missing = required - len(observation.usable) - len(observation.coming)
     if missing <= 0 or not observation.context.host_types:
         return []
-    kind = host_type or next(iter(observation.context.host_types))
+    kind = host_type or next(iter(observation.context.leasable))
     kinds = types_to_lease(observation, observation.context.host_types[kind], missing)
     return [
         LeaseHost(observation.host_name(n), each.name, each.region, why=f"{counted(hosts, 'host')} at all times")

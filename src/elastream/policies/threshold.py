@@ -13,10 +13,9 @@ import numpy as np
 
 from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
-from elastream.core.hosts import HostType
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs, Rows
-from elastream.core.observation import Observation
+from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import at_most, counted
 from elastream.dataflow.stages import Unit
@@ -24,7 +23,14 @@ from elastream.errors import ElastreamError
 from elastream.policies.common import chained
 from elastream.policies.common.draft import Draft, observed_instances
 from elastream.policies.common.load_history import CERTAIN, LoadHistory
-from elastream.policies.common.measures import capacity, missing_metrics, sum_of, tasks_on
+from elastream.policies.common.measures import (
+    capacity,
+    cheapest_type,
+    emptied,
+    missing_metrics,
+    missing_type_reason,
+    sum_of,
+)
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.common.reach import IN_VAIN, after_trial, within_reach
@@ -118,6 +124,10 @@ class Threshold(Policy):
         """Return True if `settle` was left at its default."""
         return self.settle is None
 
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        return missing_type_reason(context, self.host_type)
+
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `LoadHistory`."""
         scaling = self.scale(observation, memory)
@@ -146,7 +156,7 @@ class SizingRound:
 
     def __init__(self, policy: Threshold, observation: Observation, before: LoadHistory | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
-        self.host_type = self._host_type()
+        self.host_type = cheapest_type(observation.context, policy.host_type)
         self.pace = FIRST_PACE_S if before is None else max(observation.time - float(before.times[-1]), 0.0)
         self.horizon = self.host_type.start + self.pace
         rules = observation.context.scaling  # the user's, in place of the policy's own
@@ -185,6 +195,14 @@ class SizingRound:
         """Rate to keep hosts for (records/s): a released host must not be missing before `settle` has passed."""
         return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
 
+    def _with_need(self, cores: tuple[float, ...]) -> LoadHistory:
+        """Return the history with this round's need, by part, and without those that no longer hold hosts."""
+        history, hold = self.history, self.settle
+        if self.policy.default_window and self.observation.context.scaling.stabilization_down is None:
+            lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle)
+            history, hold = replace(history, lulls=lulls), lulls.hold(self.observation, self.settle)
+        return history.with_need(self.observation.time, cores, hold)
+
     @property
     def _rate_text(self) -> str:
         ahead = f" expected in {format_duration(round(self.horizon))}" if self.rate > self.forecast.level else ""
@@ -192,12 +210,7 @@ class SizingRound:
 
     def _releases(self, actions: Sequence[Action] = ()) -> list[Action]:
         """Return releases of draining hosts without tasks that may go, unless `actions` cancel the drain."""
-        return [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host in self.observation.draining
-            if not tasks_on(self.observation, host) and host not in self.observation.pinned
-            if CancelDrain(host) not in actions
-        ]
+        return [action for action in emptied(self.observation) if CancelDrain(action.host) not in actions]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
         observation = self.observation
@@ -207,12 +220,6 @@ class SizingRound:
         cores = capacity(observation, observation.usable)
         busy = math.nan if math.isnan(base) else cores if self.load.late else min(base, cores)
         return {"hosts_usable": float(len(observation.usable) - lost + recovered), "busy_cores": busy}
-
-    def _host_type(self) -> HostType:
-        types = self.observation.context.host_types
-        if self.policy.host_type is not None:
-            return types[self.policy.host_type]
-        return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 class ChainedRound(SizingRound):
@@ -226,7 +233,7 @@ class ChainedRound(SizingRound):
         need, remarks = self._limited(need, base)
         history = self.history
         if not math.isnan(base):
-            history = history.with_need(observation.time, (base,), self.settle)
+            history = self._with_need((base,))
         if load.cold and math.isnan(load.declared):
             need = min(need, self._proven_need)
         added = self._hosts.lease_missing(need, reason)
@@ -442,9 +449,7 @@ class UnchainedRound(SizingRound):
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}
-        ahead = self.host_type.start if not observation.coming else 0.0
-        arriving = float(self.history.arriving[-1])
-        needs, unknown = needs_of(observation, units, self.rate, arriving, self.host_type.start, ahead)
+        needs, unknown = self._needs(units)
         if math.isnan(self.rate):
             unknown = missing_metrics(observation)
         targets = self._targets(units, needs, instances)
@@ -460,6 +465,12 @@ class UnchainedRound(SizingRound):
         actions = [*actions, *self._releases(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return ScalingPlan(actions, (), history, self._predicted(actions, total), unknown, remarks)
+
+    def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
+        """Return the need of each unit, and the metrics that prevent one."""
+        ahead = self.host_type.start if not self.observation.coming else 0.0
+        arriving = float(self.history.arriving[-1])
+        return needs_of(self.observation, units, self.rate, arriving, self.host_type.start, ahead)
 
     def _targets(
         self, units: Sequence[Unit], needs: Mapping[str, CoreNeed], instances: Mapping[str, int]
@@ -487,7 +498,7 @@ class UnchainedRound(SizingRound):
         if not needs or len(needs) != len(units):
             return history, {}
         time = self.observation.time
-        history = history.with_need(time, tuple(needs[unit.name].cores for unit in units), self.settle)
+        history = self._with_need(tuple(needs[unit.name].cores for unit in units))
         if time - history.since < self.settle or self.load.late:
             return history, {}
         growth = self.later / self.rate if self.rate > 0 else 1.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream_papers.harness.checks import MeanInterval, mean_at_least, mean_at_most, ordered, t_quantile
+from elastream.evaluation.checks import MeanInterval, mean_at_least, mean_at_most, ordered, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
 """Settings that a replay of the past chooses."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from elastream.core.hosts import Billing, HostType
+from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook
 from elastream.policies.horizon.replay import Choice, Fleet, replay
 from elastream.policies.horizon.scenarios import Past, scenarios
 
 SECOND = HostType("m", 1.0, price=1.0, billing=Billing(1.0), start=60.0)
 GRID = Grid(15.0, start=5, steps=9, host_start=60.0, budget=28.0)
+FLAT = Forecast(math.nan, 0.0, math.nan, math.nan)
 FLEET = Fleet(SECOND, each=100.0, grid=GRID, least=1, most=50)
 
 
@@ -20,7 +23,7 @@ def outlooks(rates) -> list[Outlook]:
     past, result = Past(GRID.seconds), []
     for rate in rates:
         past = past.after(float(rate), GRID.seconds)
-        result.append(Outlook.of(*scenarios(past, GRID.steps), float(rate), GRID))
+        result.append(Outlook.of(*scenarios(past, GRID, FLAT), float(rate), GRID))
     return result
 
 

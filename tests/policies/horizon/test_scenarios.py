@@ -1,10 +1,20 @@
 """Scenarios from the past of a load."""
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.policies.forecasting.trend import Forecast
+from elastream.policies.horizon.budget import Grid
 from elastream.policies.horizon.scenarios import Past, scenarios
+
+FLAT = Forecast(math.nan, 0.0, math.nan, math.nan)
+
+
+def grid(steps: int) -> Grid:
+    return Grid(5.0, start=min(3, steps), steps=steps, host_start=15.0, budget=10.0)
 
 
 def past(rates, seconds: float = 5.0) -> Past:
@@ -13,46 +23,52 @@ def past(rates, seconds: float = 5.0) -> Past:
 
 @given(st.lists(st.floats(0, 1e6), min_size=0, max_size=120), st.integers(2, 20))
 def test_scenarios_are_finite_and_not_negative(rates, steps):
-    paths, jump = scenarios(past(rates), steps)
+    paths, jump = scenarios(past(rates), grid(steps), FLAT)
     assert paths.shape[1] == steps == jump.size
     assert all(((each >= 0) & np.isfinite(each)).all() for each in (paths, jump))
 
 
 def test_a_first_rate_is_expected_to_stay_about_the_same():
-    paths, jump = scenarios(past([100.0]), 6)
+    paths, jump = scenarios(past([100.0]), grid(6), FLAT)
     assert paths.mean() == 100.0
     assert paths.max() == jump[0] == 140.0
 
 
+def test_growth_goes_on_for_as_long_as_a_host_takes_to_start():
+    growing = Forecast(level=140.0, slope=2.0, expected=170.0, error=0.0)
+    paths, _ = scenarios(past([100.0, 110.0, 120.0, 130.0, 140.0]), grid(6), growing)
+    assert paths[0].tolist() == [150.0, 160.0, 170.0, 170.0, 170.0, 170.0]
+
+
 def test_a_wave_is_continued():
     wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
-    paths, _ = scenarios(past(wave[:-20]), 20)
+    paths, _ = scenarios(past(wave[:-20]), grid(20), FLAT)
     assert np.abs(np.median(paths, axis=0) - wave[-20:]).max() < 15
 
 
 def test_what_followed_is_scaled_to_the_present():
     wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
-    slow, _ = scenarios(past(wave[:-20]), 20)
-    fast, _ = scenarios(past(10 * wave[:-20]), 20)
+    slow, _ = scenarios(past(wave[:-20]), grid(20), FLAT)
+    fast, _ = scenarios(past(10 * wave[:-20]), grid(20), FLAT)
     assert np.allclose(fast, 10 * slow)
 
 
 def test_a_level_never_seen_is_expected_to_stay():
-    paths, _ = scenarios(past([10.0] * 100 + [900.0]), 8)
+    paths, _ = scenarios(past([10.0] * 100 + [900.0]), grid(8), FLAT)
     assert np.allclose(paths, 900.0)
 
 
 def test_the_worst_jump_that_recurred_may_come_again():
     rates = np.full(300, 10.0)
     rates[50:60] = rates[200:210] = 80.0
-    _, jump = scenarios(past(rates), 8)
+    _, jump = scenarios(past(rates), grid(8), FLAT)
     assert jump.max() == 80.0
 
 
 def test_a_single_jump_is_no_pattern():
     rates = np.full(300, 10.0)
     rates[50] = 80.0
-    assert scenarios(past(rates), 1)[1].max() < 20
+    assert scenarios(past(rates), grid(1), FLAT)[1].max() < 20
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.5, 20)), min_size=1, max_size=50))

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 from elastream.spark.hosts.warmup import warm_up
-from elastream.spark.jvm.driver_side import DriverSide, runs_python
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, java_queries, jvm_of, runs_python
 from elastream.spark.jvm.executors import Executor
+from elastream.spark.telemetry.stage_load import read_work
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -51,5 +52,28 @@ def test_a_plan_says_whether_its_tasks_run_python(
         wait_until(lambda: query.lastProgress is not None)
         assert runs_python(driver, local_spark) == said
         warm_up(local_spark, driver, Executor("driver", "localhost", slots=1), None)  # as it goes with and without
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("function", "python"),
+    [
+        (lambda batch, number: batch.rdd.foreachPartition(lambda rows: None), True),
+        (lambda batch, number: batch.write.format("noop").mode("append").save(), False),
+    ],
+    ids=["rows", "frame"],
+)
+def test_stage_of_a_function_says_if_its_tasks_run_python(
+    local_spark: SparkSession, function: Callable[[DataFrame, int], None], python: bool
+) -> None:
+    rows = local_spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    query = rows.writeStream.foreachBatch(function).trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_until(lambda: query.lastProgress is not None or query.exception() is not None)
+        loads = TaskLoads(local_spark)
+        execution = java_queries(local_spark).get(jvm_of(local_spark).java.util.UUID.fromString(query.id))
+        stages, _ = read_work(loads.ask("work", loads.context, execution, -1))
+        assert {stage.python for stage in stages[0]} == {python}
     finally:
         query.stop()

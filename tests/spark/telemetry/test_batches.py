@@ -19,6 +19,11 @@ def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
     assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
 
 
+def test_a_lag_below_zero_is_unknown():
+    anew = source(end={"t": {"0": 10}}, behind=-990.0)
+    assert math.isnan(read_batch("q", line(4, 0, 0.5, anew), None).behind)
+
+
 def test_a_source_whose_offsets_count_records_tells_what_it_holds_by_them():
     first, second = {"n": 10, "t": 1.5, "fast": True}, {"n": 25, "t": 2.5, "fast": True}
     held = source(first, second, 15, latest={**second, "n": 65, "t": 4.5})
@@ -150,13 +155,14 @@ def records(*sources, reads="-", limits=(), **more):
     ("taken", "rows"),
     [
         (source({"t": {"0": 10, "1": 5}}, {"t": {"0": 110, "1": 55}}, 450, description="KafkaV2[Subscribe[t]]"), 150),
+        (source({"t": {"0": 1000}}, {"t": {"0": 10}}, 10, description="KafkaV2[Subscribe[t]]"), 10),
         (source({"t": {"0": 10}}, {"t": {"0": 110, "1": 50}}, 100, description="KafkaV2[Subscribe[t]]"), 100),
         (source(4, 6, 120, description="RateStreamV2[rowsPerSecond=20, rampUpTimeSeconds=0, numPartitions=2"), 40),
         (source(4, 6, 120, description="RateStreamV2[rowsPerSecond=20, rampUpTimeSeconds=9, numPartitions=2"), 120),
         (source({"offset": 500}, {"offset": 1000}, 1500, description="RatePerMicroBatchStream[rowsPerBatch=500"), 500),
         (source(99, 119, 60, description="TextSocketV2[host: h, port: 1]"), 20),
     ],
-    ids=["Kafka", "a new partition", "rate", "rate that ramps up", "rate by batch", "socket"],
+    ids=["Kafka", "a new topic", "a new partition", "rate", "rate that ramps up", "rate by batch", "socket"],
 )
 def test_offsets_that_count_records_are_the_truth(taken, rows):
     assert records(taken) == [rows]

@@ -96,3 +96,15 @@ def test_folder_that_cannot_be_listed_tells_by_the_number_of_files(tmp_path, mos
 )
 def test_what_has_no_log_here_holds_back_nothing_known(checkpoint, description, limit):
     assert held_files(checkpoint, 0, description, limit, START) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (ONE_FILE, ("1 file", "maxFilesPerTrigger")),
+        (SourceLimit("bytes", 500), ("500 bytes", "maxBytesPerTrigger")),
+        (SourceLimit("other"), ("a part", "")),
+    ],
+)
+def test_limit_and_its_option_have_words(limit, words):
+    assert (limit.text, limit.option("FileStreamSource[file:/in]")) == words

@@ -16,6 +16,7 @@ from elastream.core.plant import Policy
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
+from elastream.evaluation.checks import mean_at_least, mean_at_most
 from elastream.evaluation.findings import Check
 from elastream.evaluation.trials import simulated
 from elastream.loads import ramp
@@ -23,7 +24,6 @@ from elastream.policies.e2df.policy import E2df
 from elastream.policies.static import Static
 from elastream.simulator import Settings, SimulatedPlant, make_plant
 from elastream_papers.harness.assumptions import assumed
-from elastream_papers.harness.checks import mean_at_least, mean_at_most
 
 # no adaptation; operators only; operators and hosts (paper, section 5)
 SCENARIOS = ("static", "application", "both levels")

@@ -21,6 +21,7 @@ from elastream.core.plant import Policy
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import parquet, text_files
 from elastream.errors import ElastreamError
+from elastream.evaluation.checks import mean_at_least, mean_at_most
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table, hosts_plot, load_curve
@@ -31,7 +32,6 @@ from elastream.recording.recorder import Recording
 from elastream.report.plots import Curve, Plot
 from elastream.spark.dataflow.sinks import latest
 from elastream_papers.e2df.experiment import HIGHEST, LOWEST, PAPER, SCALE_IN, SCALE_OUT, SCENARIOS, SLOWER
-from elastream_papers.harness.checks import mean_at_least, mean_at_most
 from elastream_papers.harness.report import report
 
 HOSTS, FIRST_HOSTS = 5, 1

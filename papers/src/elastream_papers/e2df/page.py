@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table, hosts_plot, load_curve
@@ -11,7 +12,6 @@ from elastream.report.plots import Curve, Plot
 from elastream_papers.e2df import experiment as e2df
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
 from elastream_papers.harness.assumptions import assumption_table, labelled, values
-from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.report import comparison_table, report
 
 Variations: TypeAlias = Mapping[str, Sequence[e2df.E2dfRun]]  # runs of the three scenarios by assumptions

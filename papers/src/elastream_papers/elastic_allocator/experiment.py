@@ -19,6 +19,7 @@ from elastream.core.plant import Policy
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
+from elastream.evaluation.checks import MeanInterval, mean_at_least, ordered
 from elastream.evaluation.findings import Check
 from elastream.evaluation.trials import simulated
 from elastream.loads import trace
@@ -36,7 +37,6 @@ from elastream.policies.placements import Even, Random
 from elastream.simulator import Emissions, SimulatedPlant, make_plant
 from elastream_papers.elastic_allocator.exact import least_deviation
 from elastream_papers.harness.assumptions import assumed
-from elastream_papers.harness.checks import MeanInterval, mean_at_least, ordered
 from elastream_papers.tasks import Background, TaskNetwork, TaskSettings
 
 RATES = (200, 400, 600, 800, 1000, 1200)  # tuples/s (paper, section V-B)

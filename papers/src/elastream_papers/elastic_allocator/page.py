@@ -6,6 +6,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from elastream.core.wording import amount, percent
+from elastream.evaluation.cases import run_all
+from elastream.evaluation.checks import variation_table
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Findings
 from elastream.evaluation.page import Table, load_curve
@@ -26,8 +28,6 @@ from elastream_papers.elastic_allocator.experiment import (
     run_case,
 )
 from elastream_papers.harness.assumptions import assumption_table, labelled, values, variations
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.checks import variation_table
 from elastream_papers.harness.report import curves, report
 
 SEEDS = (1, 2, 3, 4, 5, 6)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from elastream.core.wording import percent
+from elastream.evaluation.cases import run_all
+from elastream.evaluation.checks import MeanInterval, variation_table
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
 from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import assumption_table, labelled, values, variations
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.checks import MeanInterval, variation_table
 from elastream_papers.harness.report import by_verdict, comparison_table, curves, report
 from elastream_papers.otd import experiment as otd
 from elastream_papers.otd.experiment import LATE, MAIN, POLICIES, STRATA, OtdRun

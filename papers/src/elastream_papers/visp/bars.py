@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from elastream.evaluation.checks import MeanInterval, mean_at_least, ordered
 from elastream.evaluation.findings import Check
-from elastream_papers.harness.checks import MeanInterval, mean_at_least, ordered
 from elastream_papers.visp.experiment import BTUS, COLUMNS, LEVELS, VispRun
 
 REQUIRED_POINTS = 15.0  # BTU60's near-real-time compliance, points above the threshold's (paper: 93 % against 67 %)

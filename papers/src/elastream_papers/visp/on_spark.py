@@ -17,6 +17,7 @@ from elastream.core.observation import MicroBatch
 from elastream.core.plant import Policy
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import ElastreamError
+from elastream.evaluation.checks import mean_at_least
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table, hosts_plot, load_curve
@@ -29,8 +30,7 @@ from elastream.report.plots import Plot
 from elastream.simulator import Settings
 from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
-from elastream_papers.harness.cases import application
-from elastream_papers.harness.checks import mean_at_least
+from elastream_papers.harness.applications import application
 from elastream_papers.harness.report import comparison_table, report
 from elastream_papers.visp.bars import Statistic
 from elastream_papers.visp.experiment import LEVELS

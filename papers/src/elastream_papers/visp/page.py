@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Block, Prose, Table, hosts_plot, load_curve
 from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import assumption_table, scaled, variations
-from elastream_papers.harness.cases import run_all
 from elastream_papers.harness.report import Sections, comparison_table, report
 from elastream_papers.visp import experiment as visp
 from elastream_papers.visp.bars import PRINTED, Figures, Statistic, bars, orders, tabulate

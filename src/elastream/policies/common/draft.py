@@ -244,9 +244,10 @@ class Draft:
             only: Name of the only type to consider.
         """
         cores, memory = (0.0, 0.0) if self.floating[unit.name] else (unit.cores, unit.memory)
+        context = self.observation.context
         fitting = [
             type
-            for type in self.observation.context.host_types.values()
+            for type in (context.leasable if only is None else context.host_types).values()
             if only in (None, type.name) and type.cores >= cores - ROUNDING and type.memory >= memory - ROUNDING
         ]
         return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)

@@ -14,6 +14,7 @@ from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch, Observation
 from elastream.dataflow.operators import Kind
+from elastream.policies.common.lulls import Lulls
 from elastream.policies.common.measures import sum_of, total_of
 from elastream.policies.forecasting.trend import Forecast, Surprises
 
@@ -99,6 +100,7 @@ class LoadHistory:
         since: Time of the first sample of the run.
         began: Time of the first sample with processed records; inf before.
         needs: (time, cores by part) of earlier rounds.
+        lulls: Lulls between needs for which new hosts come too late.
         surprises: Unforeseen jumps of the arrival rate.
         shortfall: (cores that did not suffice, their rate, time) when the query last fell behind.
         running: Alternates and branches that run. `shortfall`, bounds and `trial` are valid for these only.
@@ -114,6 +116,7 @@ class LoadHistory:
     since: float
     began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    lulls: Lulls = field(default_factory=Lulls)
     surprises: Surprises = field(default_factory=Surprises)
     shortfall: tuple[float, float, float] = NEVER
     running: object = None

@@ -8,14 +8,38 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from elastream.core.action import ReleaseHost
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.hosts import HostType, Lease, by_zones
 from elastream.core.metrics import Metric, Rows
-from elastream.core.observation import Observation
+from elastream.core.observation import Context, Observation
 
 # Seconds by which a round may come early, because times are sums of fractions.
 TICK = 1e-6
+
+
+def cheapest_type(context: Context, only: str | None = None) -> HostType:
+    """Return the type `only`, else the one with the lowest price per core, speed and second; of equals the smallest."""
+    if only is not None:
+        return context.host_types[only]
+    return min(context.leasable.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+
+
+def missing_type_reason(context: Context, name: str | None) -> str | None:
+    """Return a sentence if hosts are offered, but none of type `name`; otherwise None."""
+    if name is None or not context.host_types or name in context.host_types:
+        return None
+    return f"there is no host type {name!r} (there are: {', '.join(context.host_types)})"
+
+
+def emptied(observation: Observation) -> list[ReleaseHost]:
+    """Return releases of draining hosts that hold no more tasks, and no work of others."""
+    return [
+        ReleaseHost(host, why="it holds no more tasks")
+        for host in observation.draining
+        if host not in observation.pinned and not tasks_on(observation, host)
+    ]
 
 
 def types_to_lease(observation: Observation, kind: HostType, count: int) -> tuple[HostType, ...]:
@@ -23,7 +47,7 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
     if count <= 0:
         return ()
     context, there = observation.context, [lease.zone for lease in observation.leases.values()]
-    return by_zones(context.host_types.values(), count, kind, copies=context.replicas, there=there)
+    return by_zones(context.leasable.values(), count, kind, copies=context.replicas, there=there)
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:

@@ -58,7 +58,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
-    """Mean of the scenarios, those at the served quantiles, and the worst jump; rows are in this order.
+    """Mean of the scenarios, those at the served quantiles, and the worst jump if it needs more; rows are in this order.
 
     Attributes:
         total: Records that have arrived by the edges of the bins; shape (rows, steps + 1).
@@ -82,7 +82,9 @@ class Outlook:
         """
         order = np.argsort(need(paths, grid), kind="stable")
         rows = np.minimum((np.array(SERVED) * order.size).astype(np.int64), order.size - 1)
-        chosen = np.concatenate([paths.mean(axis=0)[None], paths[order[rows]], jump[None]])
+        served = paths[order[rows]]
+        worst = max((served[-1], jump), key=lambda path: float(need(path[None], grid)[0]))
+        chosen = np.concatenate([paths.mean(axis=0)[None], served, worst[None]])
         total = np.concatenate([np.zeros((chosen.shape[0], 1)), np.cumsum(chosen, axis=1) * grid.seconds], axis=1)
         return cls(total, need(chosen, grid), need(chosen[:, grid.start :], grid), rate)
 

@@ -4,25 +4,29 @@ The rules hold on Spark and in simulation. The page on how hosts are chosen expl
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from elastream.core.action import Action, DrainHost
+from elastream.core.decision import Unknown
 from elastream.core.frames import Floats
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
 from elastream.core.metrics import Metric, Needs
-from elastream.core.observation import Observation
+from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.wording import counted
+from elastream.dataflow.stages import Unit
 from elastream.errors import ElastreamError
 from elastream.policies.common.chained import shared_capacity
 from elastream.policies.common.load_history import LoadHistory
+from elastream.policies.common.measures import missing_type_reason
 from elastream.policies.common.placement import balance
 from elastream.policies.common.service import Service
+from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook, time_to_serve, waiting_at_start, with_backlog
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
@@ -56,7 +60,9 @@ class Memory:
         needs: Highest needed capacity of each bin (records/s).
         late: (late records, records) since the last replay.
         allowance: Share of records that may be late in a replay.
+        leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
+        work: Cores of unchained operators per record/s, as last known; NaN before.
     """
 
     history: LoadHistory
@@ -68,7 +74,9 @@ class Memory:
     outlooks: tuple[Outlook, ...] = ()
     needs: tuple[float, ...] = ()
     late: tuple[float, float] = (0.0, 0.0)
+    leased: tuple[float, float] = (0.0, 0.0)
     next_replay: float = 0.0
+    work: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,8 @@ class Horizon(Policy):
         in_time: Part of the records that must be in time.
         host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
+        cool_down: Time after a host starts in which measurements do not count (seconds).
+        window: Time over which the work per record is measured (seconds).
 
     Raises:
         ElastreamError: A parameter is outside its range.
@@ -92,6 +102,8 @@ class Horizon(Policy):
     in_time: float = IN_TIME
     host_type: str | None = None
     max_parallelism: int | None = None
+    cool_down: float = 10.0
+    window: float = 10.0
 
     needs: ClassVar[Needs] = Threshold.needs
     name: ClassVar = "horizon"
@@ -101,20 +113,36 @@ class Horizon(Policy):
             raise ElastreamError(f"in_time is {self.in_time:g}; it must be above 0 and below 1")
         if self.max_parallelism is not None and self.max_parallelism < 1:
             raise ElastreamError(f"max_parallelism is {self.max_parallelism}; it must be 1 or more")
+        _ = self._sizing  # refuses the windows
+
+    @property
+    def _sizing(self) -> Threshold:
+        """Rules for what the outlook leaves open."""
+        return Threshold(
+            scale_out=1.0,
+            tolerance=0.0,
+            settle=0.0,
+            cool_down=self.cool_down,
+            window=self.window,
+            host_type=self.host_type,
+            max_parallelism=self.max_parallelism,
+        )
 
     @property
     def default_window(self) -> bool:
         """Return True: how long hosts stay idle follows from the replay."""
         return True
 
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return a sentence if no host of `host_type` is offered, otherwise None."""
+        return missing_type_reason(context, self.host_type)
+
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `Memory`."""
         before = memory if isinstance(memory, Memory) else None
         unchained = observation.context.layout.unchained
-        rules = Threshold(
-            scale_out=1.0, tolerance=0.0, settle=0.0, host_type=self.host_type, max_parallelism=self.max_parallelism
-        )
-        round_ = (_Unchained if unchained else _Chained)(rules, observation, None if before is None else before.history)
+        history = None if before is None else before.history
+        round_ = (_Unchained if unchained else _Chained)(self._sizing, observation, history)
         round_.foresee(self, before)
         scaling = round_.plan()
         drains = any(isinstance(action, DrainHost) for action in scaling.hosts)
@@ -144,15 +172,17 @@ class _Foreseeing(SizingRound):
         self.service = service.after(observation, self.before, self._usable, self.load.work)
         self.grid = self._fitting_grid(before)
         if before is None:
-            choice = Choice(Setting(hold=FIRST_HOLD * self.grid.host_start))
+            # While a host requested later would still come in time, nothing has to be leased for what may not come.
+            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 2
+            choice = Choice(Setting(row, hold=FIRST_HOLD * self.grid.host_start))
             before = Memory(
                 self.history, self.service, self.grid, Past(self.grid.seconds), choice, allowance=1 - policy.in_time
             )
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and before.outlooks[-1].total.shape[1] != self.grid.steps + 1:
-            before = replace(before, outlooks=())
-        self.memory = self._with_arrivals(self._with_late(before))
+            before = replace(before, outlooks=_outlooks_again(before.past, len(before.outlooks), self.grid))
+        self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
             self.memory = self._replayed(policy)
         self.settle = self.memory.choice.setting.hold
@@ -221,6 +251,10 @@ class _Foreseeing(SizingRound):
         known = [each for each in observation.batches if each.oldest == each.oldest and each.newest == each.newest]
         return [(each.records, share_within(self.target, each.oldest, each.newest)) for each in known]
 
+    def _with_leased(self, memory: Memory) -> Memory:
+        hosts, seconds = memory.leased
+        return replace(memory, leased=(hosts + len(self.observation.leases) * self.pace, seconds + self.pace))
+
     def _has_past(self, memory: Memory) -> bool:
         return len(memory.outlooks) >= LEAST_PAST * self.grid.steps
 
@@ -234,7 +268,7 @@ class _Foreseeing(SizingRound):
         past = memory.past.after(float(measured.mean()), self.pace)
         if past.open[1] > 0 and memory.outlooks:
             return replace(memory, past=past)
-        paths, jump = scenarios(past, self.grid.steps)
+        paths, jump = scenarios(past, self.grid, self.load.expected(self.grid.host_start))
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
         return replace(
@@ -249,13 +283,14 @@ class _Foreseeing(SizingRound):
         memory, context, time = self.memory, self.observation.context, self.observation.time
         late, records = memory.late
         missed = late / records if records > 0 else 0.0
-        # Adaptive conformal inference: recent misses lower the allowance of the next replay.
-        tolerated = 1 - policy.in_time
-        allowance = min(max(memory.allowance + STEP * (tolerated - missed), LEAST_ALLOWANCE), tolerated)
         fleet = Fleet(self.host_type, self._each, self.grid, max(1, context.min_hosts), context.max_hosts)
-        choice = replay(memory.outlooks, fleet, allowance)
+        choice = replay(memory.outlooks, fleet, memory.allowance, memory.choice, memory.leased)
+        # Adaptive conformal inference: misses that this replay does not explain lower the allowance of the next one.
+        tolerated, unexplained = 1 - policy.in_time, max(0.0, missed - choice.explained)
+        allowance = min(max(memory.allowance + STEP * (tolerated - unexplained), LEAST_ALLOWANCE), tolerated)
         following = time + max(REPLAY_EVERY_S, REPLAY_GROWTH * (time - self.history.since))
-        return replace(memory, choice=choice, late=(0.0, 0.0), allowance=allowance, next_replay=following)
+        begun = replace(memory, late=(0.0, 0.0), leased=(0.0, 0.0))
+        return replace(begun, choice=choice, allowance=allowance, next_replay=following)
 
     @once
     def _needed(self) -> tuple[float, float]:
@@ -349,9 +384,19 @@ class _Unchained(_Foreseeing, UnchainedRound):
     """Round for instances that reserve cores."""
 
     @once
+    def _cores_of_record(self) -> float:
+        # Busy cores over processed records mislead: sources never queue, and operators work off what waits before them.
+        arriving = self.load.arriving
+        units = [unit for unit in self.observation.context.units if unit.scalable]
+        needs, _ = needs_of(self.observation, units, arriving, arriving, self.host_type.start, 0.0)
+        if arriving > 0 and len(needs) == len(units):
+            self.memory = replace(self.memory, work=math.fsum(need.cores for need in needs.values()) / arriving)
+        return self.memory.work  # without micro-batches, busy cores are all that is needed
+
+    @once
     def rate(self) -> float:
         lease, _ = self._needed
-        return max(lease, self.load.arriving)
+        return max(lease, self._least / self._cores_of_record if self._cores_of_record > 0 else 0.0)
 
     @once
     def upper(self) -> float:
@@ -360,6 +405,21 @@ class _Unchained(_Foreseeing, UnchainedRound):
     @once
     def later(self) -> float:
         return max(self._retained, self.rate)
+
+    def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
+        needs, unknown = super()._needs(units)
+        return {name: replace(need, drain=0.0) for name, need in needs.items()}, unknown  # `rate` contains the backlog
+
+
+def _outlooks_again(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
+    """Return the outlooks of the last `count` bins on another grid."""
+    outlooks = []
+    for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):
+        then = Past(past.seconds, past.rates[:end])
+        level, _ = then.level(grid.steps)
+        paths, jump = scenarios(then, grid, Forecast(level, 0.0, level, math.nan))
+        outlooks.append(Outlook.of(paths, jump, float(then.rates[-1]), grid))
+    return tuple(outlooks)
 
 
 def _constant_sentence(choice: Choice) -> str:

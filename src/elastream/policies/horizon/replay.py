@@ -30,6 +30,12 @@ STRESS = 10.0
 EQUAL = 0.01
 # A fleet is constant if its mean number of hosts is at most this multiple of the least one.
 CONSTANT = 1.1
+# Part of all late records from which those of one jump do not count.
+SINGLE = 0.6
+# Part of the least hosts that others must reach for a comparison of their cost.
+NOTICED = 0.1
+# Most surcharge that follows from it.
+MOST_SURCHARGE = 2.0
 # Blocks of the past that give the error of a share.
 BLOCKS = 10
 
@@ -58,11 +64,15 @@ class Choice:
     Attributes:
         late: Share of late records in the replay.
         hosts: Mean number of hosts in the replay.
+        surcharge: Factor by which hosts above the least ones cost more than in replays so far.
+        explained: Share of the records since the last replay that its setting has late in this one.
     """
 
     setting: Setting
     late: float = math.nan
     hosts: float = math.nan
+    surcharge: float = 1.0
+    explained: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -106,19 +116,28 @@ class _Run:
     leases: Floats
 
 
-def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choice:
+def replay(
+    outlooks: Sequence[Outlook],
+    fleet: Fleet,
+    allowance: float,
+    before: Choice | None = None,
+    leased: tuple[float, float] = (0.0, 0.0),
+) -> Choice:
     """Return the cheapest setting for the past.
 
     Args:
         outlooks: One a bin, oldest first.
         allowance: Share of records that may be late. Below 0 none may, and the load grows by `STRESS` times the amount.
+        before: Choice of the last replay.
+        leased: Host-seconds, and seconds, since then.
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
     total = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     rates = np.array([each.rate for each in outlooks])
-    settings = _settings(rates, total.shape[1], fleet)
+    before = before or Choice(Setting())
+    settings = _settings(rates, total.shape[1], fleet, before.setting)
     rows = np.array([each.row for each in settings])
     reserves = np.array([each.reserve for each in settings])
     holds = np.array([max(1, round(each.hold / fleet.grid.seconds)) for each in settings])
@@ -127,7 +146,9 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
     late = np.zeros((rates.size, rows.size))
     needed = np.zeros((rates.size, rows.size))
     groups = [(int(hold), np.flatnonzero(holds == hold)) for hold in np.unique(holds)]
+    since, cost = rates.size - round(leased[1] / fleet.grid.seconds), run.cost
     for now in range(rates.size):
+        cost = run.cost if now == since else cost
         if now:
             late[now] = _serve(run, rates[now], now, fleet)
         paths, idle = total[now][rows], np.zeros(rows.size)
@@ -137,20 +158,31 @@ def replay(outlooks: Sequence[Outlook], fleet: Fleet, allowance: float) -> Choic
             idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
         target = np.minimum(np.maximum(up, least), fleet.most)
         _change(run, target, np.maximum(np.maximum(idle, target), least), now, fleet)
-    return _cheapest(settings, run, late, rates, fleet, allowance)
+    surcharge, explained = before.surcharge, 0.0
+    if 0 < since < rates.size:
+        column = settings.index(before.setting)
+        explained = float(late[since:, column].sum()) / (float(rates[since:].sum()) * fleet.grid.seconds + 1e-9)
+        foretold = float((run.cost - cost)[column]) / (rates.size - since) - before.setting.least
+        if foretold >= NOTICED * max(1, before.setting.least):
+            paid = (leased[0] / leased[1] - before.setting.least) / foretold
+            surcharge = float(np.clip((surcharge + paid) / 2, 1.0, MOST_SURCHARGE))
+    variable = np.maximum(0.0, run.cost - least * rates.size)
+    run.cost = run.cost + (surcharge - 1) * variable
+    return replace(_cheapest(settings, run, late, rates, fleet, allowance), surcharge=surcharge, explained=explained)
 
 
-def _settings(rates: Floats, rows: int, fleet: Fleet) -> list[Setting]:
-    """Return the settings to try."""
+def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
+    """Return the settings to try, among them the present one."""
     parts = np.array_split(rates, max(1, rates.size // PEAK_BINS))
     top = int(hosts_for(max(float(need(part[None], fleet.grid)[0]) for part in parts), fleet.each))
     usual = (int(each) for each in hosts_for(np.quantile(rates, FLEETS), fleet.each))
     fleets = {*usual, fleet.least, top - 1, top, top + 1}
     allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
     holds = [part * max(fleet.grid.host_start, fleet.grid.seconds) for part in HOLDS]
-    return [
+    tried = [
         Setting(row, reserve, hold, least) for least, row, reserve, hold in product(allowed, range(rows), RESERVES, holds)
     ]
+    return tried if before in tried else [*tried, before]
 
 
 def _paid(fleet: Fleet) -> tuple[int, int]:
@@ -213,10 +245,29 @@ def _change(run: _Run, target: Floats, floor: Floats, now: int, fleet: Fleet) ->
     run.cost = run.cost + renewed * (due - gone) + first * added + stops * gone
 
 
+def _recurring(late: Floats, steps: int) -> Floats:
+    """Return the late records without those of a jump that the load had only once, which is no pattern.
+
+    A load had one jump if most late records of the least fleet are in two horizons, or in a tenth of a shorter past.
+
+    Args:
+        late: Shape (bins, settings), the most frugal setting first.
+        steps: Bins of a horizon.
+    """
+    length = max(1, min(2 * steps, late.shape[0] // BLOCKS))
+    total = np.concatenate([[0.0], np.cumsum(late[:, 0])])
+    within = total[length:] - total[:-length]
+    first = int(within.argmax())
+    if within[first] < SINGLE * total[-1]:
+        return late
+    return np.concatenate([late[:first], np.zeros((length, late.shape[1])), late[first + length :]])
+
+
 def _cheapest(
     settings: Sequence[Setting], run: _Run, late: Floats, rates: Floats, fleet: Fleet, allowance: float
 ) -> Choice:
     arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
+    late = _recurring(late, fleet.grid.steps)
     share = late.sum(axis=0) / arrived
     blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.grid.start + 1))))
     parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])

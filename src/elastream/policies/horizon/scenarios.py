@@ -5,11 +5,14 @@ the present level, is one scenario. The moments of strongest growth give one mor
 rate and the spread of rates count.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from elastream.core.frames import Floats, Integers
+from elastream.policies.forecasting.trend import Forecast
+from elastream.policies.horizon.budget import Grid
 
 # Scenarios of a round; fewer while the past is short.
 SCENARIOS = 48
@@ -29,6 +32,8 @@ PRESENT = (3, 1, 8, 24)
 COMPARED = 2000
 # Bins, the quantile of their steps that is usual, and the multiple of it that is a jump. Rates before a jump do not count.
 USUAL, USUAL_PART, JUMP = 60, 0.75, 3.0
+# Horizons of a past in which moments are compared.
+LEAST_PAST = 3
 # Spread of rates as a part of the level, while none is measured.
 FIRST_SPREAD = 0.2
 
@@ -87,18 +92,24 @@ def _best_window(rates: Floats, steps: int) -> int:
     return PRESENT[int(np.argmin(errors))]
 
 
-def scenarios(past: Past, steps: int) -> tuple[Floats, Floats]:
-    """Return scenarios of the next `steps` bins, and the worst jump.
+def scenarios(past: Past, grid: Grid, trend: Forecast) -> tuple[Floats, Floats]:
+    """Return scenarios of the next horizon, and the worst jump.
+
+    Args:
+        trend: Of the last minutes; it counts while the past is short.
 
     Returns:
         Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).
     """
-    rates = past.rates
+    rates, steps = past.rates, grid.steps
     level, bins = past.level(steps)
-    if rates.size < steps + max(4, steps // 2):
-        spread = float(rates.std()) if rates.size > PRESENT[0] else FIRST_SPREAD * level
-        flat = np.maximum(0.0, level + np.linspace(-2.0, 2.0, SCENARIOS) * spread)
-        return np.repeat(flat[:, None], steps, axis=1), np.full(steps, flat[-1])
+    if rates.size < LEAST_PAST * steps:
+        error = trend.error if rates.size > PRESENT[0] and not math.isnan(trend.error) else FIRST_SPREAD * level
+        # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
+        growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
+        mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
+        paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
+        return paths, paths[-1]
     total = np.concatenate([[0.0], np.cumsum(rates)])
     moments = np.arange(1, rates.size - steps + 1)
     features = _features(total, moments, steps)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from elastream.core.action import Action, DrainHost, LeaseHost, ReleaseHost, SetTokens
+from elastream.core.action import Action, DrainHost, LeaseHost, SetTokens
 from elastream.core.decision import Unknown
 from elastream.core.hosts import HostState, HostType
 from elastream.core.metrics import Metric, Needs, Rows
@@ -21,7 +21,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.ring import Ring, in_zones
 from elastream.core.wording import at_most, counted, percent
 from elastream.errors import InputError
-from elastream.policies.common.measures import due_back, tasks_on, types_to_lease
+from elastream.policies.common.measures import cheapest_type, due_back, emptied, missing_type_reason, types_to_lease
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.ring.balance import Arc, even_cut, half_cut, midpoint, wider_cut
 from elastream.policies.ring.load import RingLoad
@@ -140,8 +140,8 @@ class RingBalance(Policy):
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"
-        if self.host_type is not None and context.host_types and self.host_type not in context.host_types:
-            return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types)})"
+        if reason := missing_type_reason(context, self.host_type):
+            return reason
         high, low = self.queues(context.target_latency)
         if low > high:
             return f"queue_low is {low:g} s; it must be at most queue_high, half of the target latency: {high:g} s"
@@ -173,7 +173,7 @@ class Round:
             if not changes and not self._unsettled:
                 changes = self._relieve() or self._shrink()
         memory = replace(self.memory, changed=observation.time) if changes else self.memory
-        actions += [*changes, *self._releases()]
+        actions += [*changes, *emptied(self.observation)]
         return Plan(tuple(actions), memory, remarks=tuple(self.remarks), unknown=self.unknown)
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -542,18 +542,11 @@ class Round:
                 return [DrainHost(host, why=why)]
         return []
 
-    def _releases(self) -> list[Action]:
-        return [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host, lease in self.observation.leases.items()
-            if lease.state is HostState.DRAINING and not tasks_on(self.observation, host)
-        ]
-
     def _kind(self, beside: str | None = None) -> HostType:
         """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
-        types = self.observation.context.host_types
         if self.policy.host_type is not None:
-            return types[self.policy.host_type]
+            return cheapest_type(self.observation.context, self.policy.host_type)
+        types = self.observation.context.leasable
         price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
         zones: set[str] = set()
         if beside is not None:

@@ -19,7 +19,16 @@ from elastream.core.wording import counted
 from elastream.errors import ElastreamError
 from elastream.policies.common import unchained
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import TICK, due_back, missing_metrics, tasks_on, types_to_lease
+from elastream.policies.common.measures import (
+    TICK,
+    cheapest_type,
+    due_back,
+    emptied,
+    missing_metrics,
+    missing_type_reason,
+    tasks_on,
+    types_to_lease,
+)
 from elastream.policies.common.placement import balance
 from elastream.policies.rivals.groups import HOSTS, Group, Window, groups_of
 from elastream.policies.static import filling
@@ -91,9 +100,7 @@ class Rival(Policy):
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why it cannot work in `context`, or None."""
-        if self.host_type is None or self.host_type in context.host_types:
-            return None
-        return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types) or 'none'})"
+        return missing_type_reason(context, self.host_type)
 
     @property
     @abstractmethod
@@ -134,18 +141,13 @@ class Rival(Policy):
     def _actions(
         self, observation: Observation, groups: list[Group], targets: Mapping[str, Target], pace: float
     ) -> list[Action]:
-        kind = self._host_type(observation.context)
+        kind = cheapest_type(observation.context, self.host_type)
         if observation.context.layout.unchained:
             decided = {each.name: targets[each.name] for each in groups if each.name in targets}
             return instance_actions(observation, decided, kind, pace)
         actions = host_actions(observation, targets.get(HOSTS, Target(None)), kind, pace)
         drains = any(isinstance(action, DrainHost) for action in actions)
         return [*actions, *self.tasks(observation), *([] if drains else balance(observation))]
-
-    def _host_type(self, context: Context) -> HostType:
-        if self.host_type is not None:
-            return context.host_types[self.host_type]
-        return min(context.host_types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
 
 class ChainedRival(Rival):
@@ -173,7 +175,7 @@ def host_actions(observation: Observation, target: Target, kind: HostType, pace:
     actions: list[Action] = [CancelDrain(host, why=why) for host in cancelled]
     for n, each in enumerate(types_to_lease(observation, kind, missing)):
         actions.append(LeaseHost(observation.host_name(n), each.name, each.region, why=why))
-    actions += [action for action in _emptied(observation) if action.host not in cancelled]
+    actions += [action for action in emptied(observation) if action.host not in cancelled]
     surplus = there - number
     withdrawn = observation.waiting[::-1][: max(0, surplus)]
     actions += [ReleaseHost(host, why=why) for host in withdrawn]
@@ -190,18 +192,13 @@ def instance_actions(observation: Observation, targets: Mapping[str, Target], ki
     draft = Draft(observation)
     counts = {name: max(1, target.number) for name, target in targets.items() if target.number is not None}
     surplus = {name: max(0, draft.instances[name] - count) for name, count in counts.items()}
-    releases: list[Action] = [*_emptied(observation)]
+    releases: list[Action] = [*emptied(observation)]
     if unchained.may_enlarge(observation, counts, draft.instances, 0):
         why = {name: target.why for name, target in targets.items()}
         unchained.enlarge(draft, counts, surplus, why, kind.name, 0)
     elif not observation.coming and unchained.may_reduce(observation, units, draft.instances, surplus, pace):
         releases += unchained.reduce(draft, surplus, pace, 0)
     return [*draft.plan, *releases]
-
-
-def _emptied(observation: Observation) -> list[ReleaseHost]:
-    empty = [host for host in observation.draining if not tasks_on(observation, host)]
-    return [ReleaseHost(host, why="it holds no more tasks") for host in empty]
 
 
 def _unknown(observation: Observation, group: Group, missing: tuple[Metric, ...]) -> list[Unknown]:

@@ -25,7 +25,7 @@ from elastream.errors import InputError
 from elastream.policies.common.alternates import recent_rate
 from elastream.policies.common.chained import thread_count
 from elastream.policies.common.draft import Draft
-from elastream.policies.common.measures import due_back, source_sum, tasks_on
+from elastream.policies.common.measures import due_back, emptied, source_sum, tasks_on
 from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.value_cost.greedy import adapted, adapted_apart, better, deployed, money_of, with_option
@@ -252,9 +252,9 @@ class _Shared(_Enacting):
                 draft.do(CancelDrain(again, self.why))
             elif draft.may_lease:
                 draft.lease(host.type, self.why)
-        for name in draining:
-            if not tasks_on(observation, name):
-                draft.do(ReleaseHost(name, "it holds no more tasks"))
+        for action in emptied(observation):
+            if action.host in draining:
+                draft.do(action)
         going = self._drains() if not draining and len(draft.hosts) == len(draft.observation.usable) else []
         draft.actions += going
         draft.actions += [action for name in sorted(observation.context.scalable) for action in self._widened(name, going)]

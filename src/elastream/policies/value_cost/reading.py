@@ -206,7 +206,7 @@ class _Reading:
             cores=np.array([operator.cores for operator in operators]),
             memory=np.array([operator.memory for operator in operators]),
             dynamic=np.array([len(operator.alternates) > 1 for operator in operators], dtype=np.bool_),
-            types=tuple(context.host_types.values()),
+            types=tuple(context.leasable.values()),
             goal=goal,
             branches=branches,
             bounds=(bounds[0], bounds[1]),

@@ -247,14 +247,15 @@ private static boolean sources(
     return again;
 }
 
-/** The most that one batch reads: "all|0", "rows|N", "files|N", or "other|0" for what no count of ours reaches. */
+/** The most that one batch reads: "all|0", "rows|N", "files|N", "bytes|N", or "other|0". */
 private static String limit(Object limit) {
     if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadAllAvailable) return "all|0";
     if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadMaxRows)
         return "rows|" + ((org.apache.spark.sql.connector.read.streaming.ReadMaxRows) limit).maxRows();
     if (limit instanceof org.apache.spark.sql.connector.read.streaming.ReadMaxFiles)
         return "files|" + ((org.apache.spark.sql.connector.read.streaming.ReadMaxFiles) limit).maxFiles();
-    return "other|0";
+    Object bytes = member(limit, "maxBytes"); // of a class that Spark 4.0 lacks
+    return bytes == null ? "other|0" : "bytes|" + bytes;
 }
 
 /** Glob of the names of files that a file source reads; "?" if it has options by which it leaves out others, or is none. */

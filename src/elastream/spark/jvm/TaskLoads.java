@@ -136,9 +136,12 @@ private static void collect(Object cluster, Integer stage, java.util.List names,
     for (int i = 0; i < children.size(); i++) collect(children.apply(i), stage, names, holders);
 }
 
+/** Whether tasks hand records to Python, by the nodes of the plan, or by RDDs where a function works on those. */
 private static boolean python(Object cluster) {
     org.apache.spark.ui.scope.RDDOperationCluster scope = (org.apache.spark.ui.scope.RDDOperationCluster) cluster;
     boolean runs = scope.name().matches(".*(Python|PySpark|Pandas|Arrow).*");
+    for (int i = 0; i < scope.childNodes().size() && !runs; i++)
+        runs = ((org.apache.spark.ui.scope.RDDOperationNode) scope.childNodes().apply(i)).name().equals("PythonRDD");
     for (int i = 0; i < scope.childClusters().size() && !runs; i++) runs = python(scope.childClusters().apply(i));
     return runs;
 }

@@ -33,7 +33,7 @@ class SourceLimit(NamedTuple):
     """Limit of a batch's reads of one source, from Spark's plan.
 
     Attributes:
-        unit: "rows" or "files" of which a batch reads at most `most`, "other" for another limit, "all" without one.
+        unit: "rows", "files" or "bytes" of which a batch reads at most `most`, "other" (another limit) or "all" (no limit).
         times: How often the plan reads it.
         files: Glob of the names of files that a file source reads; "?" if it leaves out others, too.
     """
@@ -52,7 +52,7 @@ class SourceLimit(NamedTuple):
         """Return the option that sets the limit of a source, by Spark's words for it; empty if unknown."""
         if description.startswith("Kafka"):
             return "maxOffsetsPerTrigger"
-        return "maxFilesPerTrigger" if self.unit == "files" else ""
+        return {"files": "maxFilesPerTrigger", "bytes": "maxBytesPerTrigger"}.get(self.unit, "")
 
 
 class QueryStatus(NamedTuple):
@@ -227,6 +227,7 @@ def _source_progress(
         rows = float(int(after["n"]) - int(_offset(start).get("n", 0)))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
     behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
+    behind = behind if behind >= 0 else NAN  # below 0 it is that of a topic that was made anew
     everything: bool | None = latest is None or latest == end if math.isnan(behind) else behind == 0
     # Nothing ever waits for a source that makes as many records as its limit.
     limited = limit.unit != "all" and not str(progress.get("description")).startswith("RatePerMicroBatch")
@@ -246,8 +247,9 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
             for partition, offset in offsets.items()
             if partition in before.get(topic, ())
         ]
-        # A new partition begins wherever the topic begins.
-        return float(sum(grown)) if len(grown) == sum(map(len, after.values())) else NAN
+        # A new partition begins wherever the topic begins, and all of a topic that was made anew.
+        known = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
+        return float(sum(grown)) if known else NAN
     if (rate := re.match(r"RateStreamV2\[rowsPerSecond=(\d+), rampUpTimeSeconds=0\b", description)) and type(end) is int:
         return float(rate[1]) * (end - (start if type(start) is int else 0))
     if description.startswith("RatePerMicroBatch"):

@@ -10,9 +10,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from elastream.core.frames import Floats, Integers
+from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.findings import Check
 from elastream.policies.forecasting.selection import Online, Selector, agreement, best, excess, train
-from elastream_papers.harness.checks import median_at_least, median_at_most
 from elastream_papers.thesis.dynamic_dataflow.methods import HORIZON, METHODS, fit, pasts_of, percentage_errors, values_of
 from elastream_papers.thesis.dynamic_dataflow.readings import WEEK, Generator, PowerReadings, generate
 

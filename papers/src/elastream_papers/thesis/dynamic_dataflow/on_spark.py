@@ -7,7 +7,7 @@ from pathlib import Path
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table
-from elastream_papers.harness.cases import application
+from elastream_papers.harness.applications import application
 from elastream_papers.harness.report import report
 
 SHORT, FEWER = 16, 6  # hours and customers with `quick`

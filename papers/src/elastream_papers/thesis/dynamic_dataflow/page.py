@@ -7,13 +7,13 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.wording import percent
+from elastream.evaluation.cases import run_all
+from elastream.evaluation.checks import variation_table
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
 from elastream.report.plots import Curve, Plot
 from elastream_papers.harness.assumptions import AROUND, assumption_table, drawn, labelled, share_table, values
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.checks import variation_table
 from elastream_papers.harness.report import by_verdict, report
 from elastream_papers.thesis.dynamic_dataflow.consistency import Consequence, consequences, figures_of, table_of
 from elastream_papers.thesis.dynamic_dataflow.experiment import (

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from elastream.evaluation.cases import run_all
+from elastream.evaluation.checks import shares_of
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Table
 from elastream.report.plots import Plot
 from elastream_papers.harness.assumptions import AROUND, assumption_table, draws_of, share_table, values
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.checks import shares_of
 from elastream_papers.harness.report import by_verdict, curves, report, rounded
 from elastream_papers.thesis.lookahead.bars import PLASTICC, LookaheadResults, bars
 from elastream_papers.thesis.lookahead.experiment import (

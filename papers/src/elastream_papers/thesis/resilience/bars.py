@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.findings import Check
-from elastream_papers.harness.checks import median_at_least, median_at_most
 from elastream_papers.thesis.lookahead.bars import ranked
 from elastream_papers.thesis.reactive.bars import straightness
 from elastream_papers.thesis.resilience.experiment import ResilienceCase, ResilienceRun

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from elastream.errors import InputError
+from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
-from elastream_papers.harness.checks import median_at_least, median_at_most
 from elastream_papers.harness.report import report
 from elastream_papers.thesis.resilience.balancing import BALANCED, CORES
 from elastream_papers.thesis.resilience.bars import SURE, risen

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from elastream.evaluation.cases import run_all
+from elastream.evaluation.checks import shares_of
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Findings
 from elastream.evaluation.page import Block, Table
 from elastream.report.plots import Curve, Plot
 from elastream_papers.harness.assumptions import assumption_table, draws_of, share_table, values
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.checks import shares_of
 from elastream_papers.harness.report import by_verdict, curves, report
 from elastream_papers.thesis.resilience.bars import AT_INTERVAL, DELTA_RATE, TIMED_RATE, ResilienceResults, bars, is_timed
 from elastream_papers.thesis.resilience.experiment import FIRST_HOSTS, ResilienceCase, ResilienceRun, run_case

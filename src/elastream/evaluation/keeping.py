@@ -6,6 +6,7 @@ A file of other code is refused. Results are pickled: read only files of your ow
 import hashlib
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -16,20 +17,20 @@ from typing import IO, Any
 import numpy as np
 
 import elastream
-import elastream_papers
 from elastream.errors import EnvironmentProblem, InputError
 
 MAGIC = "elastream results"  # first in a file, before the digest of the code
 
 
 class KeptResults:
-    """Results in one file.
+    """Results of one function in one file.
 
     Raises InputError for a file of other code, EnvironmentProblem if it is not accessible.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: Callable[..., Any]) -> None:
         self.path = path
+        self._mark = (MAGIC, _code(run.__module__.partition(".")[0]))
         self._found: dict[str, Any] = {}
         try:
             self._file: IO[bytes] = path.open("r+b" if path.exists() else "x+b")
@@ -37,7 +38,7 @@ class KeptResults:
             self._file.seek(end)
             self._file.truncate()
             if not end:
-                self._append((MAGIC, _code()))
+                self._append(self._mark)
         except OSError as error:
             raise EnvironmentProblem(f"cannot keep results in {path}: {error.strerror or error}") from None
 
@@ -76,7 +77,7 @@ class KeptResults:
                 if first:
                     raise InputError(f"{self.path} is no file of results: {error}") from None
                 return end
-            if first and (name, value) != (MAGIC, _code()):
+            if first and (name, value) != self._mark:
                 raise InputError(f"{self.path} has results of other code: remove it, or give another file")
             if not first:
                 self._found[name] = value
@@ -84,12 +85,13 @@ class KeptResults:
 
 
 @cache
-def _code() -> str:
+def _code(package: str) -> str:
+    """Return a digest of this package's code, and of the `package` whose function makes the results."""
     digest = hashlib.sha256()
-    for package in (elastream, elastream_papers):
-        root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    for module in {"elastream": elastream, package: sys.modules[package]}.values():
+        file = Path(str(module.__file__))
+        for path in sorted(file.parent.rglob("*.py")) if hasattr(module, "__path__") else [file]:
+            digest.update(str(path.relative_to(file.parent)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

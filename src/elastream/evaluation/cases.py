@@ -1,18 +1,13 @@
 """Execution of cases in several processes; reuses stored results."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
-from elastream.errors import EnvironmentProblem
 from elastream.evaluation.experiments import ExperimentOptions
+from elastream.evaluation.keeping import KeptResults
 from elastream.evaluation.trials import run_beside
-from elastream_papers.harness.keeping import KeptResults
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -35,7 +30,7 @@ def run_all(
         Results in the order of the cases, and the seconds that this took.
     """
     begun = time.monotonic()
-    with nullcontext() if options.resume is None else closing(KeptResults(options.resume)) as keep:
+    with nullcontext() if options.resume is None else closing(KeptResults(options.resume, run)) as keep:
         results = {} if keep is None else {n: keep.of(run, case) for n, case in enumerate(cases) if keep.has(run, case)}
         if results:
             options.say(f"{len(results):,} results taken from {options.resume}")
@@ -52,15 +47,3 @@ def run_all(
             warm(cases[left[0]])
             run_beside(lambda case, _: run(case), [cases[number] for number in left], options.workers, ended=ended)
     return [results[number] for number in range(len(cases))], time.monotonic() - begun
-
-
-EXAMPLES = Path(__file__).parents[4] / "examples"
-
-
-def application(name: str) -> ModuleType:
-    """Return the module of `examples/<name>.py`. Raises EnvironmentProblem if it is not installed."""
-    if not (EXAMPLES / f"{name}.py").exists():
-        raise EnvironmentProblem(f"the application is examples/{name}.py: run this experiment in a checkout")
-    if str(EXAMPLES) not in sys.path:
-        sys.path.append(str(EXAMPLES))
-    return import_module(name)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
-from elastream_papers.harness.cases import run_all
-from elastream_papers.harness.keeping import KeptResults
+from elastream.evaluation.keeping import KeptResults
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def test_results_of_other_code_and_other_files_are_refused(tmp_path):
     path = tmp_path / "kept"
     path.write_bytes(pickle.dumps(("elastream results", "other")))
     with pytest.raises(InputError, match="other code"):
-        KeptResults(path)
+        KeptResults(path, doubled)
     path.write_text("a page")
     with pytest.raises(InputError, match="no file of results"):
-        KeptResults(path)
+        KeptResults(path, doubled)
     with pytest.raises(EnvironmentProblem, match="cannot keep results"):
-        KeptResults(tmp_path / "none" / "kept")
+        KeptResults(tmp_path / "none" / "kept", doubled)
