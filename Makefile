@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # hosts start would compile pandas and Spark's Python anew: five seconds of a core each. Empty is the same as not set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-slow test-sparks quick check unit docs figures measure clean
+.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-cluster test-slow test-sparks quick check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -48,6 +48,10 @@ check: setup
 	$(BIN)/mypy -p elastream -p elastream_papers
 	$(BIN)/mypy scripts/archive_classes.py benchmarks
 	$(BIN)/lint-imports
+
+# What keeps clusters for minutes: hosts that come and go, kills and resumption, Nexmark.
+test-cluster: setup
+	$(PYTEST) -m "cluster and not slow"
 
 # The rest: every kind of cluster, long runs, and every example of every property.
 test-slow: setup

@@ -160,6 +160,7 @@ def started(spark, tmp_path):
         twice_in_one_task,
     ],
 )
+@pytest.mark.cluster
 def test_every_partition_lands_where_planned_and_counts_stay_right(spark, started, build, caplog):
     out, policy = [], Away()
     # One of them in a session beside, as a notebook's or a Connect client's is: all of the application are watched.

@@ -116,6 +116,7 @@ def assert_exact(run: Path) -> None:
     assert ending.facts["left out"] == LEFT_OUT
 
 
+@pytest.mark.cluster
 def test_run_killed_by_sigkill_goes_on_with_all_that_it_had(tmp_path):
     process = start(tmp_path, str(program(tmp_path)))
     kill_after(process, tmp_path, batches=2)

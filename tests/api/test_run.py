@@ -157,6 +157,7 @@ host_types: {tiny: {cores: 1, slots: 1, memory: 1000}}
 """
 
 
+@pytest.mark.cluster
 def test_policy_cloud_source_and_sink_in_a_file_of_the_user_run(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(DOCUMENT)

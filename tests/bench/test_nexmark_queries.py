@@ -10,7 +10,7 @@ from elastream.loads import constant
 from support.nexmark_rows import ANSWERED, VARIANTS, neutral_answer, neutral_table
 from support.nexmark_streams import SIDE, stream_query, write_tables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 EVENTS = 20_000
 # A disorder below the watermark's delay: no event is too late.
 GENERATED = Events(seed=3, load=constant("500/s"), disorder=2.0)

@@ -12,7 +12,7 @@ from elastream.bench.nexmark.sources import CLOSING_TIME, read_events, with_wate
 from elastream.loads import constant
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 @pytest.mark.parametrize("closed", [True, False])

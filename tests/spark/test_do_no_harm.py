@@ -20,7 +20,7 @@ from support.foreign_sessions import local_cluster
 from support.foreign_work import KINDS, Repeated, failed_tasks, slowly
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 QUICK = ("continuous", "batch_job", "cached_table")
 FEW, MANY = 2, 3
 # Jobs of others may take this many times as long as without changes of hosts, by rounds of each before and after them.

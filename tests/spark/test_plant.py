@@ -41,7 +41,7 @@ from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.start import start_plant
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]

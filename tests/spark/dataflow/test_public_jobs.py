@@ -25,7 +25,7 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.worker.runner import explain_failure
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 MONDAY = datetime(2026, 3, 2, 9)
 

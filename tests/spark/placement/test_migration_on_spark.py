@@ -32,7 +32,7 @@ from elastream_papers.nstorm.schemes import CYCLES, Cycles, Follower, Scheme
 from support.shared_session import end_shared_session
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4

@@ -10,7 +10,7 @@ from elastream.core.action import SwitchAlternate
 from elastream.core.composition import Consistency
 from elastream.core.observation import Composition
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def violations(trial: Trial) -> dict[str, float]:
