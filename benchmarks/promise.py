@@ -1,4 +1,4 @@
-"""Promise of the default policy on recorded and made loads, simulated: in time, hosts, leases, cost.
+"""Promise of `threshold` on recorded and made loads, simulated: in time, hosts, leases, cost.
 
     python benchmarks/promise.py [--quick] [--json FILE]    about an hour on two free cores
 
@@ -32,7 +32,7 @@ from elastream.policies.threshold import Threshold
 from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
 
-SOURCE = "the project's bar for the default policy"
+SOURCE = "the project's bar for `threshold`"
 TARGET = 30.0
 HOUR, DAY = 3600.0, 86_400.0
 HIGH = 40_000.0  # records/s at the peak of a load, as in the recorded loads that the bars were drawn from

@@ -19,7 +19,7 @@ from elastream.policies.common.placement import balance
 
 BAR = 1.5
 HOSTS, LINES_PER_SECOND = 4, 2000
-"""Two of four hosts of half a core can carry this load, about as full as the default policy lets them be; one could not."""
+"""Two of four hosts of half a core can carry this load, about as full as `threshold` lets them be; one could not."""
 BEFORE = 15  # batches that the median before a release is taken of
 
 

@@ -254,7 +254,7 @@ AREAS = (
         Row("resilience", "seconds to recover from 6 failures", "6 failures, the"),
         Row("resilience", "ms more a failure", "slope", "last of several missed heartbeats"),
     )),
-    Area("Default policy and control plane, simulated", "`promise`: generated loads and a World Cup day, target 30 s, "
+    Area("`threshold` and the control plane, simulated", "`promise`: generated loads and a World Cup day, target 30 s, "
          "chained and unchained.", (
         Row("promise", "records in time", "in time", runs="24"),
         Row("promise", "billed by the second: hosts over the work's", "hosts over",

@@ -273,7 +273,7 @@ class Cloud(ABC):
 
     @overridable
     def stabilization_down(self) -> float:
-        """Seconds for which the default policy keeps unneeded hosts; rules and the policy take precedence."""
+        """Seconds for which policies keep unneeded hosts by default; rules and the policy take precedence."""
         return 0.0
 
     @abstractmethod

@@ -19,7 +19,7 @@ from elastream.core.wording import at_most, counted
 from elastream.units import format_duration
 
 # Hosts that any round may add, and the growth that a round may reach. Four as in HPA. Twenty, so that
-# the default policy answers a tenfold burst and its backlog in one round: with HPA's doubling 95.1 % of records were in
+# `threshold` answers a tenfold burst and its backlog in one round: with HPA's doubling 95.1 % of records were in
 # time instead of 97.0 %, with ten times 96.3 % (benchmarks/promise.py --quick, unchained).
 MIN_GROWTH_HOSTS, MAX_GROWTH_FACTOR = 4, 20
 

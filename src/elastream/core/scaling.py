@@ -30,7 +30,7 @@ class ScalingRules:
         max_scale_down: Most hosts removed at a time, as a share of the working ones, at least one (scale-down.max-factor).
         tolerance: Relative difference between recommendation and present hosts that is ignored (HPA's tolerance).
         catch_up: Time within which the backlog is to be processed (Flink's catch-up.duration); no host goes while it takes
-            longer. 0: the default policy does not size for the backlog.
+            longer. 0: `threshold` does not size for the backlog.
         excluded_periods: Cron expressions of five fields. Nothing scales in a minute that one matches.
         time_zone: Time zone of the expressions, such as `"Europe/Vienna"`. Empty: this machine's.
         min_hosts: Fewest hosts, within the cloud's bounds.

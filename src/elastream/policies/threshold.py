@@ -1,4 +1,4 @@
-"""The default policy: size hosts for the load expected when a host requested now would work.
+"""The policy `threshold`: size hosts for the load expected when a host requested now would work.
 
 The rules need no learning or tuning per dataflow and are the same on Spark and in simulation. The defaults are those of
 Flink's autoscaler and of Kubernetes' horizontal pod autoscaler (HPA). The policy reference explains each rule.

@@ -117,7 +117,7 @@ class Horizon(Policy):
 
     @property
     def _sizing(self) -> Threshold:
-        """Rules for what the outlook leaves open."""
+        """Return the rules for rounds without an outlook, and for all but the number of hosts."""
         return Threshold(
             scale_out=1.0,
             tolerance=0.0,

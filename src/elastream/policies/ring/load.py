@@ -27,7 +27,7 @@ from elastream.policies.ring.balance import Arc
 MOST_BEHIND = 10.0
 # Ratio of mean latency to batch duration up to which batches follow without a pause: 1.5, and a tenth for measurement.
 NO_PAUSE = 1.65
-# Seconds of samples for a trend, as in the default policy.
+# Seconds of samples for a trend, as in `threshold`.
 TREND_S = 120.0
 
 
