@@ -303,11 +303,11 @@ class SupportsOpen(Protocol):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types."""
+        """Host types that the cloud offers."""
 
     @property
     def max_hosts(self) -> int:
-        """Highest number of hosts at a time."""
+        """Most hosts that may be leased at once."""
 
     def open(
         self,
@@ -317,7 +317,7 @@ class SupportsOpen(Protocol):
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> Provider:
-        """Return the provider."""
+        """Return a provider that leases these hosts; the arguments are those of `Cloud.open`."""
 
 
 class PlainCloud(Cloud):

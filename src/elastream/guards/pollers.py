@@ -277,7 +277,7 @@ def value_of(answer: bytes, kind: SignalKind, field: str = "") -> tuple[SignalVa
 
 
 def source_of(signal: str, feed: Feed) -> PolledPlace:
-    """Return the source of `signal`, or raise as `Pollers.follow`."""
+    """Return where `signal` is polled. Raises DataflowError if `feed` cannot be polled."""
     if feed.kind not in READERS:
         raise DataflowError(f"signal {signal!r}: {feed.kind!r} cannot be polled (there are: {', '.join(READERS)})")
     if not feed.place:

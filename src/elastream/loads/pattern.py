@@ -285,7 +285,7 @@ def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
 
 
 def chain(patterns: Iterable[Pattern]) -> Pattern:
-    """Return at least one pattern in sequence; raises DataflowError if one of several is endless."""
+    """Return the patterns, at least one, one after the other. Raises DataflowError if one of several is endless."""
     first, *others = patterns
     for other in others:
         first = first.then(other)

@@ -130,18 +130,12 @@ class Threshold(Policy):
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `LoadHistory`."""
-        scaling = self.scale(observation, memory)
+        history, unchained = memory if isinstance(memory, LoadHistory) else None, observation.context.layout.unchained
+        scaling = (UnchainedRound if unchained else ChainedRound)(self, observation, history).plan()
         drains = any(isinstance(action, DrainHost) for action in scaling.hosts)
-        moves = [] if drains or observation.context.layout.unchained else balance(observation)
+        moves = [] if drains or unchained else balance(observation)
         actions = (*scaling.hosts, *scaling.parallelism, *moves)
         return Plan(actions, scaling.history, scaling.predicted, scaling.remarks, (), scaling.unknown, scaling.recommended)
-
-    def scale(self, observation: Observation, memory: object = None) -> ScalingPlan:
-        """Plan hosts and parallelism without moves of tasks."""
-        history = memory if isinstance(memory, LoadHistory) else None
-        if observation.context.layout.unchained:
-            return UnchainedRound(self, observation, history).plan()
-        return ChainedRound(self, observation, history).plan()
 
 
 class SizingRound:

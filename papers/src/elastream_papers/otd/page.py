@@ -49,7 +49,11 @@ def gain(runs: Sequence[OtdRun], metric: str, policy: str = "otd", application: 
 
 
 def bars(runs: Sequence[OtdRun], named: str = "") -> tuple[Check, ...]:
-    """Return the paper's headline results on `MAIN` as checks. named: suffix of their names."""
+    """Return the paper's headline results on `MAIN` as checks.
+
+    Args:
+        named: Text after the name of each check.
+    """
 
     def check(what: str, found: MeanInterval, bar: float, source: str) -> Check:
         return Check(f"{what}{named}", found.shown(3), f">= {bar:g}", found.at_least(bar), source)

@@ -104,7 +104,7 @@ class Outcome:
 
 
 def arm_of(text: str) -> Arm:
-    """Return the arm `fixed:N` or `autopilot`. Raises InputError for another."""
+    """Return the arm that `text` names: `fixed:N` or `autopilot`. Raises InputError for other text."""
     name, _, number = text.strip().partition(":")
     if name == "fixed" and number.isdecimal() and int(number) > 0:
         return Arm(f"fixed:{int(number)}", int(number))
@@ -116,7 +116,7 @@ def arm_of(text: str) -> Arm:
 
 
 def query_of(text: str) -> Query:
-    """Return the query of a name. Raises InputError for another."""
+    """Return the query that is called `text`, such as q5. Raises InputError if there is none."""
     name = text.strip()
     if name not in QUERIES:
         raise InputError(f"there is no query {name!r} (there are: q0 to q{len(QUERIES) - 1})")

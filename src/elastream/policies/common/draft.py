@@ -17,7 +17,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import Unit
-from elastream.policies.common.measures import sum_of
+from elastream.policies.common.measures import price_of_core, sum_of
 from elastream.policies.common.placement import balance
 from elastream.units import ROUNDING
 
@@ -250,10 +250,10 @@ class Draft:
             for type in (context.leasable if only is None else context.host_types).values()
             if only in (None, type.name) and type.cores >= cores - ROUNDING and type.memory >= memory - ROUNDING
         ]
-        return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
+        return min(fitting, key=lambda kind: (price_of_core(kind), kind.name), default=None)
 
     def lease(self, type: HostType, why: str) -> str:
-        """Lease a new host and return its name. `rollback` does not undo it."""
+        """Lease a new host and return its name. The draft keeps it after a `rollback`."""
         host = self.observation.host_name(self._leased)
         self._leased += 1
         self.leases[host] = Lease(host, type, self.observation.time)

@@ -19,11 +19,16 @@ from elastream.core.observation import Context, Observation
 TICK = 1e-6
 
 
+def price_of_core(kind: HostType) -> float:
+    """Return the price of a second on a core of speed 1."""
+    return kind.price / kind.billing.unit / (kind.cores * kind.speed)
+
+
 def cheapest_type(context: Context, only: str | None = None) -> HostType:
     """Return the type `only`, else the one with the lowest price per core, speed and second; of equals the smallest."""
     if only is not None:
         return context.host_types[only]
-    return min(context.leasable.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
+    return min(context.leasable.values(), key=lambda kind: (price_of_core(kind), kind.cores))
 
 
 def missing_type_reason(context: Context, name: str | None) -> str | None:

@@ -34,8 +34,9 @@ class Service:
     """Service of a dataflow's hosts.
 
     Attributes:
-        overheads: Cores over busy ones in the last loaded batches, oldest first.
-        waits: Seconds that the oldest record of each of the last batches waited for micro-batches alone.
+        overheads: Cores of the hosts over those that records kept busy, for each of the last loaded batches, oldest first.
+        waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
+            oldest record: what micro-batches alone make a record wait.
         shortest: Seconds of the shortest batch; inf before the first.
     """
 

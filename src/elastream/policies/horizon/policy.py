@@ -92,8 +92,6 @@ class Horizon(Policy):
         in_time: Part of the records that must be in time.
         host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
-        cool_down: Time after a host starts in which measurements do not count (seconds).
-        window: Time over which the work per record is measured (seconds).
 
     Raises:
         ElastreamError: A parameter is outside its range.
@@ -102,8 +100,6 @@ class Horizon(Policy):
     in_time: float = IN_TIME
     host_type: str | None = None
     max_parallelism: int | None = None
-    cool_down: float = 10.0
-    window: float = 10.0
 
     needs: ClassVar[Needs] = Threshold.needs
     name: ClassVar = "horizon"
@@ -113,20 +109,6 @@ class Horizon(Policy):
             raise ElastreamError(f"in_time is {self.in_time:g}; it must be above 0 and below 1")
         if self.max_parallelism is not None and self.max_parallelism < 1:
             raise ElastreamError(f"max_parallelism is {self.max_parallelism}; it must be 1 or more")
-        _ = self._sizing  # refuses the windows
-
-    @property
-    def _sizing(self) -> Threshold:
-        """Return the rules for rounds without an outlook, and for all but the number of hosts."""
-        return Threshold(
-            scale_out=1.0,
-            tolerance=0.0,
-            settle=0.0,
-            cool_down=self.cool_down,
-            window=self.window,
-            host_type=self.host_type,
-            max_parallelism=self.max_parallelism,
-        )
 
     @property
     def default_window(self) -> bool:
@@ -141,8 +123,10 @@ class Horizon(Policy):
         """Plan host actions, then parallelism, then moves of tasks. The memory is a `Memory`."""
         before = memory if isinstance(memory, Memory) else None
         unchained = observation.context.layout.unchained
-        history = None if before is None else before.history
-        round_ = (_Unchained if unchained else _Chained)(self._sizing, observation, history)
+        rules = Threshold(
+            scale_out=1.0, tolerance=0.0, settle=0.0, host_type=self.host_type, max_parallelism=self.max_parallelism
+        )
+        round_ = (_Unchained if unchained else _Chained)(rules, observation, None if before is None else before.history)
         round_.foresee(self, before)
         scaling = round_.plan()
         drains = any(isinstance(action, DrainHost) for action in scaling.hosts)

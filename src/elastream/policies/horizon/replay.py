@@ -117,11 +117,7 @@ class _Run:
 
 
 def replay(
-    outlooks: Sequence[Outlook],
-    fleet: Fleet,
-    allowance: float,
-    before: Choice | None = None,
-    leased: tuple[float, float] = (0.0, 0.0),
+    outlooks: Sequence[Outlook], fleet: Fleet, allowance: float, before: Choice, leased: tuple[float, float]
 ) -> Choice:
     """Return the cheapest setting for the past.
 
@@ -136,7 +132,6 @@ def replay(
     total = np.stack([each.total for each in outlooks])
     keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     rates = np.array([each.rate for each in outlooks])
-    before = before or Choice(Setting())
     settings = _settings(rates, total.shape[1], fleet, before.setting)
     rows = np.array([each.row for each in settings])
     reserves = np.array([each.reserve for each in settings])

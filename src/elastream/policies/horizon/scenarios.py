@@ -104,7 +104,8 @@ def scenarios(past: Past, grid: Grid, trend: Forecast) -> tuple[Floats, Floats]:
     rates, steps = past.rates, grid.steps
     level, bins = past.level(steps)
     if rates.size < LEAST_PAST * steps:
-        error = trend.error if rates.size > PRESENT[0] and not math.isnan(trend.error) else FIRST_SPREAD * level
+        known = rates.size > PRESENT[0] and not math.isnan(trend.error)
+        error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
         # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
         growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
         mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing

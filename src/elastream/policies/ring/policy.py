@@ -21,7 +21,7 @@ from elastream.core.plant import Plan, Policy
 from elastream.core.ring import Ring, in_zones
 from elastream.core.wording import at_most, counted, percent
 from elastream.errors import InputError
-from elastream.policies.common.measures import cheapest_type, due_back, emptied, missing_type_reason, types_to_lease
+from elastream.policies.common.measures import due_back, emptied, missing_type_reason, price_of_core, types_to_lease
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.ring.balance import Arc, even_cut, half_cut, midpoint, wider_cut
 from elastream.policies.ring.load import RingLoad
@@ -119,7 +119,7 @@ class RingBalance(Policy):
 
     @property
     def light(self) -> float:
-        """Part of its cores up to which a host is light."""
+        """Return the part of its cores that a light host uses at most."""
         return self.cpu_high / 2 if self.cpu_low is None else self.cpu_low
 
     def queues(self, target_latency: float | None) -> tuple[float, float]:
@@ -544,12 +544,11 @@ class Round:
 
     def _kind(self, beside: str | None = None) -> HostType:
         """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
+        context = self.observation.context
         if self.policy.host_type is not None:
-            return cheapest_type(self.observation.context, self.policy.host_type)
-        types = self.observation.context.leasable
-        price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
+            return context.host_types[self.policy.host_type]
         zones: set[str] = set()
         if beside is not None:
             ring = next(iter(self.rings.values()))
             zones = {self.observation.leases[each].zone for each in (beside, *ring.successors(beside, 1))}
-        return min(types.values(), key=lambda kind: (price[kind], kind.zone in zones, kind.cores))
+        return min(context.leasable.values(), key=lambda kind: (price_of_core(kind), kind.zone in zones, kind.cores))

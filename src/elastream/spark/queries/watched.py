@@ -186,7 +186,7 @@ class SessionQueries:
 
 
 def _described(batch: Batch, offset: float) -> MicroBatch:
-    """Return a batch as an observation shows it: all of its records may have waited since the poll before it."""
+    """Return a batch for an observation. Each of its records counts as if it had waited since the poll before the batch."""
     waited = batch.end - batch.waiting
     return MicroBatch(batch.query, batch.start + offset, batch.seconds, float(batch.rows), waited, waited)
 
