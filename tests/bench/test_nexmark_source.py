@@ -3,15 +3,18 @@
 import pandas as pd
 import pytest
 
+from elastream.bench.nexmark.arms import Cluster, arm_of
 from elastream.bench.nexmark.comparison import compare
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.runs import Setup, arm_of, run
+from elastream.bench.nexmark.runs import Setup, run
 from elastream.bench.nexmark.service import batches_of
 from elastream.bench.nexmark.sources import CLOSING_TIME, read_events, with_watermark
+from elastream.clouds.provider import SMALL
 from elastream.loads import constant
 from support.waiting import wait_until
 
+CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
@@ -40,8 +43,17 @@ def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
 @pytest.mark.parametrize("name", ["q5", "q9"])
 def test_run_on_a_local_host_gives_the_answer(name):
     said = []
-    setup = Setup(Events(load=constant("100/s", lasts=20.0), disorder=1.0), target_latency=10.0)
+    setup = Setup(Events(load=constant("100/s", lasts=20.0), disorder=1.0), CLUSTER, target_latency=10.0)
     outcome = run(setup, QUERIES[name], arm_of("fixed:1"), said.append)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert (outcome.service.events, outcome.most_hosts) == (2000, 1)
     assert "compares the rows with the answer" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arm", "kills"), [("dra", 0), ("autopilot", 1), ("fixed:2", 1)])
+def test_rows_are_the_answers_while_executors_come_and_go(arm, kills):
+    setup = Setup(Events(load=constant("200/s", lasts=40.0)), CLUSTER, target_latency=10.0, kills=kills)
+    outcome = run(setup, QUERIES["q20"], arm_of(arm), print)
+    assert (outcome.correct, outcome.remark) == (True, "")
+    assert outcome.most_hosts <= 2

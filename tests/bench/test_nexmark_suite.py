@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from elastream.bench.nexmark import suite
+from elastream.bench.nexmark.arms import Cluster, arm_of
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.runs import Outcome, Setup, _costs, arm_of, query_of
+from elastream.bench.nexmark.runs import Outcome, Setup, costs_of, query_of
 from elastream.bench.nexmark.service import Batch, Service, batches_of, service
 from elastream.bench.nexmark.shapes import SHAPES, load_of
 from elastream.cli.app import app
@@ -19,6 +20,7 @@ from elastream.evaluation.page import render
 from elastream.loads import constant
 
 LOAD = constant("10/s", lasts=10.0)
+CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
 BEGAN = 1000.0
 
 
@@ -73,12 +75,12 @@ def test_events_count_once_all_streams_have_had_them():
 
 def test_hosts_count_from_the_beginning_of_the_load_to_the_last_commit():
     served = Service(100, 40.0, began=BEGAN)
-    assert _costs([(0.0, None), (BEGAN + 30.0, None), (0.0, BEGAN - 1.0)], served, SMALL) == (50.0, 3.0, 2)
+    assert costs_of([(0.0, None), (BEGAN + 30.0, None), (0.0, BEGAN - 1.0)], served, SMALL) == (50.0, 3.0, 2)
 
 
 def test_each_round_has_all_runs_in_an_order_of_its_own():
     queries, arms = [QUERIES["q0"], QUERIES["q5"], QUERIES["q8"]], [arm_of("fixed:1"), arm_of("autopilot")]
-    runs = suite.Suite(Setup(Events(load=LOAD)), queries, arms, rounds=2).runs
+    runs = suite.Suite(Setup(Events(load=LOAD), CLUSTER), queries, arms, rounds=2).runs
     first, second = ([(query.name, arm.name) for query, arm in runs[part * 6 :][:6]] for part in range(2))
     assert first != second
     assert sorted(first) == sorted(second)
@@ -100,8 +102,35 @@ def test_table_has_medians_and_marks_wrong_answers():
     assert table.good == (None, None, False)
 
 
+def test_arms_that_scale_are_compared_with_the_best_fixed_arm_by_round():
+    def run(arm, seconds, in_time):
+        return Outcome("q5", arm, Service(100, 10.0, in_time, 1.0, 2.0, 1.5, 0, BEGAN), seconds, 1.0, 1, True)
+
+    rounds = [
+        [
+            *(run("fixed:1", 50.0, 0.8), run("fixed:2", 100.0, 1.0), run("fixed:4", 200.0, 1.0)),
+            *(run("dra", 90.0 + number, 0.9), run("autopilot", 60.0 + number, 1.0)),
+        ]
+        for number in range(3)
+    ]
+    table = suite.against([each for runs in rounds for each in runs])
+    assert [row[1:3] for row in table.rows] == [
+        ("autopilot", "fixed:2, best fixed"),
+        ("autopilot", "dra"),
+        ("dra", "fixed:2, best fixed"),
+        ("dra", "autopilot"),
+    ]
+    assert [row[-1] for row in table.rows] == ["better", "better", "undecided", "worse"]
+    assert table.rows[0][3].startswith("0.61 (")
+
+
+def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
+    assert suite.against([outcome(arm="fixed:1"), outcome(arm="dra")]).rows[0][-1] == "undecided"
+    assert suite.against([outcome(arm="fixed:1")]) is None
+
+
 def test_page_and_figures_hold_every_run():
-    runs = suite.Suite(Setup(Events(load=LOAD)), [QUERIES["q5"]], [arm_of("fixed:1")])
+    runs = suite.Suite(Setup(Events(load=LOAD), CLUSTER), [QUERIES["q5"]], [arm_of("fixed:1")])
     facts = suite.conditions(runs, "constant")
     figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
     assert figures["runs"][0]["service"]["p50"] is None
@@ -115,8 +144,11 @@ def test_page_and_figures_hold_every_run():
     ("arguments", "sentence"),
     [
         (["--queries", "q0,q77"], "there is no query 'q77' (there are: q0 to q22)"),
-        (["--arms", "fixed:2,magic"], "there is no arm 'magic' (there are: fixed:N, autopilot)"),
+        (["--arms", "fixed:2,magic"], "there is no arm 'magic' (there are: fixed:N, dra, autopilot, autopilot:POLICY)"),
         (["--arms", "fixed:none"], "the arm 'fixed:none' needs a number of hosts, such as fixed:2"),
+        (["--arms", "autopilot:magic"], "magic"),
+        (["--master", "yarn"], "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
+        (["--master", "spark://a:1", "--kill", "1"], "--kill kills local hosts: leave out --master"),
         (["--load", "zigzag"], "there is no load 'zigzag' (there are: constant, wave, steps, burst, and files"),
         (["--rate", "900G/s"], "is not a rate"),
         (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),

@@ -1,6 +1,7 @@
 """`elastream bench nexmark`: a benchmark of streaming queries on hosts of your own."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json
 from elastream.cli.options import as_seconds, as_some_seconds
 from elastream.cli.tables import print_table
-from elastream.errors import ElastreamError
+from elastream.errors import ElastreamError, InputError
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of streaming queries on your hosts.")
 
@@ -49,10 +50,11 @@ def nexmark(
         float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the load. Default: 60s.")
     ] = None,
     arms: Annotated[
-        str, typer.Option(metavar="ARM,ARM,...", help="Ways to give hosts: fixed:N, autopilot.")
+        str, typer.Option(metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, dra, autopilot, autopilot:POLICY.")
     ] = "fixed:2,autopilot",
     max_hosts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Most hosts of Autopilot. Default: 2, or N of fixed.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Most executors of an arm that scales. Default: 2, or N of fixed."),
     ] = None,
     target_latency: Annotated[
         float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
@@ -62,16 +64,30 @@ def nexmark(
     ] = "0s",  # type: ignore[assignment]
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the events.")] = 1,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each query under each arm.")] = 1,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Standalone master, spark://HOST:PORT. Default: local hosts.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that all executors of the cluster reach by this path.")
+    ] = None,
+    executor_cores: Annotated[float | None, typer.Option(metavar="N", help="Cores of an executor. Default: 0.5.")] = None,
+    executor_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of an executor, such as 4GB. Default: 1GB.")
+    ] = None,
+    kill: Annotated[int, typer.Option(min=0, metavar="N", help="Local hosts that are killed during each run.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="By default three queries and a load of 20s.")] = False,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Run Nexmark's queries on local hosts and compare every row with a batch; exit status 1 if an answer is wrong."""
+    """Run Nexmark's queries and compare every row with a batch; exit status 1 if an answer is wrong."""
     from elastream.bench.nexmark import suite as suites
+    from elastream.bench.nexmark.arms import Cluster, arm_of
     from elastream.bench.nexmark.events import Events
     from elastream.bench.nexmark.queries import QUERIES
-    from elastream.bench.nexmark.runs import Setup, arm_of, query_of
+    from elastream.bench.nexmark.runs import Setup, query_of
     from elastream.bench.nexmark.shapes import load_of
+    from elastream.clouds.executors import declared_type
+    from elastream.clouds.provider import SMALL
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
     from elastream.evaluation.page import render
@@ -87,13 +103,24 @@ def nexmark(
         )
     shape = load_of(load, rate, lasts or (QUICK_SECONDS if quick else SECONDS))
     suites.check_rate(rate)
-    hosts = max_hosts or max(2, *(arm.hosts for arm in ways))
-    suite = suites.Suite(Setup(Events(seed, shape, disorder), target_latency, hosts), chosen, ways, rounds)
+    host = (
+        SMALL
+        if (executor_cores, executor_memory) == (None, None)
+        else declared_type(None, executor_cores, executor_memory, None)
+    )
+    most = max_hosts or max(2, *(arm.hosts for arm in ways))
+    partitions = host.slots * max(most, *(arm.hosts for arm in ways))
+    cluster = Cluster(host, most, partitions, master, folder)
+    if kill and master:
+        raise InputError("--kill kills local hosts: leave out --master")
+    suite = suites.Suite(Setup(Events(seed, shape, disorder), cluster, target_latency, kill), chosen, ways, rounds)
     facts = suites.conditions(suite, load)
     console = make_console(stderr=json_file == STDOUT)
     with progress_bar(console) as progress:
         outcomes = suite.run(progress)
     print_table(console, suites.table_of(outcomes, target_latency))
+    if (compared := suites.against(outcomes)) is not None:
+        print_table(console, compared)
     for outcome in outcomes:
         if outcome.remark:
             console.print(f"{outcome.query} under {outcome.arm}: {outcome.remark}")

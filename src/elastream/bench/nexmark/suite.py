@@ -15,10 +15,12 @@ import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql.group import GroupedData
 
+from elastream.bench.nexmark.arms import DYNAMIC_ALLOCATION, Arm
 from elastream.bench.nexmark.events import KINDS, Events
 from elastream.bench.nexmark.queries import Query
-from elastream.bench.nexmark.runs import Arm, Outcome, Setup, run
+from elastream.bench.nexmark.runs import Outcome, Setup, run
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.page import Page, Prose, Table
 from elastream.units import format_rate
 
@@ -143,22 +145,64 @@ def _verdict(group: Sequence[Outcome]) -> str:
     return "incomplete" if any(each.correct is None for each in group) else "correct"
 
 
+def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
+    """Compare each arm that scales with the best fixed arm and with the others, round by round; None if there is none.
+
+    The best fixed arm is the smallest that had `in_time` of the events in time in its median round.
+    """
+    runs: dict[tuple[str, str], list[Outcome]] = {}
+    for each in outcomes:
+        runs.setdefault((each.query, each.arm), []).append(each)
+    rows, good = [], []
+    for (query, arm), ours in sorted(runs.items(), key=lambda item: (int(item[0][0][1:]), item[0][1])):
+        if arm.startswith("fixed"):
+            continue
+        fixed = {name: each for (of, name), each in runs.items() if of == query and name.startswith("fixed")}
+        holding = [
+            name for name, each in fixed.items() if statistics.median(run.service.in_time for run in each) >= in_time
+        ]
+        best = min(holding or fixed, key=lambda name: (1 if holding else -1) * int(name.partition(":")[2]), default=None)
+        for other in dict.fromkeys([best, *(name for of, name in runs if of == query and name not in (arm, *fixed))]):
+            if other is None:
+                continue
+            pairs = list(zip(ours, runs[query, other], strict=False))
+            time = MeanInterval.of([a.host_seconds / b.host_seconds for a, b in pairs if b.host_seconds])
+            share = MeanInterval.of([100 * (a.service.in_time - b.service.in_time) for a, b in pairs])
+            signs = {time.at_most(1.0), share.at_least(0.0)}
+            verdict = "better" if signs == {True} else "worse" if signs == {False} else "undecided"
+            kind = f"{other}, best fixed" if other == best and holding else other
+            rows.append((query, arm, kind, time.shown(2), share.shown(1), str(time.runs), verdict))
+            good.append({"better": True, "worse": False}.get(verdict))
+    header = ("query", "arm", "against", "host-seconds, ratio", "in time, points more", "rounds", "verdict")
+    caption = "Arms that scale against others, in the same rounds: mean and 95 % interval"
+    return Table(caption, header, tuple(rows), tuple(good)) if rows else None
+
+
 def conditions(suite: Suite, shape: str) -> Mapping[str, Any]:
     """Return the conditions of the runs and facts about the machine."""
-    load, host = suite.setup.events.load, suite.setup.host
+    load, cluster = suite.setup.events.load, suite.setup.cluster
+    host = cluster.host
     return {
         "load": f"{shape}, {load.count(load.seconds):,} events in {load.seconds:g} s",
         "highest rate": format_rate(max(max(piece.first, piece.last) for piece in load.pieces)),
         "disorder, s": suite.setup.events.disorder,
         "seed": suite.setup.events.seed,
         "target latency, s": suite.setup.target_latency,
-        "hosts": f"at most {suite.setup.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
+        "executors": f"at most {cluster.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
+        "cluster": cluster.master or "local hosts",
+        "state partitions": cluster.partitions,
+        "killed hosts": suite.setup.kills,
+        **({"dynamic allocation": _short(DYNAMIC_ALLOCATION)} if any(arm.dynamic for arm in suite.arms) else {}),
         "rounds": suite.rounds,
         "spark": pyspark.__version__,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "load of the machine": round(os.getloadavg()[0], 2),
     }
+
+
+def _short(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{name.rpartition('dynamicAllocation.')[2]}={value}" for name, value in settings.items())
 
 
 def page_of(outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any]) -> Page:
@@ -170,6 +214,7 @@ def page_of(outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any])
         (
             table_of(outcomes, suite.setup.target_latency),
             *remarks,
+            *([compared] if (compared := against(outcomes)) else []),
             Table("Queries", ("query", "rows", "state", "limits of Spark"), queries),
             Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items())),
         ),
