@@ -5,8 +5,8 @@ from decimal import Decimal
 import pandas as pd
 import pytest
 
+from elastream.bench.comparison import BATCH, compare, final_rows
 from elastream.bench.nexmark.answers import ANSWERS
-from elastream.bench.nexmark.comparison import BATCH, compare, final_rows
 from elastream.bench.nexmark.queries import QUERIES
 from support.nexmark_rows import ANSWERED, IN_PANDAS, VARIANTS, neutral_answer, neutral_table
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from elastream.bench.comparison import compare
 from elastream.bench.nexmark.answers import ANSWERS
-from elastream.bench.nexmark.comparison import compare
 from elastream.bench.nexmark.events import KINDS, Events
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.loads import constant

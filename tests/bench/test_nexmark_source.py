@@ -3,13 +3,14 @@
 import pandas as pd
 import pytest
 
-from elastream.bench.nexmark.arms import Cluster, arm_of
-from elastream.bench.nexmark.comparison import compare
+from elastream.bench.arms import Cluster, arm_of
+from elastream.bench.comparison import compare
 from elastream.bench.nexmark.events import Events
-from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.runs import Setup, run
-from elastream.bench.nexmark.service import batches_of
-from elastream.bench.nexmark.sources import CLOSING_TIME, read_events, with_watermark
+from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
+from elastream.bench.runs import Setup, run
+from elastream.bench.service import batches_of
+from elastream.bench.sources import CLOSING_TIME, read_events, with_watermark
+from elastream.bench.workload import Reading
 from elastream.clouds.provider import SMALL
 from elastream.loads import constant
 from support.waiting import wait_until
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
     events, checkpoint, parts = Events(load=constant("300/s", lasts=2.0)), tmp_path / "checkpoint", []
     local_spark.conf.set("spark.sql.session.timeZone", "UTC")
-    bids = read_events(local_spark, events, "bid", tmp_path / "control", checkpoint=checkpoint, tasks=2, batch_seconds=0.5)
-    stream = with_watermark(bids) if closed else bids
+    bids = read_events(local_spark, events, "bid", Reading(tmp_path / "control", checkpoint, 2, 0.5))
+    stream = with_watermark(bids, "date_time", WATERMARK_DELAY) if closed else bids
     query = stream.writeStream.foreachBatch(lambda rows, _: parts.append(rows.toPandas()))
     running = query.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0.5 seconds").start()
     try:
@@ -42,9 +43,9 @@ def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["q5", "q9"])
 def test_run_on_a_local_host_gives_the_answer(name):
-    said = []
-    setup = Setup(Events(load=constant("100/s", lasts=20.0), disorder=1.0), CLUSTER, target_latency=10.0)
-    outcome = run(setup, QUERIES[name], arm_of("fixed:1"), said.append)
+    said, events = [], Events(load=constant("100/s", lasts=20.0), disorder=1.0)
+    setup = Setup(CLUSTER, target_latency=10.0)
+    outcome = run(setup, Nexmark(query_of(name), events), arm_of("fixed:1"), said.append)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert (outcome.service.events, outcome.most_hosts) == (2000, 1)
     assert "compares the rows with the answer" in said
@@ -53,7 +54,7 @@ def test_run_on_a_local_host_gives_the_answer(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(("arm", "kills"), [("dra", 0), ("autopilot", 1), ("fixed:2", 1)])
 def test_rows_are_the_answers_while_executors_come_and_go(arm, kills):
-    setup = Setup(Events(load=constant("200/s", lasts=40.0)), CLUSTER, target_latency=10.0, kills=kills)
-    outcome = run(setup, QUERIES["q20"], arm_of(arm), print)
+    workload = Nexmark(query_of("q20"), Events(load=constant("200/s", lasts=40.0)))
+    outcome = run(Setup(CLUSTER, target_latency=10.0, kills=kills), workload, arm_of(arm), print)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert outcome.most_hosts <= 2

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner
 
-from elastream.bench.nexmark import suite
-from elastream.bench.nexmark.arms import Cluster, arm_of
+from elastream.bench import suite
+from elastream.bench.arms import Cluster, arm_of
 from elastream.bench.nexmark.events import Events
-from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.runs import Outcome, Setup, costs_of, query_of
-from elastream.bench.nexmark.service import Batch, Service, batches_of, service
-from elastream.bench.nexmark.shapes import SHAPES, load_of
+from elastream.bench.nexmark.workload import Nexmark, query_of
+from elastream.bench.runs import Outcome, Setup, costs_of
+from elastream.bench.service import Batch, Service, batches_of, service
+from elastream.bench.shapes import SHAPES, load_of
 from elastream.cli.app import app
 from elastream.clouds.provider import SMALL
 from elastream.errors import EnvironmentProblem, InputError
@@ -30,6 +30,10 @@ def batch(end, position, seconds=1.0):
 
 def outcome(query="q5", arm="fixed:1", correct=True, p50=1.0):
     return Outcome(query, arm, Service(100, 10.0, 1.0, p50, 2.0, 1.5, 2_000_000, BEGAN), 10.0, 1.0, 1, correct, 3, "")
+
+
+def workload(name):
+    return Nexmark(query_of(name), Events(load=LOAD))
 
 
 def bench(*arguments):
@@ -79,8 +83,8 @@ def test_hosts_count_from_the_beginning_of_the_load_to_the_last_commit():
 
 
 def test_each_round_has_all_runs_in_an_order_of_its_own():
-    queries, arms = [QUERIES["q0"], QUERIES["q5"], QUERIES["q8"]], [arm_of("fixed:1"), arm_of("autopilot")]
-    runs = suite.Suite(Setup(Events(load=LOAD), CLUSTER), queries, arms, rounds=2).runs
+    queries, arms = [workload("q0"), workload("q5"), workload("q8")], [arm_of("fixed:1"), arm_of("autopilot")]
+    runs = suite.Suite(Setup(CLUSTER), queries, arms, rounds=2).runs
     first, second = ([(query.name, arm.name) for query, arm in runs[part * 6 :][:6]] for part in range(2))
     assert first != second
     assert sorted(first) == sorted(second)
@@ -130,13 +134,13 @@ def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
 
 
 def test_page_and_figures_hold_every_run():
-    runs = suite.Suite(Setup(Events(load=LOAD), CLUSTER), [QUERIES["q5"]], [arm_of("fixed:1")])
-    facts = suite.conditions(runs, "constant")
+    runs = suite.Suite(Setup(CLUSTER), [workload("q5")], [arm_of("fixed:1")])
+    facts = suite.conditions(runs, "constant", {"disorder, s": 1.0})
     figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
     assert figures["runs"][0]["service"]["p50"] is None
     assert figures["runs"][0]["service"]["throughput"] == 10.0
     assert figures["conditions"]["load"] == "constant, 100 events in 10 s"
-    page = render(suite.page_of([outcome()], runs, facts))
+    page = render(suite.page_of("Nexmark", [outcome()], runs, facts))
     assert "two window aggregates in a row" in page
 
 
@@ -162,14 +166,15 @@ def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
 
 
 def test_a_rate_within_the_measured_ceiling_is_allowed():
-    suite.check_rate(1.0)
+    per_core = suite.events_per_core(lambda: sum(range(1000)) and 1000)
+    suite.check_rate(1.0, per_core)
     with pytest.raises(InputError, match=r"its 2 cores make .*/s"):
-        suite.check_rate(1e12, cores=2)
+        suite.check_rate(3 * per_core, per_core, cores=2)
 
 
 def test_a_spark_without_transform_with_state_is_named():
     with pytest.raises(EnvironmentProblem, match=r"q4 needs transformWithState, which PySpark .* lacks"):
-        suite.check_spark([QUERIES["q0"], QUERIES["q4"]], grouped=object)
+        workload("q4").check(grouped=object)
 
 
 def test_a_spark_without_the_best_rows_of_a_group_is_named():
@@ -178,4 +183,4 @@ def test_a_spark_without_the_best_rows_of_a_group_is_named():
         def min_by(col, ord): ...
 
     with pytest.raises(EnvironmentProblem, match=r"q19 needs min_by\(..., k\), which PySpark .* lacks"):
-        suite.check_spark([query_of("q19")], functions=Functions)
+        workload("q19").check(functions=Functions)

@@ -2,9 +2,13 @@
 
 import pandas as pd
 
-from elastream.bench.nexmark.comparison import BATCH, final_rows
+from elastream.bench.comparison import BATCH, final_rows
+from elastream.bench.nexmark.events import SCHEMAS, kind_of
+from elastream.bench.nexmark.events import SCHEMAS, kind_of
 from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.sources import kind_of, read_files, with_watermark, write_files
+from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
+from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
+from elastream.bench.sources import read_files, with_watermark, write_files
 from elastream.spark.jvm.session import STATE_STORES
 
 # The shared session keeps state in the heap. What Python keeps needs RocksDB, and that another file system than the one
@@ -14,13 +18,12 @@ ON_DISK = {
     "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
 
 
 def write_tables(folder, tables, files=2):
     """Write a table of each kind as the files of a stream."""
     for kind, table in tables.items():
-        write_files(table, kind, folder / kind, files)
+        write_files(table, folder / kind, files)
     return folder
 
 
@@ -41,7 +44,9 @@ def stream_query(spark, name, folder, checkpoint, **variant):
         spark.conf.set(key, value)
     try:
         kinds = [kind_of(stream) for stream in query.streams]
-        streams = [with_watermark(read_files(spark, kind, folder / kind)) for kind in kinds]
+        streams = [
+            with_watermark(read_files(spark, SCHEMAS[kind], folder / kind), "date_time", WATERMARK_DELAY) for kind in kinds
+        ]
         side = {"side": spark.createDataFrame(SIDE)} if name == "q13" else {}
         writer = query.build(*streams, **side, **variant).writeStream.outputMode(query.mode).foreachBatch(keep)
         running = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()

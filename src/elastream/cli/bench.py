@@ -1,8 +1,12 @@
-"""`elastream bench nexmark`: a benchmark of streaming queries on hosts of your own."""
+"""`elastream bench`: benchmarks of streaming queries on executors of your own."""
 
+import inspect
 import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -11,10 +15,20 @@ from elastream.cli.options import as_seconds, as_some_seconds
 from elastream.cli.tables import print_table
 from elastream.errors import ElastreamError, InputError
 
+if TYPE_CHECKING:
+    from elastream.bench.arms import Arm, Cluster
+    from elastream.bench.runs import Outcome
+    from elastream.bench.suite import Suite
+    from elastream.bench.workload import Workload
+    from elastream.evaluation.page import Page, Table
+    from elastream.loads.pattern import Pattern
+
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of streaming queries on your hosts.")
 
 QUICK_SECONDS, SECONDS = 20.0, 60.0
 QUICK_QUERIES = "q0,q5,q8"
+MEASURED_EVENTS = 100_000
+LATE = 4  # seconds by which Nexmark's watermark follows
 
 
 @bench.callback()
@@ -35,102 +49,269 @@ def as_rate(text: str) -> float:
     return events
 
 
-@bench.command()
-def nexmark(
-    queries: Annotated[
-        str | None, typer.Option(metavar="Q,Q,...", help="Queries, such as q0,q5. Default: all 23; with --quick: q0,q5,q8.")
-    ] = None,
-    rate: Annotated[
-        float, typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s.")
-    ] = "5k/s",  # type: ignore[assignment]
-    load: Annotated[
-        str, typer.Option(metavar="SHAPE", help="constant, wave, steps, burst, or a recorded load.")
-    ] = "constant",
+def as_bytes(text: str) -> int:
+    """Parse a size such as `10MB`. Raises a usage error for other text."""
+    from elastream.units import memory
+
+    try:
+        return round(memory(text) * 1e6)
+    except ElastreamError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Options of all benchmarks."""
+
+    rate: Annotated[float, typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s.")] = (
+        "5k/s"  # type: ignore[assignment]
+    )
+    load: Annotated[str, typer.Option(metavar="SHAPE", help="constant, wave, steps, burst, or a recorded load.")] = (
+        "constant"
+    )
     lasts: Annotated[
         float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the load. Default: 60s.")
-    ] = None,
+    ] = None
+    target_latency: Annotated[
+        float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
+    ] = "5s"  # type: ignore[assignment]
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the events.")] = 1
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Standalone master, spark://HOST:PORT. Default: local hosts.")
+    ] = ""
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that all executors of the cluster reach by this path.")
+    ] = None
+    executor_cores: Annotated[float | None, typer.Option(metavar="N", help="Cores of an executor. Default: 0.5.")] = None
+    executor_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of an executor, such as 4GB. Default: 1GB.")
+    ] = None
+    html: Html = None
+    json_file: Json = None
+
+    def pattern(self, shortest: float = SECONDS) -> "Pattern":
+        """Return the load, of `shortest` seconds unless its length is given."""
+        from elastream.bench.shapes import load_of
+
+        return load_of(self.load, self.rate, self.lasts or shortest)
+
+    def cluster(self, executors: int, most: int) -> "Cluster":
+        """Return the cluster for arms with up to `executors` executors, of which `most` where an arm scales."""
+        from elastream.bench.arms import Cluster
+        from elastream.clouds.executors import declared_type
+        from elastream.clouds.provider import SMALL
+
+        shaped = (self.executor_cores, self.executor_memory) != (None, None)
+        host = declared_type(None, self.executor_cores, self.executor_memory, None) if shaped else SMALL
+        return Cluster(host, most, host.slots * max(executors, most), self.master, self.folder)
+
+
+@dataclass(frozen=True)
+class Arms(Conditions):
+    """Options of benchmarks that compare arms."""
+
     arms: Annotated[
-        str, typer.Option(metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, dra, autopilot, autopilot:POLICY.")
-    ] = "fixed:2,autopilot",
+        str,
+        typer.Option(metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, dra, autopilot, autopilot:POLICY."),
+    ] = "fixed:2,autopilot"
     max_hosts: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Most executors of an arm that scales. Default: 2, or N of fixed."),
+    ] = None
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each workload under each arm.")] = 1
+    kill: Annotated[int, typer.Option(min=0, metavar="N", help="Local hosts that are killed during each run.")] = 0
+
+    def suite(self, workloads: "Sequence[Workload]") -> "Suite":
+        """Return the suite of `workloads`."""
+        from elastream.bench.arms import arm_of
+        from elastream.bench.runs import Setup
+        from elastream.bench.suite import Suite
+
+        arms: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, self.arms.split(","))))
+        for workload in workloads:
+            workload.check()
+        if self.kill and self.master:
+            raise InputError("--kill kills local hosts: leave out --master")
+        fixed = max(arm.hosts for arm in arms)
+        cluster = self.cluster(fixed, self.max_hosts or max(2, fixed))
+        return Suite(Setup(cluster, self.target_latency, self.kill), workloads, arms, self.rounds, self.seed)
+
+
+def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of `declaring`, as its argument `options`."""
+    hints = get_type_hints(declaring, include_extras=True)
+    defaults = {each.name: each.default for each in fields(declaring)}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in defaults.items()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [each for name, each in inspect.signature(command).parameters.items() if name != "options"]
+        own_hints = get_type_hints(command, include_extras=True)
+
+        @wraps(command)
+        def call(**arguments: Any) -> None:
+            shared = declaring(**{name: arguments.pop(name) for name in defaults})
+            command(options=shared, **arguments)
+
+        parameters = [*(each.replace(annotation=own_hints[each.name]) for each in own), *options]
+        vars(call)["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return decorate
+
+
+@bench.command()
+@with_options(Arms)
+def nexmark(
+    options: Arms,
+    queries: Annotated[
+        str | None, typer.Option(metavar="Q,Q,...", help="Queries, such as q0,q5. Default: all 23; with --quick: q0,q5,q8.")
     ] = None,
-    target_latency: Annotated[
-        float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Target from an event's time to its commit.")
-    ] = "5s",  # type: ignore[assignment]
     disorder: Annotated[
         float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times, below 4s.")
     ] = "0s",  # type: ignore[assignment]
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the events.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each query under each arm.")] = 1,
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="Standalone master, spark://HOST:PORT. Default: local hosts.")
-    ] = "",
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that all executors of the cluster reach by this path.")
-    ] = None,
-    executor_cores: Annotated[float | None, typer.Option(metavar="N", help="Cores of an executor. Default: 0.5.")] = None,
-    executor_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of an executor, such as 4GB. Default: 1GB.")
-    ] = None,
-    kill: Annotated[int, typer.Option(min=0, metavar="N", help="Local hosts that are killed during each run.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="By default three queries and a load of 20s.")] = False,
-    html: Html = None,
-    json_file: Json = None,
 ) -> None:
     """Run Nexmark's queries and compare every row with a batch; exit status 1 if an answer is wrong."""
-    from elastream.bench.nexmark import suite as suites
-    from elastream.bench.nexmark.arms import Cluster, arm_of
     from elastream.bench.nexmark.events import Events
     from elastream.bench.nexmark.queries import QUERIES
-    from elastream.bench.nexmark.runs import Setup, query_of
-    from elastream.bench.nexmark.shapes import load_of
-    from elastream.clouds.executors import declared_type
-    from elastream.clouds.provider import SMALL
-    from elastream.dashboard.console import make_console
-    from elastream.dashboard.progress import progress_bar
-    from elastream.evaluation.page import render
-    from elastream.recording.directory import write_text
+    from elastream.bench.nexmark.workload import Nexmark, query_of
 
     names = queries or (QUICK_QUERIES if quick else ",".join(QUERIES))
     chosen = tuple(dict.fromkeys(map(query_of, names.split(","))))
-    ways = tuple(dict.fromkeys(map(arm_of, arms.split(","))))
-    suites.check_spark(chosen)
-    if disorder >= 4:
+    if disorder >= LATE:
         raise typer.BadParameter(
-            f"a disorder of {disorder:g} s: events behind the watermark, which follows by 4 s, have no answer"
+            f"a disorder of {disorder:g} s: events behind the watermark, which follows by {LATE} s, have no answer"
         )
-    shape = load_of(load, rate, lasts or (QUICK_SECONDS if quick else SECONDS))
-    suites.check_rate(rate)
-    host = (
-        SMALL
-        if (executor_cores, executor_memory) == (None, None)
-        else declared_type(None, executor_cores, executor_memory, None)
-    )
-    most = max_hosts or max(2, *(arm.hosts for arm in ways))
-    partitions = host.slots * max(most, *(arm.hosts for arm in ways))
-    cluster = Cluster(host, most, partitions, master, folder)
-    if kill and master:
-        raise InputError("--kill kills local hosts: leave out --master")
-    suite = suites.Suite(Setup(Events(seed, shape, disorder), cluster, target_latency, kill), chosen, ways, rounds)
-    facts = suites.conditions(suite, load)
-    console = make_console(stderr=json_file == STDOUT)
+    events = Events(options.seed, options.pattern(QUICK_SECONDS if quick else SECONDS), disorder)
+    suite = options.suite([Nexmark(query, events) for query in chosen])
+    _check_rate(options.rate, lambda: events_made(options.seed))
+    _run("Nexmark on Spark", suite, options, {"disorder, s": disorder})
+
+
+def events_made(seed: int) -> int:
+    """Make some of Nexmark's events and return their number."""
+    from elastream.bench.nexmark.events import KINDS, Events
+
+    for kind in KINDS:
+        for _ in Events(seed).batches(kind, 0, MEASURED_EVENTS):
+            pass
+    return MEASURED_EVENTS
+
+
+@bench.command()
+@with_options(Arms)
+def shuffle(
+    options: Arms,
+    state: Annotated[
+        int, typer.Option(parser=as_bytes, metavar="SIZE", help="State of all consumers, such as 1GB.")
+    ] = "1MB",  # type: ignore[assignment]
+    consumers: Annotated[int, typer.Option(min=1, metavar="N", help="Number of consumers, each with a state.")] = 1000,
+    record: Annotated[int, typer.Option(parser=as_bytes, metavar="SIZE", help="Size of a record.")] = "1KB",  # type: ignore[assignment]
+    selectivity: Annotated[float, typer.Option(metavar="SHARE", help="Share of records that have a consumer.")] = 0.2,
+    every: Annotated[int, typer.Option(min=1, metavar="N", help="Records after which a consumer emits an event.")] = 10,
+) -> None:
+    """Run ShuffleBench's task: records are matched to consumers that keep state; exit status 1 if an event is wrong."""
+    from elastream.bench.shuffle import Records, Shuffle
+
+    records = Records(options.pattern(), record, options.seed)
+    workload = Shuffle(records, consumers, selectivity, state, every)
+    suite = options.suite([workload])
+    _check_rate(options.rate, lambda: sum(each.num_rows for each in records.batches("record", 0, MEASURED_EVENTS)))
+    facts = {"state, bytes": state, "consumers": consumers, "record, bytes": record, "selectivity": selectivity}
+    _run("ShuffleBench on Spark", suite, options, facts)
+
+
+@bench.command()
+@with_options(Conditions)
+def demand(
+    options: Conditions,
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="nexmark:QUERY or shuffle.")],
+    up_to: Annotated[int, typer.Option(min=1, metavar="N", help="Most executors.")] = 4,
+    loads: Annotated[int, typer.Option(min=1, metavar="N", help="Loads, in equal steps up to the rate.")] = 3,
+    repetitions: Annotated[int, typer.Option(min=1, metavar="N", help="Searches at each load.")] = 1,
+) -> None:
+    """Search for the fewest executors that hold the target latency, by load."""
+    from elastream.bench import demand as demands
+    from elastream.bench.runs import Setup
+    from elastream.dashboard.console import make_console
+    from elastream.dashboard.progress import progress_bar
+
+    rates = [options.rate * (number + 1) / loads for number in range(loads)]
+    at = [(rate, _workload(workload, options, rate / options.rate)) for rate in rates]
+    at[0][1].check()
+    setup = Setup(options.cluster(up_to, up_to), options.target_latency)
+    console = make_console(stderr=options.json_file == STDOUT)
+    with progress_bar(console) as progress:
+        found = demands.demand(at, setup, up_to, repetitions, progress)
+    table = demands.table_of(found, setup.cluster.host.cores, options.target_latency, up_to)
+    _show(console, [table], [outcome for each in found for outcome in each.runs])
+    page = demands.page_of(workload, found, table, setup.cluster.host.cores)
+    _write(console, options, demands.figures_of(workload, found), page)
+    if any(outcome.correct is False for each in found for outcome in each.runs):
+        raise typer.Exit(MISSED_STATUS)
+
+
+def _workload(text: str, options: Conditions, scale: float) -> "Workload":
+    """Return the workload that `text` names, at a part of the load."""
+    load = options.pattern().scaled(scale)
+    kind, _, name = text.partition(":")
+    if kind == "nexmark" and name:
+        from elastream.bench.nexmark.events import Events
+        from elastream.bench.nexmark.workload import Nexmark, query_of
+
+        return Nexmark(query_of(name), Events(options.seed, load))
+    if text == "shuffle":
+        from elastream.bench.shuffle import Records, Shuffle
+
+        return Shuffle(Records(load, seed=options.seed))
+    raise InputError(f"there is no workload {text!r} (there are: nexmark:q0 to nexmark:q22, shuffle)")
+
+
+def _check_rate(rate: float, make: Callable[[], int]) -> None:
+    from elastream.bench.suite import check_rate, events_per_core
+
+    check_rate(rate, events_per_core(make))
+
+
+def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) -> None:
+    """Run a suite, show and write what came of it; exit with status 1 if an answer is wrong."""
+    from elastream.bench import suite as suites
+    from elastream.dashboard.console import make_console
+    from elastream.dashboard.progress import progress_bar
+
+    facts = suites.conditions(suite, options.load, more)
+    console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
         outcomes = suite.run(progress)
-    print_table(console, suites.table_of(outcomes, target_latency))
-    if (compared := suites.against(outcomes)) is not None:
-        print_table(console, compared)
-    for outcome in outcomes:
-        if outcome.remark:
-            console.print(f"{outcome.query} under {outcome.arm}: {outcome.remark}")
-    if json_file is not None:
-        text = json.dumps(suites.figures_of(outcomes, facts), indent=1, allow_nan=False) + "\n"
-        if json_file == STDOUT:
-            typer.echo(text, nl=False)
-        else:
-            console.print(f"figures: {write_text(json_file, text, 'figures')}")
-    if html is not None:
-        console.print(f"page: {write_text(html, render(suites.page_of(outcomes, suite, facts)), 'page')}")
+    compared = suites.against(outcomes)
+    tables = [suites.table_of(outcomes, options.target_latency), *([] if compared is None else [compared])]
+    _show(console, tables, outcomes)
+    _write(console, options, suites.figures_of(outcomes, facts), suites.page_of(title, outcomes, suite, facts))
     if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
+
+
+def _show(console: Any, tables: "Sequence[Table]", outcomes: "Sequence[Outcome]") -> None:
+    for table in tables:
+        print_table(console, table)
+    for outcome in outcomes:
+        if outcome.remark:
+            console.print(f"{outcome.workload} under {outcome.arm}: {outcome.remark}")
+
+
+def _write(console: Any, options: Conditions, figures: Mapping[str, Any], page: "Page") -> None:
+    from elastream.evaluation.page import render
+    from elastream.recording.directory import write_text
+
+    if options.json_file is not None:
+        text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
+        if options.json_file == STDOUT:
+            typer.echo(text, nl=False)
+        else:
+            console.print(f"figures: {write_text(options.json_file, text, 'figures')}")
+    if options.html is not None:
+        console.print(f"page: {write_text(options.html, render(page), 'page')}")

@@ -117,6 +117,10 @@ class Events:
         """Time of the events in flight at the load's mean rate, at least 1 ms."""
         return max(1, math.ceil(EVENTS_IN_FLIGHT * 1e3 * self.load.period / max(self.load.period_total, 1e-9)))
 
+    def schema(self, kind: Kind) -> pa.Schema:
+        """Return the columns of a kind of event."""
+        return SCHEMAS[kind]
+
     def batches(self, kind: Kind, first: int, last: int, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield the events of one kind among the events `first` to `last` (exclusive), at most `rows` in a batch."""
         begin, end = count(kind, first), count(kind, last)
@@ -153,6 +157,11 @@ class Events:
             delays += np.where(late, round(self.late_by * 1e3), 0)
         due = np.floor(dues(self.load, numbers) * 1e3).astype(np.int64)
         return (round(self.base_time * 1e3) + due - delays) * 1000
+
+
+def kind_of(stream: str) -> Kind:
+    """Return the kind of event in the stream `persons`, `auctions` or `bids`."""
+    return {"persons": "person", "auctions": "auction", "bids": "bid"}[stream]  # type: ignore[return-value]
 
 
 def count(kind: Kind, events: int) -> int:

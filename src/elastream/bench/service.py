@@ -49,6 +49,8 @@ class Service:
         p99: 99th percentile of latency (seconds).
         longest_batch: Duration of the longest batch (seconds).
         state_bytes: Highest memory of state.
+        lag_growth: Growth of the events that are due and not committed, by a line through the second half of the load, over
+            the rate of the load.
         began: Beginning of the load (seconds since 1970).
     """
 
@@ -59,6 +61,7 @@ class Service:
     p99: float = math.nan
     longest_batch: float = math.nan
     state_bytes: int = 0
+    lag_growth: float = math.nan
     began: float = 0.0
 
     @property
@@ -120,5 +123,16 @@ def service(batches: Sequence[Batch], load: Pattern, target: float) -> Service:
         float(p99),
         max(batch.seconds for batch in batches if batch.end > began),
         max(batch.state_bytes for batch in batches),
+        lag_growth(batches, load, began),
         began,
     )
+
+
+def lag_growth(batches: Sequence[Batch], load: Pattern, began: float) -> float:
+    """Return the growth of the lag in the second half of a load, over its rate; NaN with fewer than three batches."""
+    ends = [(each.end - began, each.position) for each in batches if load.seconds / 2 <= each.end - began <= load.seconds]
+    if len(ends) < 3:
+        return math.nan
+    times = np.array([at for at, _ in ends])
+    lags = np.array([load.count(at) - position for at, position in ends])
+    return float(np.polyfit(times, lags, 1)[0]) / (load.count(load.seconds) / load.seconds)

@@ -8,28 +8,25 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.bench.nexmark.answers import ANSWERS
-from elastream.bench.nexmark.arms import SETTLING_S, Arm, Cluster, Session, Spans, open_arm, wait
-from elastream.bench.nexmark.comparison import BATCH, compare, final_rows
-from elastream.bench.nexmark.events import Events
-from elastream.bench.nexmark.queries import QUERIES, Query
-from elastream.bench.nexmark.service import Service, batches_of, service
-from elastream.bench.nexmark.sources import kind_of, read_events, with_watermark
+from elastream.bench.arms import SETTLING_S, Arm, Cluster, Session, Spans, open_arm, wait
+from elastream.bench.comparison import BATCH
+from elastream.bench.service import Service, batches_of, service
+from elastream.bench.workload import Reading, Workload
 from elastream.core.hosts import HostType
-from elastream.errors import EnvironmentProblem, InputError, first_line
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.loads.pattern import Pattern
 from elastream.spark.dataflow.sources import HOLD
 
 BATCH_SHARE = 0.4  # of the target latency: from one batch to the next
 AFTER = 0.5  # of the load's length, for late events
 FLUSH_TIMEOUT_S = 60.0
-SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
 
 Tell: TypeAlias = Callable[[str], object]
 
@@ -39,13 +36,11 @@ class Setup:
     """Conditions that all runs share.
 
     Attributes:
-        events: Events, with a load that ends.
         cluster: Where executors run.
         target_latency: Seconds from an event's due time to its commit.
         kills: Local hosts that are killed while the load lasts, at equal distances.
     """
 
-    events: Events
     cluster: Cluster
     target_latency: float = 5.0
     kills: int = 0
@@ -56,7 +51,7 @@ class Outcome:
     """Figures of a run.
 
     Attributes:
-        query: Name of the query.
+        workload: Name of the workload.
         arm: Name of the arm.
         service: Throughput and latencies.
         host_seconds: Time of all executors from the load's beginning, or their registration, to the last commit.
@@ -67,7 +62,7 @@ class Outcome:
         remark: Reason why the rows are not correct, or an empty text.
     """
 
-    query: str
+    workload: str
     arm: str
     service: Service
     host_seconds: float
@@ -78,27 +73,19 @@ class Outcome:
     remark: str = ""
 
 
-def query_of(text: str) -> Query:
-    """Return the query that is called `text`, such as q5. Raises InputError if there is none."""
-    name = text.strip()
-    if name not in QUERIES:
-        raise InputError(f"there is no query {name!r} (there are: q0 to q{len(QUERIES) - 1})")
-    return QUERIES[name]
-
-
-def run(setup: Setup, query: Query, arm: Arm, tell: Tell) -> Outcome:
-    """Run `query` under `arm` and compare its rows with the answer.
+def run(setup: Setup, workload: Workload, arm: Arm, tell: Tell) -> Outcome:
+    """Run `workload` under `arm` and compare its rows with the answer.
 
     Raises:
         EnvironmentProblem: Spark or an executor does not start, or the query fails.
     """
     with ExitStack() as stack:
         cluster = setup.cluster
-        folder = tempfile.TemporaryDirectory(prefix="nexmark-", dir=cluster.folder, ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix="bench-", dir=cluster.folder, ignore_cleanup_errors=True)
         root = Path(stack.enter_context(folder))
         tell("starts")
-        session = stack.enter_context(open_arm(cluster, arm, root, disk=query.python_state))
-        job = _start(session.spark, setup, query, cluster.most(arm), root)
+        session = stack.enter_context(open_arm(cluster, arm, root, disk=workload.disk))
+        job = _start(session.spark, setup, workload, cluster.most(arm), root)
         stack.callback(_stop, job)
         stack.enter_context(session.scaling(job, setup.target_latency, root / "autopilot"))
         session.warm_up(root)
@@ -106,50 +93,39 @@ def run(setup: Setup, query: Query, arm: Arm, tell: Tell) -> Outcome:
         time.sleep(SETTLING_S)
         for hold in (root / "control").glob(f"*/{HOLD}"):
             hold.unlink()
-        _follow(job, setup, session, tell)
-        served = service(batches_of(job.recentProgress), setup.events.load, setup.target_latency)
+        _follow(job, setup, workload.load, session, tell)
+        served = service(batches_of(job.recentProgress), workload.load, setup.target_latency)
         costs = costs_of(session.spans, served, cluster.host)
-        whole = served.events >= setup.events.load.count(setup.events.load.seconds)
+        whole = served.events >= workload.load.count(workload.load.seconds)
         if whole:
             tell("closes the last windows")
             _flush(job)
-        _fail(job, query)
+        _fail(job, workload)
         job.stop()
-        outcome = Outcome(query.name, arm.name, served, *costs, correct=None, remark="events of the load were not read")
+        outcome = Outcome(workload.name, arm.name, served, *costs, correct=None, remark="events of the load were not read")
         if not whole:
             return outcome
         tell("compares the rows with the answer")
-        return _judge(outcome, query, setup.events, root / "out")
+        return _judge(outcome, workload, root / "out")
 
 
-def _start(spark: SparkSession, setup: Setup, query: Query, hosts: int, root: Path) -> StreamingQuery:
-    batch_seconds, checkpoint = BATCH_SHARE * setup.target_latency, root / "checkpoint"
-    streams = {}
-    for stream in query.streams:
-        control = root / "control" / stream
-        control.mkdir(parents=True)
+def _start(spark: SparkSession, setup: Setup, workload: Workload, hosts: int, root: Path) -> StreamingQuery:
+    batch_seconds, checkpoint, out = BATCH_SHARE * setup.target_latency, root / "checkpoint", str(root / "out")
+    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, batch_seconds)
+    rows = workload.result(spark, reading)
+    for control in reading.control.iterdir():
         (control / HOLD).touch()
-        kind, tasks = kind_of(stream), hosts * setup.cluster.host.slots
-        events = read_events(
-            spark, setup.events, kind, control, checkpoint=checkpoint, tasks=tasks, batch_seconds=batch_seconds
-        )
-        streams[stream] = with_watermark(events)
-    varied: dict[str, Any] = {"side": spark.createDataFrame(SIDE)} if query.name == "q13" else {}
-    if query.name in ("q4", "q6", "q9"):
-        varied["longest"] = f"{math.ceil(setup.events.longest_auction)} seconds"
-    out = str(root / "out")
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{out}/{BATCH}={batch}")
 
-    writer = query.build(*streams.values(), **varied).writeStream.outputMode(query.mode).foreachBatch(write)
-    timed = writer.queryName(query.name).trigger(processingTime=f"{batch_seconds} seconds")
+    writer = rows.writeStream.outputMode(workload.mode).foreachBatch(write).queryName(workload.name)
+    timed = writer.trigger(processingTime=f"{batch_seconds} seconds")
     return timed.option("checkpointLocation", str(checkpoint)).start()
 
 
-def _follow(job: StreamingQuery, setup: Setup, session: Session, tell: Tell) -> None:
+def _follow(job: StreamingQuery, setup: Setup, load: Pattern, session: Session, tell: Tell) -> None:
     """Wait until the query has had all events and the closing row, or has had its time; kill hosts on the way."""
-    load = setup.events.load
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds + 2 * setup.target_latency
     position = killed = 0
     while job.isActive and position <= total and time.monotonic() < until:
@@ -175,9 +151,9 @@ def _all_processed(job: StreamingQuery) -> None:
         return
 
 
-def _fail(job: StreamingQuery, query: Query) -> None:
+def _fail(job: StreamingQuery, workload: Workload) -> None:
     if (error := job.exception()) is not None:
-        raise EnvironmentProblem(f"{query.name} failed: {first_line(error)}") from error
+        raise EnvironmentProblem(f"{workload.name} failed: {first_line(error)}") from error
 
 
 def _stop(job: StreamingQuery) -> None:
@@ -199,14 +175,8 @@ def costs_of(spans: Spans, served: Service, host: HostType) -> tuple[float, floa
     return seconds, math.fsum(host.billing.units(b - a) * host.price for a, b in leases), most
 
 
-def _judge(outcome: Outcome, query: Query, events: Events, out: Path) -> Outcome:
-    total = events.load.count(events.load.seconds)
-    inputs = [events.table(kind_of(stream), 0, total).to_pandas() for stream in query.streams]
-    answer = ANSWERS[query.name](*inputs, **({"side": SIDE} if query.name == "q13" else {}))
-    rows = final_rows(_written(out), query.key, query.updates)
-    if query.name == "q12" and len(rows):  # the window of a bid depends on when it was read
-        rows = rows.groupby("bidder")["bid_count"].sum().reset_index()
-    difference = compare(rows, answer)
+def _judge(outcome: Outcome, workload: Workload, out: Path) -> Outcome:
+    difference = workload.difference(_written(out))
     if not difference:
         return replace(outcome, correct=True, rows=difference.rows, remark="")
     remark = f"{difference.missing} rows are missing and {difference.surplus} are too many; it {difference.example}"

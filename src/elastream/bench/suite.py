@@ -1,6 +1,5 @@
-"""`elastream bench nexmark`: queries under arms, in random order, as a table, a page and figures."""
+"""A suite of the benchmark: workloads under arms, in random order, as a table, a page and figures."""
 
-import inspect
 import math
 import os
 import platform
@@ -12,14 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyspark
-from pyspark.sql import functions as F
-from pyspark.sql.group import GroupedData
 
-from elastream.bench.nexmark.arms import DYNAMIC_ALLOCATION, Arm
-from elastream.bench.nexmark.events import KINDS, Events
-from elastream.bench.nexmark.queries import Query
-from elastream.bench.nexmark.runs import Outcome, Setup, run
-from elastream.errors import EnvironmentProblem, InputError
+from elastream.bench.arms import DYNAMIC_ALLOCATION, Arm
+from elastream.bench.runs import Outcome, Setup, run
+from elastream.bench.workload import Workload
+from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
 from elastream.evaluation.page import Page, Prose, Table
 from elastream.units import format_rate
@@ -31,69 +27,52 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """Queries, arms and rounds, under one setup."""
+    """Workloads under one load, arms and rounds, under one setup."""
 
     setup: Setup
-    queries: Sequence[Query]
+    workloads: Sequence[Workload]
     arms: Sequence[Arm]
     rounds: int = 1
+    seed: int = 1
 
     @property
-    def runs(self) -> list[tuple[Query, Arm]]:
+    def runs(self) -> list[tuple[Workload, Arm]]:
         """Return all runs, each round in a random order of its own."""
-        order = random.Random(self.setup.events.seed)
-        pairs = [(query, arm) for query in self.queries for arm in self.arms]
+        order = random.Random(self.seed)
+        pairs = [(workload, arm) for workload in self.workloads for arm in self.arms]
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
 
     def run(self, tell: Tell) -> list[Outcome]:
         """Run them all. Raises EnvironmentProblem if one fails."""
         outcomes: list[Outcome] = []
-        for done, (query, arm) in enumerate(self.runs):
-            tell(f"{query.name} under {arm.name}", done, len(self.runs))
-            outcomes.append(run(self.setup, query, arm, _said(tell, query, arm, done, len(self.runs))))
+        for done, (workload, arm) in enumerate(self.runs):
+            tell(f"{workload.name} under {arm.name}", done, len(self.runs))
+            outcomes.append(run(self.setup, workload, arm, _said(tell, workload, arm, done, len(self.runs))))
         return outcomes
 
 
-def _said(tell: Tell, query: Query, arm: Arm, done: int, total: int) -> Callable[[str], None]:
-    return lambda text: tell(f"{query.name} under {arm.name}: {text}", done, total)
+def _said(tell: Tell, workload: Workload, arm: Arm, done: int, total: int) -> Callable[[str], None]:
+    return lambda text: tell(f"{workload.name} under {arm.name}: {text}", done, total)
 
 
-def check_rate(rate: float, cores: int | None = None) -> None:
-    """Raise InputError if this machine cannot make `rate` events a second, by a measurement."""
+def check_rate(rate: float, per_core: float, cores: int | None = None) -> None:
+    """Raise InputError if this machine, with `per_core` events a second, cannot make `rate`."""
     cores = cores or os.cpu_count() or 1
-    most = cores * events_per_core()
-    if rate > most:
+    if rate > (most := cores * per_core):
         raise InputError(
             f"a rate of {format_rate(rate)} is more than this machine can make: its {cores} cores make {format_rate(most)}"
         )
 
 
-def events_per_core() -> float:
-    """Measure the events per second that one core makes."""
-    events = Events()
+def events_per_core(make: Callable[[], int]) -> float:
+    """Measure the events per second that one core makes; `make` makes some and returns their number."""
     since = time.process_time()
-    for kind in KINDS:
-        for _ in events.batches(kind, 0, MEASURED_EVENTS):
-            pass
-    return MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
-
-
-def check_spark(queries: Sequence[Query], grouped: type = GroupedData, functions: Any = F) -> None:
-    """Raise EnvironmentProblem if the PySpark at hand lacks what a query needs."""
-    for query in queries:
-        if query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
-            raise _lacking(query, "transformWithState", "4.0")
-        if query.name == "q19" and "k" not in inspect.signature(functions.min_by).parameters:
-            raise _lacking(query, "min_by(..., k)", "4.2")
-
-
-def _lacking(query: Query, what: str, since: str) -> EnvironmentProblem:
-    has = f"{query.name} needs {what}, which PySpark {pyspark.__version__} lacks"
-    return EnvironmentProblem(f"{has}: use {since} or later, or leave the query out")
+    events = make()
+    return events / max(time.process_time() - since, 1e-9)
 
 
 COLUMNS = (
-    "query",
+    "workload",
     "arm",
     "events/s",
     "p50, s",
@@ -110,13 +89,17 @@ COLUMNS = (
 
 def table_of(outcomes: Sequence[Outcome], target: float) -> Table:
     """Return the figures by query and arm: medians over rounds."""
-    pairs = sorted({(each.query, each.arm) for each in outcomes}, key=lambda pair: (int(pair[0][1:]), pair[1]))
-    groups = [[each for each in outcomes if (each.query, each.arm) == pair] for pair in pairs]
+    pairs = sorted({(each.workload, each.arm) for each in outcomes}, key=_order)
+    groups = [[each for each in outcomes if (each.workload, each.arm) == pair] for pair in pairs]
     rows = tuple(_row(group) for group in groups)
     good = tuple(False if any(each.correct is False for each in group) else None for group in groups)
-    return Table(
-        f"Nexmark: latency from an event's due time to its commit; in time within {target:g} s", COLUMNS, rows, good
-    )
+    return Table(f"Latency from an event's due time to its commit; in time within {target:g} s", COLUMNS, rows, good)
+
+
+def _order(pair: tuple[str, str]) -> tuple[str, int, str]:
+    """Return a key that sorts q2 before q10."""
+    letters = pair[0].rstrip("0123456789")
+    return letters, int(pair[0][len(letters) :] or 0), pair[1]
 
 
 def _row(group: Sequence[Outcome]) -> tuple[str, ...]:
@@ -124,7 +107,7 @@ def _row(group: Sequence[Outcome]) -> tuple[str, ...]:
         return statistics.median(map(figure, group))
 
     return (
-        group[0].query,
+        group[0].workload,
         group[0].arm,
         f"{median(lambda each: each.service.throughput):,.0f}",
         f"{median(lambda each: each.service.p50):.2f}",
@@ -152,41 +135,41 @@ def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
     """
     runs: dict[tuple[str, str], list[Outcome]] = {}
     for each in outcomes:
-        runs.setdefault((each.query, each.arm), []).append(each)
+        runs.setdefault((each.workload, each.arm), []).append(each)
     rows, good = [], []
-    for (query, arm), ours in sorted(runs.items(), key=lambda item: (int(item[0][0][1:]), item[0][1])):
+    for (workload, arm), ours in sorted(runs.items(), key=lambda item: _order(item[0])):
         if arm.startswith("fixed"):
             continue
-        fixed = {name: each for (of, name), each in runs.items() if of == query and name.startswith("fixed")}
+        fixed = {name: each for (of, name), each in runs.items() if of == workload and name.startswith("fixed")}
         holding = [
             name for name, each in fixed.items() if statistics.median(run.service.in_time for run in each) >= in_time
         ]
         best = min(holding or fixed, key=lambda name: (1 if holding else -1) * int(name.partition(":")[2]), default=None)
-        for other in dict.fromkeys([best, *(name for of, name in runs if of == query and name not in (arm, *fixed))]):
+        for other in dict.fromkeys([best, *(name for of, name in runs if of == workload and name not in (arm, *fixed))]):
             if other is None:
                 continue
-            pairs = list(zip(ours, runs[query, other], strict=False))
+            pairs = list(zip(ours, runs[workload, other], strict=False))
             time = MeanInterval.of([a.host_seconds / b.host_seconds for a, b in pairs if b.host_seconds])
             share = MeanInterval.of([100 * (a.service.in_time - b.service.in_time) for a, b in pairs])
             signs = {time.at_most(1.0), share.at_least(0.0)}
             verdict = "better" if signs == {True} else "worse" if signs == {False} else "undecided"
             kind = f"{other}, best fixed" if other == best and holding else other
-            rows.append((query, arm, kind, time.shown(2), share.shown(1), str(time.runs), verdict))
+            rows.append((workload, arm, kind, time.shown(2), share.shown(1), str(time.runs), verdict))
             good.append({"better": True, "worse": False}.get(verdict))
-    header = ("query", "arm", "against", "host-seconds, ratio", "in time, points more", "rounds", "verdict")
+    header = ("workload", "arm", "against", "host-seconds, ratio", "in time, points more", "rounds", "verdict")
     caption = "Arms that scale against others, in the same rounds: mean and 95 % interval"
     return Table(caption, header, tuple(rows), tuple(good)) if rows else None
 
 
-def conditions(suite: Suite, shape: str) -> Mapping[str, Any]:
-    """Return the conditions of the runs and facts about the machine."""
-    load, cluster = suite.setup.events.load, suite.setup.cluster
+def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return the conditions of the runs, `more` among them, and facts about the machine."""
+    load, cluster = suite.workloads[0].load, suite.setup.cluster
     host = cluster.host
     return {
         "load": f"{shape}, {load.count(load.seconds):,} events in {load.seconds:g} s",
         "highest rate": format_rate(max(max(piece.first, piece.last) for piece in load.pieces)),
-        "disorder, s": suite.setup.events.disorder,
-        "seed": suite.setup.events.seed,
+        **more,
+        "seed": suite.seed,
         "target latency, s": suite.setup.target_latency,
         "executors": f"at most {cluster.max_hosts} of {host.cores:g} cores and {host.memory:g} MB",
         "cluster": cluster.master or "local hosts",
@@ -205,17 +188,17 @@ def _short(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{name.rpartition('dynamicAllocation.')[2]}={value}" for name, value in settings.items())
 
 
-def page_of(outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any]) -> Page:
-    """Return the page: conditions, figures, and for each query its kind of state."""
-    queries = tuple((query.name, query.title, query.state, query.limits or "-") for query in suite.queries)
-    remarks = tuple(Prose(f"{each.query} under {each.arm}: {each.remark}.") for each in outcomes if each.remark)
+def page_of(title: str, outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any]) -> Page:
+    """Return the page: conditions, figures, and for each workload its kind of state."""
+    workloads = tuple((each.name, *each.facts) for each in suite.workloads)
+    remarks = tuple(Prose(f"{each.workload} under {each.arm}: {each.remark}.") for each in outcomes if each.remark)
     return Page(
-        "Nexmark on Spark",
+        title,
         (
             table_of(outcomes, suite.setup.target_latency),
             *remarks,
             *([compared] if (compared := against(outcomes)) else []),
-            Table("Queries", ("query", "rows", "state", "limits of Spark"), queries),
+            Table("Workloads", ("workload", "rows", "state", "limits of Spark"), workloads),
             Table("Conditions", ("condition", "value"), tuple((name, str(value)) for name, value in facts.items())),
         ),
     )
@@ -223,10 +206,14 @@ def page_of(outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any])
 
 def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of all runs for JSON."""
-    runs = [
-        {**asdict(each), "service": {**asdict(each.service), "throughput": each.service.throughput}} for each in outcomes
-    ]
-    return {"conditions": dict(facts), "runs": [_finite(each) for each in runs]}
+    return {"conditions": dict(facts), "runs": [run_figures(each) for each in outcomes]}
+
+
+def run_figures(outcome: Outcome) -> dict[str, Any]:
+    """Return the figures of a run for JSON."""
+    service = {**asdict(outcome.service), "throughput": outcome.service.throughput}
+    figures: dict[str, Any] = _finite({**asdict(outcome), "service": service})
+    return figures
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,97 @@
+"""Nexmark's queries as workloads of the benchmark."""
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.group import GroupedData
+
+from elastream.bench.comparison import Difference, compare, final_rows
+from elastream.bench.nexmark.answers import ANSWERS
+from elastream.bench.nexmark.events import Events, kind_of
+from elastream.bench.nexmark.queries import QUERIES, Query
+from elastream.bench.sources import read_events, with_watermark
+from elastream.bench.workload import Reading
+from elastream.errors import EnvironmentProblem, InputError
+from elastream.loads.pattern import Pattern
+
+SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
+WATERMARK_DELAY = "4 seconds"
+
+
+def query_of(text: str) -> Query:
+    """Return the query that is called `text`, such as q5. Raises InputError if there is none."""
+    name = text.strip()
+    if name not in QUERIES:
+        raise InputError(f"there is no query {name!r} (there are: q0 to q{len(QUERIES) - 1})")
+    return QUERIES[name]
+
+
+@dataclass(frozen=True)
+class Nexmark:
+    """A query of Nexmark over events with a load that ends."""
+
+    query: Query
+    events: Events
+
+    @property
+    def name(self) -> str:
+        """Return the query's name."""
+        return self.query.name
+
+    @property
+    def load(self) -> Pattern:
+        """Return the events' load."""
+        return self.events.load
+
+    @property
+    def mode(self) -> Literal["append", "update"]:
+        """Return the query's output mode."""
+        return self.query.mode
+
+    @property
+    def disk(self) -> bool:
+        """Return True if the query keeps state in Python."""
+        return self.query.python_state
+
+    @property
+    def facts(self) -> tuple[str, str, str]:
+        """Return contents of a row, kind of state, and limits of Spark."""
+        return self.query.title, self.query.state, self.query.limits or "-"
+
+    def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
+        """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""
+        if self.query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
+            raise self._lacking("transformWithState", "4.0")
+        if self.name == "q19" and "k" not in inspect.signature(functions.min_by).parameters:
+            raise self._lacking("min_by(..., k)", "4.2")
+
+    def _lacking(self, what: str, since: str) -> EnvironmentProblem:
+        has = f"{self.name} needs {what}, which PySpark {pyspark.__version__} lacks"
+        return EnvironmentProblem(f"{has}: use {since} or later, or leave the query out")
+
+    def result(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        """Return the query's result stream."""
+        streams = [
+            with_watermark(read_events(spark, self.events, kind_of(stream), reading), "date_time", WATERMARK_DELAY)
+            for stream in self.query.streams
+        ]
+        varied: dict[str, Any] = {"side": spark.createDataFrame(SIDE)} if self.name == "q13" else {}
+        if self.name in ("q4", "q6", "q9"):
+            varied["longest"] = f"{math.ceil(self.events.longest_auction)} seconds"
+        return self.query.build(*streams, **varied)
+
+    def difference(self, rows: pd.DataFrame) -> Difference:
+        """Compare the final rows with the same query as a batch in pandas."""
+        total = self.load.count(self.load.seconds)
+        inputs = [self.events.table(kind_of(stream), 0, total).to_pandas() for stream in self.query.streams]
+        answer = ANSWERS[self.name](*inputs, **({"side": SIDE} if self.name == "q13" else {}))
+        final = final_rows(rows, self.query.key, self.query.updates)
+        if self.name == "q12" and len(final):  # the window of a bid depends on when it was read
+            final = final.groupby("bidder")["bid_count"].sum().reset_index()
+        return compare(final, answer)

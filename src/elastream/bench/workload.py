@@ -1,0 +1,79 @@
+"""What a benchmark runs: a query over a sequence of events, and the rows that it must give."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from elastream.bench.comparison import Difference
+from elastream.loads.pattern import Pattern
+
+Kind = TypeVar("Kind", bound=str, contravariant=True)
+
+
+class Numbered(Protocol[Kind]):
+    """Events that are functions of their number, so that any range can be made anywhere."""
+
+    @property
+    def load(self) -> Pattern:
+        """Events due over time; it has an end."""
+
+    def schema(self, kind: Kind) -> pa.Schema:
+        """Return the columns of a kind of event."""
+
+    def batches(self, kind: Kind, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the events of one kind among the events `first` to `last` (exclusive)."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the sources of a query read.
+
+    Attributes:
+        control: Folder of the sources' files, which tasks read too.
+        checkpoint: Checkpoint of the query, whose commits date batches.
+        tasks: Tasks of each source.
+        batch_seconds: Target duration of a batch.
+    """
+
+    control: Path
+    checkpoint: Path
+    tasks: int
+    batch_seconds: float
+
+
+class Workload(Protocol):
+    """A query with its load and its answer."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+
+    @property
+    def load(self) -> Pattern:
+        """Events due over time; it has an end."""
+
+    @property
+    def mode(self) -> Literal["append", "update"]:
+        """Output mode."""
+
+    @property
+    def disk(self) -> bool:
+        """True if the query's state needs RocksDB."""
+
+    @property
+    def facts(self) -> tuple[str, str, str]:
+        """Contents of a row, kind of state, and limits of Spark, for the page."""
+
+    def check(self) -> None:
+        """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""
+
+    def result(self, spark: SparkSession, reading: Reading) -> DataFrame:
+        """Return the query's result stream."""
+
+    def difference(self, rows: pd.DataFrame) -> Difference:
+        """Compare all rows that were written, each with the batch that wrote it, with the answer."""

@@ -1,0 +1,70 @@
+"""Demand: the search for the fewest executors, and what it shows."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from elastream.bench.demand import Demand, fewest, figures_of, holds, page_of, table_of
+from elastream.bench.runs import Outcome
+from elastream.bench.service import Batch, Service, lag_growth
+from elastream.cli.app import app
+from elastream.evaluation.page import render
+from elastream.loads import constant
+
+LOAD = constant("10/s", lasts=40.0)
+
+
+def outcome(growth=0.0, p99=1.0, correct=True):
+    return Outcome("q5", "fixed:1", Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), 10.0, 1.0, 1, correct)
+
+
+@given(need=st.integers(1, 9), low=st.integers(1, 4), high=st.integers(4, 8))
+def test_search_returns_the_smallest_number_that_is_enough(need, low, high):
+    tries = []
+    found = fewest(lambda number: tries.append(number) or number >= need, low, high)
+    assert found == (None if need > high else max(low, need))
+    assert len(tries) == len(set(tries)) <= 4
+
+
+def test_lag_that_grows_is_found_in_the_second_half():
+    steady = [Batch(1000.0 + at, 1.0, 10 * at, 1000.0, 0) for at in range(0, 40, 4)]
+    half = [Batch(1000.0 + at, 1.0, 5 * at, 1000.0, 0) for at in range(0, 40, 4)]
+    assert lag_growth(steady, LOAD, 1000.0) == pytest.approx(0.0, abs=1e-6)
+    assert lag_growth(half, LOAD, 1000.0) == pytest.approx(0.5, abs=1e-6)
+    assert math.isnan(lag_growth(steady[:3], LOAD, 1000.0))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (outcome(), True),
+        (outcome(growth=0.02), False),
+        (outcome(growth=math.nan), False),
+        (outcome(p99=6.0), False),
+        (outcome(correct=None), False),
+    ],
+)
+def test_service_level_needs_a_steady_lag_and_records_in_time(run, expected):
+    assert holds(run, 5.0) is expected
+
+
+def test_table_page_and_figures_show_every_repetition():
+    demands = [Demand(1000.0, (1, 1, 2), (outcome(),)), Demand(2000.0, (None, 4, None), (outcome(math.nan),))]
+    table = table_of(demands, 0.5, 5.0, up_to=4)
+    assert [row[1:4] for row in table.rows] == [
+        ("1", "0.5", "1, 1, 2"),
+        ("more than 4", "-", "more than 4, 4, more than 4"),
+    ]
+    assert "Demand of nexmark:q5" in render(page_of("nexmark:q5", demands, table, 0.5))
+    assert json.dumps(figures_of("nexmark:q5", demands), allow_nan=False)
+
+
+@pytest.mark.parametrize("workload", ["nexmark", "nexmark:q99", "magic"])
+def test_unknown_workload_ends_with_one_sentence_and_status_2(workload):
+    result = CliRunner().invoke(app, ["bench", "demand", workload])
+    assert result.exit_code == 2
+    assert "there is no" in result.stderr
