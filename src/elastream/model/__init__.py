@@ -1,0 +1,1 @@
+"""Former place of `elastream.core`; it goes with 0.3."""
