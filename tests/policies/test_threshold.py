@@ -324,6 +324,23 @@ def test_pinned_hosts_are_neither_drained_nor_released():
     assert Threshold().plan(empty).actions == ()
 
 
+def test_the_last_host_with_a_free_slot_stays():
+    seen = observe([host("h1"), host("h2")], 20.0)
+    assert kinds(Threshold().plan(seen).actions) == [DrainHost]
+    held = replace(seen, foreign_share={"h1": 1.0}, pinned={"h1": "1 task of fast"})
+    assert DrainHost not in kinds(Threshold().plan(held).actions)
+
+
+def test_slots_of_others_count_as_no_capacity():
+    seen = observe([host("h1"), host("h2")], 20.0)
+    half = replace(seen, foreign_share={"h1": 0.5})
+    assert half.cores.of(half.usable) == 0.75 * seen.cores.of(seen.usable)
+    assert half.usable_cores[0] == 0.75 * seen.usable_cores[0]
+    full = replace(seen, foreign_share={"h1": 1.0, "h2": 1.0})
+    assert full.usable == ()
+    assert LeaseHost in kinds(Threshold().plan(full).actions)
+
+
 HIGH = sorted([*observe([host("h1")], 20.0).history, Sample(992.0, frame(90.0))], key=lambda sample: sample.time)
 
 

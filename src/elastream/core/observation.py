@@ -5,8 +5,9 @@ a `Reading`, never zero. Comparisons with NaN are false, so an unprepared policy
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -36,9 +37,21 @@ MAX_EXCHANGED = Metric.TRAFFIC.quantity.most
 class Leases(dict[str, Lease]):
     """Active leases by host. Immutable."""
 
+    def __init__(
+        self,
+        leases: Mapping[str, Lease] | Iterable[tuple[str, Lease]],
+        foreign_share: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(leases)
+        self._foreign = foreign_share
+
+    def free(self, host: str) -> float:
+        """Return the part of a host's slots that no endless task of others holds."""
+        return 1.0 - self._foreign.get(host, 0.0)
+
     @once
     def usable(self) -> tuple[str, ...]:
-        return self._in(HostState.RUNNING)
+        return tuple(host for host in self._in(HostState.RUNNING) if host not in self._foreign or self.free(host) > 0)
 
     @once
     def working(self) -> tuple[str, ...]:
@@ -59,7 +72,7 @@ class Leases(dict[str, Lease]):
     @once
     def usable_cores(self) -> tuple[float, float]:
         """Return the cores of all usable hosts and of the smallest (inf without any), regardless of speed."""
-        cores = [self[host].type.cores for host in self.usable]
+        cores = [self[host].type.cores * self.free(host) for host in self.usable]
         return math.fsum(cores), min(cores, default=math.inf)
 
     @once
@@ -95,7 +108,7 @@ class Cores:
 
     def __init__(self, leases: Leases, speeds: Mapping[str, float]) -> None:
         self._leases, self.speeds = leases, speeds
-        self.each = {host: lease.type.cores * speeds[host] for host, lease in leases.items()}
+        self.each = {host: lease.type.cores * speeds[host] * leases.free(host) for host, lease in leases.items()}
         self._sums: dict[tuple[str, ...], float] = {}
         self._least: dict[tuple[str, ...], float] = {}
         self._slots: dict[tuple[str, ...], tuple[int, float]] = {}
@@ -116,8 +129,8 @@ class Cores:
         """Return the usable slots of `hosts`, and the slowest slot's capacity (inf without any)."""
         key = tuple(hosts)
         if (slots := self._slots.get(key)) is None:
-            wide = {host: self._leases[host].type.width for host in key}
-            least = min((self.each[host] / wide[host] for host in key), default=math.inf)
+            wide = {host: round(self._leases[host].type.width * self._leases.free(host)) for host in key}
+            least = min((self.each[host] / wide[host] for host in key if wide[host]), default=math.inf)
             slots = self._slots[key] = sum(wide.values()), least
         return slots
 
@@ -404,6 +417,8 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
+        foreign_share: Part of a host's slots that tasks of others hold for ever, by host. A host without a free slot is not
+            usable.
     """
 
     time: float
@@ -435,10 +450,13 @@ class Observation:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     occupied: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
+    foreign_share: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):
             object.__setattr__(self, "leases", Leases(self.leases))
+        if self.foreign_share:
+            object.__setattr__(self, "leases", Leases(self.leases, self.foreign_share))
         if any(map(_is_implausible, self.batches)):
             object.__setattr__(self, "batches", [each for each in self.batches if not _is_implausible(each)])
 

@@ -5,6 +5,7 @@ once. `elastream.spark.start` and `elastream.spark.attach` make one.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -338,7 +339,9 @@ class SparkPlant(Generic[Q]):
         context, placements = self.context, self.reconciler.placements()
         leases = self.hosts.active
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
-        cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
+        running = {name: lease.type for name, lease in leases.items() if lease.state is HostState.RUNNING}
+        foreign = {name: share for name in leases if (share := self.hosts.foreign_share(name))}
+        cores = math.fsum(kind.cores * (1 - foreign.get(name, 0.0)) for name, kind in running.items())
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._limits.terms.link_rate)
@@ -350,7 +353,7 @@ class SparkPlant(Generic[Q]):
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)
         behind = seconds_waiting(context.graph, operators)
-        slots = sum(lease.type.width for lease in leases.values() if lease.state is HostState.RUNNING)
+        slots = sum(round(kind.width * (1 - foreign.get(name, 0.0))) for name, kind in running.items())
         diagnoses = self.queries.diagnoses(slots, wall)
         tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
         return Observation(
@@ -380,6 +383,7 @@ class SparkPlant(Generic[Q]):
             diagnoses=diagnoses,
             occupied={name: others for name in leases if (others := self.hosts.others(name))},
             pinned={name: why for name in leases if (why := self.hosts.endless(name))},
+            foreign_share=foreign,
         )
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:

@@ -196,6 +196,11 @@ class HostLedger:
         executor = self.executor(host)
         return "" if executor is None else executor.endless
 
+    def foreign_share(self, host: str) -> float:
+        """Return the part of a host's slots that tasks of others hold for ever."""
+        executor = self.executor(host)
+        return 0.0 if executor is None else min(1.0, executor.endless_tasks / executor.slots)
+
     def shared(self, host: str) -> bool:
         """Return True if tasks of others ran on a host within BUSY_WINDOW_S, so that its CPU time is not the load's."""
         with self._lock:
