@@ -97,6 +97,16 @@ def test_disorder_and_late_events_only_move_times_back():
     assert moved.drop_columns("date_time").equals(plain.drop_columns("date_time"))
 
 
+@given(kind=st.sampled_from(KINDS), events=st.integers(0, 400))
+def test_events_before_the_next_of_a_kind_are_counted(kind, events):
+    sequence = Events(load=constant("10/s", lasts=40.0))
+    got = count(kind, events)
+    reached = sequence.reached(kind, got)
+    assert count(kind, reached) == got
+    assert reached == 400 or count(kind, reached + 1) == got + 1
+    assert sequence.reached(kind, count(kind, 400) + 1) == 401
+
+
 def test_seeds_give_different_events():
     assert not Events(seed=1).table("bid", 0, 100).equals(Events(seed=2).table("bid", 0, 100))
 

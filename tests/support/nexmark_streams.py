@@ -4,9 +4,7 @@ import pandas as pd
 
 from elastream.bench.comparison import BATCH, final_rows
 from elastream.bench.nexmark.events import SCHEMAS, kind_of
-from elastream.bench.nexmark.events import SCHEMAS, kind_of
 from elastream.bench.nexmark.queries import QUERIES
-from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
 from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
 from elastream.bench.sources import read_files, with_watermark, write_files
 from elastream.spark.jvm.session import STATE_STORES

@@ -29,6 +29,7 @@ from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.by_load import ByLoad
+from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
@@ -228,8 +229,12 @@ class Session:
 
 
 @contextmanager
-def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool) -> Iterator[Session]:
-    """Open a session with the executors of `arm`, with files in `root`; `disk`: state in RocksDB.
+def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool, kafka: bool = False) -> Iterator[Session]:
+    """Open a session with the executors of `arm`, with files in `root`.
+
+    Args:
+        disk: True if state is in RocksDB.
+        kafka: True if the session needs Spark's Kafka connector.
 
     Raises:
         EnvironmentProblem: Spark does not start, or the cluster has no room.
@@ -260,6 +265,7 @@ def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool) -> Iterator[
             **({**DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)} if arm.dynamic else {}),
             **own,
             **SETTINGS,
+            **(kafka_settings() if kafka else {}),
         }
         (files := root / "session").mkdir(parents=True, exist_ok=True)
         spark = open_session(url, "nexmark", files, settings, secret)

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.bench.arms import SETTLING_S, Arm, Cluster, Session, Spans, open_arm, wait
 from elastream.bench.comparison import BATCH
+from elastream.bench.kafka import producing
 from elastream.bench.service import Service, batches_of, service
 from elastream.bench.workload import Reading, Workload
 from elastream.core.hosts import HostType
@@ -38,12 +39,14 @@ class Setup:
     Attributes:
         cluster: Where executors run.
         target_latency: Seconds from an event's due time to its commit.
+        kafka: Servers of a Kafka broker that carries the events; empty: events are made where they are read.
         kills: Local hosts that are killed while the load lasts, at equal distances.
     """
 
     cluster: Cluster
     target_latency: float = 5.0
     kills: int = 0
+    kafka: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,19 @@ def run(setup: Setup, workload: Workload, arm: Arm, tell: Tell) -> Outcome:
         folder = tempfile.TemporaryDirectory(prefix="bench-", dir=cluster.folder, ignore_cleanup_errors=True)
         root = Path(stack.enter_context(folder))
         tell("starts")
-        session = stack.enter_context(open_arm(cluster, arm, root, disk=workload.disk))
+        session = stack.enter_context(open_arm(cluster, arm, root, disk=workload.disk, kafka=bool(setup.kafka)))
         job = _start(session.spark, setup, workload, cluster.most(arm), root)
+        control = root / "control"
+        stack.enter_context(producing(control))
         stack.callback(_stop, job)
         stack.enter_context(session.scaling(job, setup.target_latency, root / "autopilot"))
         session.warm_up(root)
         wait(lambda: job.lastProgress is not None or not job.isActive, "the query's first batch")
         time.sleep(SETTLING_S)
-        for hold in (root / "control").glob(f"*/{HOLD}"):
+        for hold in control.glob(f"*/{HOLD}"):
             hold.unlink()
-        _follow(job, setup, workload.load, session, tell)
-        served = service(batches_of(job.recentProgress), workload.load, setup.target_latency)
+        _follow(job, setup, workload.load, session, control, tell)
+        served = service(batches_of(job.recentProgress, control), workload.load, setup.target_latency)
         costs = costs_of(session.spans, served, cluster.host)
         whole = served.events >= workload.load.count(workload.load.seconds)
         if whole:
@@ -111,7 +116,7 @@ def run(setup: Setup, workload: Workload, arm: Arm, tell: Tell) -> Outcome:
 
 def _start(spark: SparkSession, setup: Setup, workload: Workload, hosts: int, root: Path) -> StreamingQuery:
     batch_seconds, checkpoint, out = BATCH_SHARE * setup.target_latency, root / "checkpoint", str(root / "out")
-    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, batch_seconds)
+    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, batch_seconds, setup.kafka)
     rows = workload.result(spark, reading)
     for control in reading.control.iterdir():
         (control / HOLD).touch()
@@ -124,13 +129,13 @@ def _start(spark: SparkSession, setup: Setup, workload: Workload, hosts: int, ro
     return timed.option("checkpointLocation", str(checkpoint)).start()
 
 
-def _follow(job: StreamingQuery, setup: Setup, load: Pattern, session: Session, tell: Tell) -> None:
+def _follow(job: StreamingQuery, setup: Setup, load: Pattern, session: Session, control: Path, tell: Tell) -> None:
     """Wait until the query has had all events and the closing row, or has had its time; kill hosts on the way."""
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds + 2 * setup.target_latency
     position = killed = 0
     while job.isActive and position <= total and time.monotonic() < until:
         time.sleep(1.0)
-        newest = batches_of([job.lastProgress] if job.lastProgress else [])
+        newest = batches_of([job.lastProgress] if job.lastProgress else [], control)
         position = newest[-1].position if newest else position
         tell(f"{min(1.0, position / total):.0%} of the events")
         if killed < setup.kills and position >= total * (killed + 1) / (setup.kills + 1):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,11 +71,15 @@ class Service:
         return self.events / self.seconds if self.seconds else 0.0
 
 
-def batches_of(progress: Iterable[Mapping[str, Any]]) -> list[Batch]:
-    """Return the batches in a query's progress. Events count once all sources have had them."""
+def batches_of(progress: Iterable[Mapping[str, Any]], control: Path | None = None) -> list[Batch]:
+    """Return the batches in a query's progress. Events count once all sources have had them.
+
+    Args:
+        control: Folder of sources that read Kafka; it tells which topic has which events.
+    """
     batches = []
     for each in progress:
-        ends = [end for source in each["sources"] if "n" in (end := _offset(source["endOffset"]))]
+        ends = [end for source in each["sources"] if (end := _reached(source["endOffset"], control)) is not None]
         if not ends:
             continue
         state = sum(int(operator["memoryUsedBytes"]) for operator in each["stateOperators"])
@@ -82,17 +87,24 @@ def batches_of(progress: Iterable[Mapping[str, Any]]) -> list[Batch]:
             Batch(
                 datetime.fromisoformat(each["timestamp"]).timestamp(),
                 each["durationMs"]["triggerExecution"] / 1e3,
-                min(int(end["n"]) for end in ends),
-                max(float(end.get("started", 0)) for end in ends),
+                min(position for position, _ in ends),
+                max(began for _, began in ends),
                 state,
             )
         )
     return batches
 
 
-def _offset(value: Any) -> Mapping[str, Any]:
-    offset: Mapping[str, Any] | None = json.loads(value) if isinstance(value, str) else value
-    return offset or {}
+def _reached(value: Any, control: Path | None) -> tuple[int, float] | None:
+    """Return the events that a source has had, and when its load began (0: not yet); None if it tells neither."""
+    offset: Mapping[str, Any] = (json.loads(value) if isinstance(value, str) else value) or {}
+    if "n" in offset:
+        return int(offset["n"]), float(offset.get("started", 0))
+    if control is None or not offset:
+        return None
+    from elastream.bench.kafka import reached_in  # of an optional broker
+
+    return reached_in(control, offset)
 
 
 def service(batches: Sequence[Batch], load: Pattern, target: float) -> Service:

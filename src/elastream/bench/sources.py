@@ -27,6 +27,7 @@ from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream-bench"
 EVENTS = "events.pickle"
+BEGAN = "began"  # file of the time at which a producer began
 CLOSING_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -71,6 +72,10 @@ def read_events(spark: SparkSession, events: Numbered[Kind], kind: Kind, reading
     control = reading.control / kind
     control.mkdir(parents=True, exist_ok=True)
     (control / EVENTS).write_bytes(pickle.dumps(events))
+    if reading.kafka:
+        from elastream.bench.kafka import read_topic  # of an optional broker
+
+        return read_topic(spark, events, kind, reading.kafka, control, reading.tasks)
     (control / LOAD).write_bytes(cloudpickle.dumps(closed(events.load)))
     steering = Steering(kind, control / "wanted.json", reading.tasks)
     spark.dataSource.register(EventSource)

@@ -25,6 +25,9 @@ class Numbered(Protocol[Kind]):
     def schema(self, kind: Kind) -> pa.Schema:
         """Return the columns of a kind of event."""
 
+    def reached(self, kind: Kind, count: int) -> int:
+        """Return the events of all kinds that are no later than the first `count` of one kind; one more if it has fewer."""
+
     def batches(self, kind: Kind, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of one kind among the events `first` to `last` (exclusive)."""
 
@@ -38,12 +41,14 @@ class Reading:
         checkpoint: Checkpoint of the query, whose commits date batches.
         tasks: Tasks of each source.
         batch_seconds: Target duration of a batch.
+        kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
     """
 
     control: Path
     checkpoint: Path
     tasks: int
     batch_seconds: float
+    kafka: str = ""
 
 
 class Workload(Protocol):

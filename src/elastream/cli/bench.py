@@ -82,6 +82,7 @@ class Conditions:
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that all executors of the cluster reach by this path.")
     ] = None
+    kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka broker that carries the events.")] = ""
     executor_cores: Annotated[float | None, typer.Option(metavar="N", help="Cores of an executor. Default: 0.5.")] = None
     executor_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of an executor, such as 4GB. Default: 1GB.")
@@ -134,7 +135,7 @@ class Arms(Conditions):
             raise InputError("--kill kills local hosts: leave out --master")
         fixed = max(arm.hosts for arm in arms)
         cluster = self.cluster(fixed, self.max_hosts or max(2, fixed))
-        return Suite(Setup(cluster, self.target_latency, self.kill), workloads, arms, self.rounds, self.seed)
+        return Suite(Setup(cluster, self.target_latency, self.kill, self.kafka), workloads, arms, self.rounds, self.seed)
 
 
 def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -243,7 +244,7 @@ def demand(
     rates = [options.rate * (number + 1) / loads for number in range(loads)]
     at = [(rate, _workload(workload, options, rate / options.rate)) for rate in rates]
     at[0][1].check()
-    setup = Setup(options.cluster(up_to, up_to), options.target_latency)
+    setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
         found = demands.demand(at, setup, up_to, repetitions, progress)

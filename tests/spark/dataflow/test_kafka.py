@@ -18,10 +18,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pyspark
 import pytest
+from kafka.admin import KafkaAdminClient
 from pyspark.sql import DataFrame, SparkSession
 
+from elastream.bench.comparison import compare
+from elastream.bench.kafka import Topic, producing
+from elastream.bench.nexmark.events import Events
+from elastream.bench.nexmark.workload import WATERMARK_DELAY
+from elastream.bench.service import batches_of
+from elastream.bench.sources import read_events, with_watermark
+from elastream.bench.workload import Reading
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Observation
 from elastream.dataflow.builder import Dataflow
@@ -29,6 +38,7 @@ from elastream.dataflow.endpoints import KafkaTopic, collect, kafka, records
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
 from elastream.dataflow.stages import lay_out
+from elastream.errors import EnvironmentProblem
 from elastream.guards.pollers import Pollers
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
@@ -37,7 +47,7 @@ from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options, with_connector
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import collected
-from elastream.spark.dataflow.sources import check_source, open_source
+from elastream.spark.dataflow.sources import HOLD, check_source, open_source
 from elastream.spark.jvm.capabilities import probe
 from elastream.spark.jvm.session import unfetched_packages
 from elastream.spark.queries.compiler import start_queries
@@ -297,6 +307,37 @@ def test_offsets_are_committed_to_a_group_or_warned_about_once(
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         "offsets of 'grouped' are not committed to the group 'nowhere'"
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_events_of_the_benchmark_pass_through_topics_of_their_own(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    events, control, parts = Events(load=constant("500/s", lasts=4.0)), tmp_path / "control", list[pd.DataFrame]()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    bids = read_events(spark, events, "bid", Reading(control, tmp_path / "checkpoint", 2, 0.5, broker))
+    (control / "bid" / HOLD).touch()
+    with producing(control):
+        writer = with_watermark(bids, "date_time", WATERMARK_DELAY).writeStream.foreachBatch(
+            lambda rows, _: parts.append(rows.toPandas())
+        )
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        (control / "bid" / HOLD).unlink()
+        try:
+            wait_until(lambda: any(batch.position == 2001 for batch in batches_of(query.recentProgress, control)))
+        finally:
+            query.stop()
+            spark.conf.unset("spark.sql.session.timeZone")
+    assert not compare(pd.concat(parts), events.table("bid", 0, 2000).to_pandas())
+    admin = KafkaAdminClient(bootstrap_servers=broker)
+    wait_until(lambda: Topic.of(control / "bid").name not in admin.list_topics())
+    admin.close()
+
+
+def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 1, 1.0, f"127.0.0.1:{free_port()}")
+    with pytest.raises(EnvironmentProblem, match=r"no topic can be made at the Kafka broker 127\.0\.0\.1:"):
+        read_events(None, Events(load=constant("1/s", lasts=1.0)), "bid", reading)  # type: ignore[arg-type]
 
 
 def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:

@@ -121,6 +121,17 @@ class Events:
         """Return the columns of a kind of event."""
         return SCHEMAS[kind]
 
+    def reached(self, kind: Kind, events: int) -> int:
+        """Return the events of all kinds before the one that follows the first `events` of one kind.
+
+        Behind the last event of the load it is one more than all, as if the closing row were an event.
+        """
+        total = self.load.count(self.load.seconds)
+        if events >= (whole := count(kind, total)):
+            return total + (events > whole)
+        periods, nth = divmod(events, len(OFFSETS[kind]))
+        return min(total, periods * PERIOD + OFFSETS[kind].start + nth)
+
     def batches(self, kind: Kind, first: int, last: int, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield the events of one kind among the events `first` to `last` (exclusive), at most `rows` in a batch."""
         begin, end = count(kind, first), count(kind, last)

@@ -1,0 +1,186 @@
+"""Events of the benchmark in Kafka: topics of a run, a producer process, and streams that read them.
+
+Each kind of event has a topic of its own, made for the run and deleted after it. Events are JSON, and fall due as the load
+says; the closing row follows the last.
+"""
+
+import base64
+import json
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from elastream.bench.sources import BEGAN, EVENTS, closing_row
+from elastream.bench.workload import Numbered
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.spark.dataflow.kafka import source_options
+from elastream.spark.dataflow.sources import HOLD
+
+TOPIC = "topic.json"
+PACE_S = 0.1  # between two looks at what is due
+END_S = 10.0
+CLOSING_PARTITION = 0
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Topic of a kind of event, and its name as Spark's offsets have it."""
+
+    servers: str
+    name: str
+    partitions: int
+
+    @classmethod
+    def of(cls, control: Path) -> "Topic":
+        """Read the topic of the kind whose folder is `control`."""
+        return cls(**json.loads((control / TOPIC).read_text()))
+
+
+def read_topic(spark: SparkSession, events: Numbered[Any], kind: str, servers: str, control: Path, tasks: int) -> DataFrame:
+    """Create a topic for one kind of event, and return its stream.
+
+    Raises:
+        EnvironmentProblem: No broker answers at `servers`, or it makes no topic.
+    """
+    topic = Topic(servers, f"elastream-bench-{kind}-{uuid.uuid4().hex[:12]}", tasks)
+    _create(topic)
+    (control / TOPIC).write_text(json.dumps(vars(topic)))
+    lines = spark.readStream.format("kafka").options(**source_options(KafkaTopic(servers, topic.name))).load()
+    columns = from_arrow_schema(events.schema(kind))
+    plain = StructType([StructField(each.name, _in_json(each.dataType)) for each in columns])
+    row = lines.select(F.from_json(F.col("value").cast("string"), plain).alias("row"))
+    return row.select(*(_restored(each).alias(each.name) for each in columns))
+
+
+def _in_json(kind: Any) -> Any:
+    return LongType() if isinstance(kind, TimestampType) else StringType() if isinstance(kind, BinaryType) else kind
+
+
+def _restored(column: StructField) -> Column:
+    value = F.col(f"row.{column.name}")
+    if isinstance(column.dataType, TimestampType):
+        return F.timestamp_micros(value)
+    return F.unbase64(value) if isinstance(column.dataType, BinaryType) else value
+
+
+def _create(topic: Topic) -> None:
+    from kafka.admin import KafkaAdminClient, NewTopic
+    from kafka.errors import KafkaError
+
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=topic.servers, api_version_auto_timeout_ms=5_000)
+        try:
+            admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise EnvironmentProblem(f"no topic can be made at the Kafka broker {topic.servers}: {first_line(error)}") from None
+
+
+@contextmanager
+def producing(control: Path) -> Iterator[None]:
+    """Produce the events of all topics below `control` once no kind is held; delete the topics at the end."""
+    folders = [each.parent for each in control.glob(f"*/{TOPIC}")]
+    if not folders:
+        yield
+        return
+    with (control / "producer.log").open("wb") as log:
+        command = [sys.executable, "-m", "elastream.bench.kafka", *map(str, folders)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        process.kill()
+        process.wait()
+        _delete([Topic.of(folder) for folder in folders])
+
+
+def _delete(topics: Sequence[Topic]) -> None:
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    with suppress(KafkaError):  # the broker is gone, and the topics are not ours to keep
+        admin = KafkaAdminClient(bootstrap_servers=topics[0].servers)
+        admin.delete_topics([topic.name for topic in topics])
+        admin.close()
+
+
+def messages(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """Yield events as JSON; times are microseconds since 1970, bytes are base64."""
+    columns = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            columns[name] = column.cast(pa.int64()).to_pylist()
+        elif pa.types.is_binary(column.type):
+            columns[name] = [base64.b64encode(each).decode() for each in column.to_pylist()]
+        else:
+            columns[name] = column.to_pylist()
+    for values in zip(*columns.values(), strict=True):
+        yield json.dumps(dict(zip(columns, values, strict=True)), separators=(",", ":")).encode()
+
+
+def reached_in(control: Path, offsets: Mapping[str, Mapping[str, int]]) -> tuple[int, float] | None:
+    """Return the events that a stream has had, from Spark's offsets of its topic, and when the load began (0: not yet).
+
+    Partitions are filled in turn, so that an event is counted with all before it.
+    """
+    for folder in (each.parent for each in control.glob(f"*/{TOPIC}")):
+        if (name := Topic.of(folder).name) in offsets:
+            events: Numbered[str] = pickle.loads((folder / EVENTS).read_bytes())
+            began = folder / BEGAN
+            read = sum(map(int, offsets[name].values()))
+            return events.reached(folder.name, read), float(began.read_text()) if began.exists() else 0.0
+    return None
+
+
+def produce(folders: Sequence[Path]) -> None:
+    """Produce what falls due, until all events and the closing rows are sent."""
+    from kafka import KafkaProducer
+
+    kinds = [folder.name for folder in folders]
+    topics = [Topic.of(folder) for folder in folders]
+    events: Numbered[str] = pickle.loads((folders[0] / EVENTS).read_bytes())
+    load = events.load
+    total = load.count(load.seconds)
+    producer = KafkaProducer(bootstrap_servers=topics[0].servers, linger_ms=20, batch_size=1 << 17, acks=1)
+    while any((folder / HOLD).exists() for folder in folders):
+        time.sleep(PACE_S)
+    began, made = time.time(), 0
+    for folder in folders:
+        (folder / BEGAN).write_text(str(began))
+    sent = dict.fromkeys(kinds, 0)
+    while made < total:
+        due = min(total, load.count(time.time() - began))
+        for kind, topic in zip(kinds, topics, strict=True):
+            for rows in events.batches(kind, made, due):
+                for message in messages(rows):
+                    producer.send(topic.name, message, partition=sent[kind] % topic.partitions)
+                    sent[kind] += 1
+        made = due
+        time.sleep(PACE_S)
+    producer.flush()
+    for kind, topic in zip(kinds, topics, strict=True):
+        (message,) = messages(closing_row(events.schema(kind)))
+        producer.send(topic.name, message, partition=CLOSING_PARTITION)
+    producer.flush()
+
+
+if __name__ == "__main__":
+    produce([Path(folder) for folder in sys.argv[1:]])
