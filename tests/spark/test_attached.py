@@ -158,6 +158,17 @@ def test_a_real_time_query_keeps_the_executors_that_run_it(spark, driver, caplog
     assert use.closed
 
 
+@pytest.mark.parametrize(("seconds", "usable"), [(40.0, ("h1",)), (3.0, ("h1", "h2"))], ids=["long", "short"])
+def test_an_executor_full_of_long_tasks_of_a_batch_job_is_no_capacity(spark, driver, seconds, usable):
+    use = FakeUse([task_line("1", seconds=seconds)])
+    plant = attach(spark, Capabilities(driver, use=use), AutopilotSettings(max_hosts=4), Leasing(asks=True, kinds=[SMALL]))
+    try:
+        seen = plant.observe()
+        assert (seen.usable, seen.pinned) == (usable, {})
+    finally:
+        plant.close()
+
+
 def test_session_s_limit_is_never_exceeded(spark, driver):
     can = Capabilities(driver, limit=SessionLimit(2, "spark.cores.max=2"))
     plant = attach(spark, can, AutopilotSettings(max_hosts=4, min_hosts=3), Leasing(asks=True, kinds=[SMALL]))

@@ -46,7 +46,7 @@ class Leases(dict[str, Lease]):
         self._foreign = foreign_share
 
     def free(self, host: str) -> float:
-        """Return the part of a host's slots that no endless task of others holds."""
+        """Return the part of a host's slots that no long task of others holds."""
         return 1.0 - self._foreign.get(host, 0.0)
 
     @once
@@ -417,7 +417,7 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
-        foreign_share: Part of a host's slots that tasks of others hold for ever, by host. A host without a free slot is not
+        foreign_share: Part of a host's slots that long tasks of others hold, by host. A host without a free slot is not
             usable.
     """
 

@@ -197,9 +197,9 @@ class HostLedger:
         return "" if executor is None else executor.endless
 
     def foreign_share(self, host: str) -> float:
-        """Return the part of a host's slots that tasks of others hold for ever."""
+        """Return the part of a host's slots that long tasks of others hold."""
         executor = self.executor(host)
-        return 0.0 if executor is None else min(1.0, executor.endless_tasks / executor.slots)
+        return 0.0 if executor is None else min(1.0, executor.held_slots / executor.slots)
 
     def shared(self, host: str) -> bool:
         """Return True if tasks of others ran on a host within BUSY_WINDOW_S, so that its CPU time is not the load's."""

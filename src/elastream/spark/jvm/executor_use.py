@@ -13,6 +13,8 @@ from elastream.spark.jvm.driver_side import HERE, DriverSide, java_queries
 
 # A task that runs this long may run for ever, if no task of its stage has ended.
 UNKNOWN_END_S = 600.0
+# Slots of others' tasks that have run for so long are not counted on.
+LONG_TASK_S = 10.0
 
 
 class Kind(StrEnum):
@@ -55,6 +57,11 @@ class Use:
             case Kind.SHUFFLE:
                 return f"{counted(self.count, 'shuffle file')} of {self.label}"
         return f"{counted(self.count, 'block')} of {self.label}"
+
+    @property
+    def long(self) -> bool:
+        """Return True for tasks that hold their slots for long."""
+        return self.kind is Kind.TASK and (bool(self.mode) or self.seconds >= LONG_TASK_S)
 
     @property
     def endless(self) -> str:

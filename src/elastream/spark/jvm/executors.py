@@ -27,7 +27,7 @@ class Executor:
     others_active: int = 0  # running tasks of others
     others_busy: float = 0.0  # seconds of ended tasks of others
     endless: str = ""  # why it must stay: work that has no known end
-    endless_tasks: int = 0  # running tasks of others that have no known end
+    held_slots: int = 0  # slots of long tasks of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Executors:
             others_active=others_tasks,
             others_busy=sum(busy.values()) - own,
             endless=next((each.endless for each in uses if each.endless), soon),
-            endless_tasks=sum(each.count for each in others if each.kind is Kind.TASK and each.endless),
+            held_slots=sum(each.count for each in others if each.long),
         )
 
     def ending(self, executor: str) -> str:
