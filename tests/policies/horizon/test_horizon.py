@@ -8,7 +8,7 @@ import pytest
 
 from elastream import Alternate
 from elastream.core.action import DrainHost, LeaseHost
-from elastream.core.hosts import Billing, HostType
+from elastream.core.hosts import Billing, HostState, HostType
 from elastream.core.lateness import Cause, Diagnosis
 from elastream.core.metrics import Metric
 from elastream.dataflow.builder import Dataflow
@@ -68,6 +68,14 @@ def test_a_step_is_answered_in_the_round_in_which_it_is_seen():
     times = {time for time, _ in actions(done, LeaseHost, since=600.0)}
     assert min(times) <= 610.0
     assert len(times) <= 3
+
+
+def test_the_first_host_that_came_late_lengthens_the_plan():
+    late = replace(host("h2"), since=900.0, history=((900.0, HostState.STARTING), (970.0, HostState.RUNNING)))
+    seen = observe([host("h1"), late], 20.0)
+    declared = seen.context.host_types["small"].start
+    assert declared < 70.0
+    assert Horizon().plan(seen).memory.grid.host_start == 70.0
 
 
 def test_hosts_go_after_a_fall():

@@ -215,7 +215,7 @@ class _Foreseeing(SizingRound):
             for lease in self.observation.leases.values()
             if lease.since > 0 and (ready := lease.ready_at()) is not None
         ]
-        return max(self.host_type.start, float(np.median(starts))) if len(starts) > 1 else self.host_type.start
+        return max(self.host_type.start, float(np.median(starts))) if starts else self.host_type.start
 
     def _with_late(self, memory: Memory) -> Memory:
         if not self._has_past(memory) or not self.target > 0:
