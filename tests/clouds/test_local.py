@@ -148,6 +148,7 @@ def cluster(tmp_path_factory) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 class TestLocalCluster:
     """In the order in which they stand: the last ones end hosts."""
 
@@ -242,6 +243,7 @@ assert spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id long").co
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("ending", "then", "hosts"),
     [
@@ -279,6 +281,7 @@ def test_nothing_is_left_of_a_driver_that_is_ended(tmp_path, ending, then, hosts
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_a_worker_in_a_network_namespace_of_its_own_reaches_the_master(tmp_path):
     with LocalCluster(Local(max_hosts=1, network=Link(rate="100mbit")), tmp_path) as cluster:

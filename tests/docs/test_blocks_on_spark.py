@@ -18,7 +18,7 @@ from elastream.spark.queries.compiler import start_queries
 from support.doc_blocks import PAGES, ROOT, blocks, ids, page_of
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 __all__ = ["folder"]  # the fixture
 

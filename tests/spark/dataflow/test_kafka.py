@@ -193,6 +193,7 @@ def write(spark: SparkSession, topic: KafkaTopic, first: int, last: int) -> None
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.kafka
 def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("lines", broker)
@@ -210,6 +211,7 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.kafka
 def test_records_cross_a_kafka_edge_once_and_results_are_messages(
     spark: SparkSession,
@@ -248,6 +250,7 @@ def test_records_cross_a_kafka_edge_once_and_results_are_messages(
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.kafka
 def test_a_query_over_a_topic_shows_partitions_and_backlog(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("watched", broker)
@@ -278,6 +281,7 @@ def test_a_query_over_a_topic_shows_partitions_and_backlog(spark: SparkSession, 
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.kafka
 def test_offsets_are_committed_to_a_group_or_warned_about_once(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -310,6 +314,7 @@ def test_offsets_are_committed_to_a_group_or_warned_about_once(
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_events_of_the_benchmark_pass_through_topics_of_their_own(spark: SparkSession, broker: str, tmp_path: Path) -> None:
@@ -351,6 +356,7 @@ def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.cluster
 def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str, caplog: pytest.LogCaptureFixture) -> None:
     from kafka import KafkaProducer
 
