@@ -1,6 +1,7 @@
 """The figure of a report holds what the recording holds, and every decision that did or wanted something."""
 
 import math
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -57,6 +58,15 @@ def test_every_curve_is_the_recorded_series(recording: Recording, figure: Timeli
     }
     for name, values in expected.items():
         assert curve(figure, name) == pytest.approx(values.tolist(), nan_ok=True), name
+
+
+def test_planned_load_stands_at_the_times_it_was_planned_for(recording: Recording) -> None:
+    first, *others = recording.decisions
+    told = replace(first, predicted={"expected_arrival_rate": 700.0, "expected_in": 5.0})
+    late = replace(first, time=recording.times[-1], predicted={"expected_arrival_rate": 1.0, "expected_in": 5.0})
+    shown = timeline(replace(recording, decisions=(told, *others, late)))
+    (line,) = [line for plot in shown.plots for line in plot.lines if line.name == "planned for"]
+    assert (list(line.x), list(line.y)) == ([first.time + 5.0], [700.0])
 
 
 def test_all_curves_stand_on_one_time_axis(recording: Recording, figure: Timeline) -> None:

@@ -18,6 +18,8 @@ SHOWN_AFTER_ROUNDS = 3
 
 # Unknown metrics are not shown in the first seconds of a run: its first micro-batch takes some of them.
 START_GRACE_S = 30.0
+# Names of predicted figures: the arrival rate that a plan is for, and the seconds until then.
+EXPECTED_RATE, EXPECTED_IN = "expected_arrival_rate", "expected_in"
 # Durations of unknown metrics are written in minutes from here on (seconds).
 MINUTES_FROM_S = 120.0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from elastream.core.action import Effect, Outcome
-from elastream.core.decision import Decision
+from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Decision
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
@@ -91,6 +91,7 @@ def _panels(recording: Recording) -> Iterator[Plot]:
     load = (
         Curve("offered", times, recording.whole(Metric.ARRIVAL_RATE), 1),
         Curve("processed", times, of(Metric.THROUGHPUT), 0),
+        *_expected(recording),
     )
     yield _plot("Load, records/s", load)
     yield _plot("Backlog, records", (Curve("waiting", times, recording.whole(Metric.BACKLOG), 4, fill=True),))
@@ -116,6 +117,19 @@ def _panels(recording: Recording) -> Iterator[Plot]:
         for number, name in enumerate(behind.rows)
     ]
     yield _plot("Copies of state behind, checkpoints", tuple(copies))
+
+
+def _expected(recording: Recording) -> Iterator[Curve]:
+    """Yield the load that the policy planned for, at the times that it was expected for, if the policy tells it."""
+    ahead = [
+        (each.time + each.predicted[EXPECTED_IN], each.predicted[EXPECTED_RATE])
+        for each in recording.decisions
+        if {EXPECTED_IN, EXPECTED_RATE} <= each.predicted.keys()
+    ]
+    if ahead:
+        times, rates = np.array(sorted(ahead)).T
+        shown = times <= recording.times[-1]
+        yield Curve("planned for", times[shown], rates[shown], 2, dash="dot")
 
 
 def _plot(title: str, lines: tuple[Curve, ...], level: tuple[str, float] | None = None) -> Plot:

@@ -78,6 +78,18 @@ def test_the_first_host_that_came_late_lengthens_the_plan():
     assert Horizon().plan(seen).memory.grid.host_start == 70.0
 
 
+def test_decisions_tell_the_load_that_they_are_for():
+    done = run([400.0 + 20 * minute for minute in range(60)])
+    told = [each for each in done.decisions if "expected_in" in each.predicted and each.time > 1800.0]
+    assert len(told) > 100
+    errors = [
+        each.predicted["expected_arrival_rate"] / (400.0 + (each.time + each.predicted["expected_in"]) / 3.0) - 1
+        for each in told
+        if each.time < 3500.0
+    ]
+    assert abs(float(np.median(errors))) < 0.1
+
+
 def test_hosts_go_after_a_fall():
     assert len(actions(run([2400.0] * 8 + [400.0] * 12), DrainHost, since=480.0)) >= 3
 

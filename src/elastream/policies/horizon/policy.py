@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from elastream.core.action import Action, DrainHost
-from elastream.core.decision import Unknown
+from elastream.core.decision import EXPECTED_IN, EXPECTED_RATE, Unknown
 from elastream.core.frames import Floats
 from elastream.core.latency import share_within
 from elastream.core.lazy import once
@@ -134,7 +134,8 @@ class Horizon(Policy):
         actions = (*scaling.hosts, *scaling.parallelism, *moves)
         remarks = (*round_.remarks, *scaling.remarks)
         after = round_.remember(scaling.history)
-        return Plan(actions, after, scaling.predicted, remarks, (), scaling.unknown, scaling.recommended)
+        predicted = {**scaling.predicted, **round_.expected}
+        return Plan(actions, after, predicted, remarks, (), scaling.unknown, scaling.recommended)
 
 
 class _Foreseeing(SizingRound):
@@ -190,6 +191,15 @@ class _Foreseeing(SizingRound):
 
     def _forecast(self) -> Forecast:
         return Forecast(self.load.arriving, 0.0, self.load.arriving, 0.0)  # scenarios take its place
+
+    @property
+    def expected(self) -> Mapping[str, float]:
+        """Return the arrival rate that is planned for when a host requested now would work, and the seconds until then."""
+        if not self.memory.outlooks:
+            return {}
+        grid, total = self.memory.grid, self.memory.outlooks[-1].total[self.memory.choice.setting.row]
+        at = min(grid.start, total.size - 2)
+        return {EXPECTED_RATE: float(total[at + 1] - total[at]) / grid.seconds, EXPECTED_IN: at * grid.seconds}
 
     @property
     def _usable(self) -> float:
