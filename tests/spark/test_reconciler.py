@@ -172,6 +172,15 @@ def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
     assert world.placing.targets() == {SECOND: "h2", FIRST: "h3"}
 
 
+def test_a_host_without_a_free_slot_gets_none_of_a_leaving_hosts_tasks(monkeypatch):
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
+    monkeypatch.setattr(world.hosts, "foreign_share", {"h3": 1.0, "h2": 0.0}.get)
+    world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {"h2": 1.0, "h3": 0.0})
+    world.hosts.drain("h1")
+    world.reconciler.empty("h1")
+    assert world.placing.targets() == {SECOND: "h2", FIRST: "h2"}
+
+
 def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.provider.recalled = {"h2"}

@@ -158,10 +158,13 @@ class Reconciler:
         return self.locations() | dict(self._placing.targets())
 
     def empty(self, host: str) -> None:
-        """Move all tasks off `host`: to their ring's owner, else the heaviest first to the least load a core."""
+        """Move all tasks off `host`: to their ring's owner, else the heaviest first to the least load a core.
+
+        Hosts without a free slot get none.
+        """
         self._rings.leave(host)
         placements, leases = self.placements(), self._hosts.active
-        others = [name for name in self._hosts.usable if name != host]
+        others = [name for name in self._hosts.usable if name != host and self._hosts.foreign_share(name) < 1]
         leaving = sorted((t for t, where in placements.items() if where == host), key=lambda t: (-self._load_of(t), t))
         if not others or not leaving:
             return
