@@ -1,5 +1,7 @@
 """Needs of the latency budget, against a queue that serves first in, first out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,18 @@ def test_the_need_lies_between_mean_and_peak():
     assert need(burst, grid(0.0, seconds=10.0))[0] == 400.0
     assert need(burst, grid(40.0, seconds=10.0))[0] == pytest.approx(400.0 * 20 / 60)
     assert need(burst, grid(1e9, seconds=10.0))[0] == burst.mean()
+
+
+def test_late_records_may_take_longer_where_a_lease_is_paid_for_longer():
+    hour, minute, second = (
+        float(time_to_serve(np.array(1000.0), np.array(1.0), replace(grid(host_start=60.0, budget=10.0), paid=paid)))
+        for paid in (3600.0, 600.0, 1.0)
+    )
+    assert second == 15.0
+    assert (hour / second) ** 2 == pytest.approx(60.0)
+    assert (minute / second) ** 2 == pytest.approx(10.0)
+    in_time = time_to_serve(np.array(1.0), np.array(1.0), replace(grid(host_start=60.0, budget=10.0), paid=3600.0))
+    assert in_time == 10.0
 
 
 def test_late_records_may_take_part_of_a_host_start():

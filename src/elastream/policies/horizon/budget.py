@@ -32,6 +32,7 @@ class Grid:
         steps: Bins of a horizon.
         host_start: Seconds that a host takes to start, from which `start` follows.
         budget: Seconds that a record may wait, from which `steps` follows.
+        paid: Seconds for which a lease is paid at least.
     """
 
     seconds: float
@@ -39,16 +40,17 @@ class Grid:
     steps: int
     host_start: float
     budget: float
+    paid: float = 0.0
 
     @classmethod
-    def of(cls, host_start: float, budget: float, pace: float, seconds: float | None) -> "Grid":
+    def of(cls, host_start: float, budget: float, pace: float, seconds: float | None, paid: float) -> "Grid":
         """Return the grid. `seconds`: length of the bins if it is fixed; else a multiple of `pace`."""
         after = max(budget + pace, host_start / 2)
         if seconds is None:
             widest = min((host_start + pace + after) / BINS, max(budget, pace))
             seconds = max(1, round(widest / pace)) * pace
         start = max(1, math.ceil((host_start + pace / 2) / seconds - ROUNDING))
-        return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget)
+        return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget, paid)
 
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""
@@ -135,10 +137,13 @@ def with_backlog(without: Floats, total: Floats, waiting: Floats, within: Floats
 def time_to_serve(waiting: Floats, capacity: Floats, grid: Grid) -> Floats:
     """Return the seconds for serving the backlog: the budget, or longer once records are late.
 
-    Late records stay late: hosts that served them faster would mostly be paid for starting.
+    Late records stay late: hosts that served them faster would mostly be paid for starting, and for what remains of their
+    paid time. More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum of both is
+    least for a time that grows with its root.
     """
     late = waiting > grid.budget * capacity
-    return np.asarray(np.where(late, max(grid.budget, CATCH_UP * grid.host_start), grid.budget))
+    longer = CATCH_UP * grid.host_start * math.sqrt(max(1.0, grid.paid / max(grid.host_start, grid.seconds)))
+    return np.asarray(np.where(late, max(grid.budget, longer), grid.budget))
 
 
 def hosts_for(need: Floats | float, each: float) -> Floats:

@@ -177,13 +177,14 @@ class _Foreseeing(SizingRound):
     def _fitting_grid(self, before: Memory | None) -> Grid:
         governed = all(source.load is not None for source in self.observation.context.graph.sources)
         start, budget = self._host_start(), self.service.budget(self.target, governed=governed)
+        paid = max(self.host_type.billing.unit, self.host_type.billing.minimum)
         if before is None:
-            return Grid.of(start, budget, self.pace, None)
+            return Grid.of(start, budget, self.pace, None, paid)
         # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
         young = len(before.outlooks) < SETTLED
         if before.grid.fits(start, budget) and not (young and self.pace > before.grid.seconds):
             return before.grid
-        return Grid.of(start, budget, self.pace, None if young else before.grid.seconds)
+        return Grid.of(start, budget, self.pace, None if young else before.grid.seconds, paid)
 
     def remember(self, history: LoadHistory) -> Memory:
         """Return the memory for the next round."""
