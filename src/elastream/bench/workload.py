@@ -26,7 +26,10 @@ class Numbered(Protocol[Kind]):
         """Return the columns of a kind of event."""
 
     def reached(self, kind: Kind, count: int) -> int:
-        """Return the events of all kinds that are no later than the first `count` of one kind; one more if it has fewer."""
+        """Return how many events of all kinds come before number `count` of `kind`, counted from 0.
+
+        The closing row is the event behind the last.
+        """
 
     def batches(self, kind: Kind, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of one kind among the events `first` to `last` (exclusive)."""

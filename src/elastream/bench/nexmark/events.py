@@ -122,9 +122,9 @@ class Events:
         return SCHEMAS[kind]
 
     def reached(self, kind: Kind, events: int) -> int:
-        """Return the events of all kinds before the one that follows the first `events` of one kind.
+        """Return how many events of all kinds come before number `events` of `kind`, counted from 0.
 
-        Behind the last event of the load it is one more than all, as if the closing row were an event.
+        The closing row is the event behind the last.
         """
         total = self.load.count(self.load.seconds)
         if events >= (whole := count(kind, total)):
