@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -284,6 +285,10 @@ def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) 
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
 
+    # Autopilot warns that it cannot size while the load is held; an error of its own is another matter.
+    errors = logging.StreamHandler()
+    errors.setLevel(logging.ERROR)
+    logging.getLogger("elastream").addHandler(errors)
     facts = suites.conditions(suite, options.load, more)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
