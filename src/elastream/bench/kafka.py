@@ -32,7 +32,7 @@ from elastream.spark.dataflow.sources import HOLD
 
 TOPIC = "topic.json"
 PACE_S = 0.1  # between two looks at what is due
-END_S = 10.0
+END_S, BOOTSTRAP_MS = 10.0, 10_000
 CLOSING_PARTITION = 0
 
 
@@ -59,7 +59,7 @@ def read_topic(spark: SparkSession, events: Numbered[Any], kind: str, servers: s
     topic = Topic(servers, f"elastream-bench-{kind}-{uuid.uuid4().hex[:12]}", tasks)
     _create(topic)
     (control / TOPIC).write_text(json.dumps(vars(topic)))
-    lines = spark.readStream.format("kafka").options(**source_options(KafkaTopic(servers, topic.name))).load()
+    lines = spark.readStream.format("kafka").options(**source_options(KafkaTopic(topic.name, servers))).load()
     columns = from_arrow_schema(events.schema(kind))
     plain = StructType([StructField(each.name, _in_json(each.dataType)) for each in columns])
     row = lines.select(F.from_json(F.col("value").cast("string"), plain).alias("row"))
@@ -82,7 +82,7 @@ def _create(topic: Topic) -> None:
     from kafka.errors import KafkaError
 
     try:
-        admin = KafkaAdminClient(bootstrap_servers=topic.servers, api_version_auto_timeout_ms=5_000)
+        admin = KafkaAdminClient(bootstrap_servers=topic.servers, bootstrap_timeout_ms=BOOTSTRAP_MS)
         try:
             admin.create_topics([NewTopic(topic.name, topic.partitions, 1)])
         finally:
