@@ -23,7 +23,7 @@ def run_e2df(options: ExperimentOptions) -> Findings:
     sensitivity: also a curve over every assumption, and at the upper end of the paper's provision.
     """
     given = e2df.E2dfAssumptions()
-    seeds = e2df.SEEDS[:1] if options.quick else e2df.SEEDS
+    seeds: Sequence[int] = e2df.SEEDS[:1] if options.quick else e2df.SEEDS
     sets = [(given, seeds)]
     if options.sensitivity:
         sets += [(varied, seeds if options.quick else VARIED_SEEDS) for varied in changes(given).values()]

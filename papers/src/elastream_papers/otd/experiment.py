@@ -77,6 +77,11 @@ class OtdAssumptions:
         "the calculation is added to a random part of the key domain; half is as much random as a part can be",
         most=1.0,
     )
+    light_rate: float = assumed(
+        1.0,
+        "times a heavy task's",
+        "sentences of a Bolt 1 task without the calculation",
+    )
     interval: float = assumed(120.0, "s", "how long a part of the key domain has the calculation before it changes")
     quiet: float = assumed(
         0.15, "of all cores", "communication-intensive: 'CPU usage is stable at a low level for all workers'"
@@ -216,6 +221,12 @@ def efforts(case: OtdCase) -> Floats:
     return table
 
 
+def sentence_shares(case: OtdCase) -> Floats:
+    """Return the fraction of sentences that each task of Bolt 1 gets; shape (intervals, tasks)."""
+    found = np.where(efforts(case) < 1, case.assumptions.light_rate, 1.0)
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
 def word_shares(case: OtdCase) -> Floats:
     """Return the fraction of words that each task of Bolt 2 counts; shape (tasks,)."""
     random = np.random.default_rng([case.seed, case.cluster.second, 7])
@@ -228,8 +239,8 @@ def best_use(case: OtdCase) -> float:
     """Return the mean CPU use under the exact packing (the solver's proven bound)."""
     counting = COUNT * case.assumptions.words * word_shares(case)
     found = []
-    for row in efforts(case):
-        a_sentence = np.concatenate([HEAVY * row / row.size, counting])
+    for row, share in zip(efforts(case), sentence_shares(case), strict=True):
+        a_sentence = np.concatenate([HEAVY * row * share, counting])
         packed = pack(a_sentence, case.cluster.hosts, seconds=5.0)
         found.append(float(a_sentence.sum()) / (case.cluster.hosts * packed.bound))
     return float(np.mean(found))
@@ -290,7 +301,7 @@ def make(case: OtdCase) -> SimulatedPlant:
             machine_link=given.link,
             pending=clients(case),
             turnaround=0.0 if heavy else (HOPS - 1) * given.hop,
-            shares={"count": word_shares(case).tolist()},
+            shares={"count": word_shares(case).tolist(), **({"split": sentence_shares(case)} if heavy else {})},
             efforts={"split": efforts(case)} if heavy else {},
             share_interval=given.interval,
         ),

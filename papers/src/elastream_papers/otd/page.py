@@ -148,7 +148,9 @@ def run_otd(options: ExperimentOptions) -> Findings:
     sensitivity: also a curve over every assumption.
     """
     given = otd.OtdAssumptions()
-    sets = [(otd.MAIN, given, otd.POLICIES, otd.FEWER_SEEDS if options.quick else otd.SEEDS)]
+    sets: list[tuple[otd.Cluster, otd.OtdAssumptions, Sequence[str], Mapping[str, int]]] = [
+        (otd.MAIN, given, otd.POLICIES, otd.FEWER_SEEDS if options.quick else otd.SEEDS)
+    ]
     if not options.quick:
         sets += [(size, given, otd.POLICIES, otd.FEWER_SEEDS) for size in otd.SIZES]
     if options.sensitivity:
