@@ -14,7 +14,7 @@ from elastream_papers.harness.assumptions import assumption_table, values, varia
 from elastream_papers.harness.report import by_verdict, comparison_table, report
 from elastream_papers.harness.sensitivity import sensitivity, turned
 
-VARIED_SEEDS = e2df.SEEDS[:3]
+VARIED_SEEDS = e2df.SEEDS[:2]
 
 
 def run_e2df(options: ExperimentOptions) -> Findings:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="DataclassInstance")
 
-FACTORS = (0.5, 0.7, 1.4, 2.0)  # each assumption is multiplied by these in turn
+FACTORS = (0.5, 2.0)  # each assumption is multiplied by these in turn
 DRAWS, FEWER_DRAWS = 20, 2  # twenty give a share to within 0.22, twice its standard error
 AROUND = 0.5  # relative half-width of the interval to draw from
 
