@@ -116,7 +116,7 @@ def _printed(pattern: str, columns: Columns) -> Iterable[Check]:
         [1 - ours / theirs for ours, theirs in pairs],
         round(saved - SAVED, 3),
         round(saved + SAVED, 3),
-        f"paper, {table.name}: {saved:.0%}",
+        f"paper, {table.name}",
         digits=3,
     )
 
