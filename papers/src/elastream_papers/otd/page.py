@@ -22,6 +22,7 @@ LESS_TRAFFIC, MORE_ANSWERS, LESS_DELAY = (0.88, 0.08), (0.19, 0.05), (0.14, 0.05
 MORE_CPU, KEPT_CPU, MORE_THROUGHPUT = (0.51, 0.10), (0.47, 0.10), (0.14, 0.05)  # section 5.3.1; 75 % is 47 % above 51 %
 LEFT_TRAFFIC = 0.20  # Figure 12(c)
 JUDGED = ("even", "otd")
+BLOCKS = 3  # least blocks that give an interval; two would give one of twelve standard errors
 
 
 def mean_of(runs: list[OtdRun]) -> dict[str, float]:
@@ -40,12 +41,12 @@ def by_policy(runs: Sequence[OtdRun], application: str) -> dict[str, list[OtdRun
 def gain(runs: Sequence[OtdRun], metric: str, policy: str = "otd", application: str = "computation") -> MeanInterval:
     """Return `metric` under `policy` relative to the even deployment's, with its interval.
 
-    Linearised ratio of means. Independent are blocks of `STRATA` seeds; of less than two blocks, seeds.
+    Linearised ratio of means. Independent are blocks of `STRATA` seeds; of less than `BLOCKS`, seeds.
     """
     found = by_policy(runs, application)
     ours, even = ([run.metrics[metric] for run in found[name]] for name in (policy, "even"))
     ratio, base = float(np.mean(ours) / np.mean(even)), float(np.mean(even))
-    strata = STRATA if len({(run.case.seed - 1) // STRATA for run in found["even"]}) > 1 else 1
+    strata = STRATA if len({(run.case.seed - 1) // STRATA for run in found["even"]}) >= BLOCKS else 1
     blocks: dict[int, list[float]] = {}
     for run, a, b in zip(found["even"], ours, even, strict=True):
         blocks.setdefault((run.case.seed - 1) // strata, []).append((a - ratio * b) / base)
@@ -155,7 +156,7 @@ def run_otd(options: ExperimentOptions) -> Findings:
     if not options.quick:
         sets += [(size, given, JUDGED, otd.FEWER_SEEDS) for size in otd.SIZES]
     if options.sensitivity:
-        sets += [(otd.MAIN, varied, JUDGED, otd.FEWER_SEEDS) for varied in changes(given).values()]
+        sets += [(otd.MAIN, varied, JUDGED, otd.VARIED_SEEDS) for varied in changes(given).values()]
     wanted = [
         otd.OtdCase(application, policy, cluster, seed, assumptions)
         for cluster, assumptions, policies, seeds in sets
@@ -218,11 +219,11 @@ def outcome(runs: Sequence[otd.OtdRun], seconds: float) -> Findings:
     main = figures_of(runs, otd.MAIN, given)
     sizes = {size.name: found for size in otd.SIZES if (found := figures_of(runs, size, given))["communication"]}
     ours = runs_of(runs, otd.MAIN, given)
-    base = bars(runs_of(runs, otd.MAIN, given, otd.FEWER_SEEDS))
+    base = bars(runs_of(runs, otd.MAIN, given, otd.VARIED_SEEDS))
     varied = {
         change: bars(mine)
         for change, other in changes(given).items()
-        if other != given and (mine := runs_of(runs, otd.MAIN, other, otd.FEWER_SEEDS))
+        if other != given and (mine := runs_of(runs, otd.MAIN, other, otd.VARIED_SEEDS))
     }
     exact = [run.best for run in ours if run.best == run.best]
     best = sum(exact) / len(exact)
