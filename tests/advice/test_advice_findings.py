@@ -121,6 +121,10 @@ def test_finding_says_what_to_change_and_how_sure_it_is():
     assert finding.sure is Sureness.HIGH
 
 
+def test_long_trigger_is_no_finding_within_a_target_that_was_given():
+    assert findings_of(read(PLANTED["trigger"]()), 300.0, given=True) == ()
+
+
 def test_failed_query_is_a_finding():
     log = job(usual)
     log.ended(QUERY, "java.lang.OutOfMemoryError: Java heap space")

@@ -84,6 +84,9 @@ def test_log_that_cannot_be_decompressed_says_why(content, why, tmp_path):
         list(lines_of(log))
 
 
-def test_folder_without_a_log_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no event log"):
+def test_folder_of_several_logs_is_refused_with_one_of_them(tmp_path):
+    with pytest.raises(InputError, match="it is empty"):
+        list(lines_of(tmp_path))
+    (tmp_path / "eventlog_v2_app-1").mkdir()
+    with pytest.raises(InputError, match="such as eventlog_v2_app-1"):
         list(lines_of(tmp_path))

@@ -128,7 +128,7 @@ def advise(source: str, target: float | None = None, price: float = NAN) -> Advi
     triggers = [query.trigger for query in application.queries.values() if not math.isnan(query.trigger)]
     aimed = max([ASSUMED_TARGET_S, *(ASSUMED_TRIGGERS * each for each in triggers)]) if target is None else target
     limits = {id: rows for id, query in application.queries.items() if (rows := limit_of(query)[1]) < math.inf}
-    findings = findings_of(application, aimed)
+    findings = findings_of(application, aimed, given=target is not None)
     return Advice(application, aimed, target is None, price, findings, size(application, aimed, price, limits))
 
 

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from elastream.core.lateness import BatchTimes, StageTimes
@@ -94,12 +95,11 @@ class LoggedBatch:
         return math.fsum(stage.times.run for stage in self.stages)
 
 
-@dataclass(slots=True)
+@dataclass
 class LoggedQuery:
-    """A streaming query, through all its runs.
+    """A streaming query, through all its runs. Derived values are computed once, when the log is read.
 
     Attributes:
-        trigger: Seconds between the starts that its trigger sets; NaN without an interval.
         sources: Spark's words for its sources.
         sink: Spark's words for its sink.
         failure: Why its last run failed; empty if it did not.
@@ -122,7 +122,7 @@ class LoggedQuery:
         self.dropped += len(self.batches) == KEPT_BATCHES
         self.batches.append(batch)
 
-    @property
+    @cached_property
     def warm(self) -> list[LoggedBatch]:
         """Batches with records, without the first ones of each run."""
         cold: set[int] = set()
@@ -137,7 +137,7 @@ class LoggedQuery:
         """True if it hands batches to a function."""
         return "foreachbatch" in self.sink.lower()
 
-    @property
+    @cached_property
     def trigger(self) -> float:
         """Seconds between the starts that its trigger sets; NaN without an interval.
 

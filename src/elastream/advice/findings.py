@@ -33,7 +33,7 @@ LATE, OFTEN, SURE = 0.05, 0.25, 0.6
 # Least seconds of a batch, of which a part is worth removing though no record is late.
 LONG_BATCH_S = 1.0
 # Multiple of a batch's seconds from which a trigger is far longer.
-LONG_TRIGGER = 10.0
+LONG_TRIGGER = 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
 # Batches that growth of state needs, its least factor over them, and the share of batches that must add rows.
@@ -96,9 +96,16 @@ CHANGES = {
 }
 
 
-def findings_of(application: Application, target: float) -> tuple[Finding, ...]:
-    """Return the findings about all queries, then about the application."""
-    of_queries = (finding for query in application.queries.values() for finding in _of_query(application, query, target))
+def findings_of(application: Application, target: float, *, given: bool = False) -> tuple[Finding, ...]:
+    """Return the findings about all queries, then about the application.
+
+    Args:
+        target: Target latency (seconds).
+        given: True if a person set it. A long trigger within it is on purpose.
+    """
+    of_queries = (
+        finding for query in application.queries.values() for finding in _of_query(application, query, target, given=given)
+    )
     return (*of_queries, *_of_executors(application), *_of_dynamic_allocation(application))
 
 
@@ -132,7 +139,7 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
 
 
-def _of_query(application: Application, query: LoggedQuery, target: float) -> list[Finding]:
+def _of_query(application: Application, query: LoggedQuery, target: float, *, given: bool) -> list[Finding]:
     findings = []
     if query.failure:
         evidence = f"{query.name} failed: {query.failure}"
@@ -140,7 +147,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float) -> li
     warm = query.warm
     if len(warm) < LEAST_BATCHES:
         return findings
-    findings += _of_batches(application, query, warm, target)
+    findings += _of_batches(application, query, warm, target, given=given)
     for rule in RULES:
         findings += rule(application, query, warm)
     latency = Latency.logged(query, warm, target)
@@ -156,7 +163,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float) -> li
 
 
 def _of_batches(
-    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float
+    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, given: bool
 ) -> Iterator[Finding]:
     """Yield the causes of late or long batches, and a limit or trigger that makes records wait."""
     text, _, option = limit_of(query)
@@ -174,7 +181,7 @@ def _of_batches(
         sure = Sureness.HIGH if share >= SURE else Sureness.MEDIUM
         yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence, CHANGES[cause], sure)
     takes = statistics.median(batch.seconds for batch in warm)
-    if query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
+    if not given and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
         yield Finding(query.name, "trigger", evidence, change)

@@ -41,9 +41,11 @@ def parts_of(source: AnyPath) -> list[AnyPath]:
         return [source]
     if not source.is_dir():
         raise InputError(f"there is no file or folder {source}")
-    numbered = sorted((int(match[1]), each.name) for each in scanned(source) if (match := PART.fullmatch(each.name)))
+    names = sorted(each.name for each in scanned(source))
+    numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
     if not numbered:
-        raise InputError(f"{source} holds no event log: the files of a rolled one are called events_1_..., events_2_...")
+        there = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
+        raise InputError(f"{source} is not the log of one application: {there}")
     compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
     return [
         source / name for number, name in numbered if number > compact or (number == compact and name.endswith(".compact"))

@@ -15,7 +15,7 @@ import numpy as np
 from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery, times_of
 from elastream.core.frames import Floats
 from elastream.core.latency import spread_figures
-from elastream.core.lateness import Cause
+from elastream.core.lateness import Cause, StageTimes
 from elastream.core.lines import line_through
 from elastream.core.metrics import Metric
 
@@ -214,7 +214,7 @@ class BatchModel:
         return at if math.isnan(self.trigger) else math.ceil(at / self.trigger - 1e-6) * self.trigger
 
 
-def _stage(times: Sequence, rows: Floats, slots: Floats, separable: bool) -> _Stage:
+def _stage(times: Sequence[StageTimes], rows: Floats, slots: Floats, separable: bool) -> _Stage:
     run = np.array([each.run for each in times])
     tasks = max(1, round(statistics.median(each.tasks for each in times)))
     spread = statistics.median(each.longest * each.tasks / each.run if each.run > 0 else 1.0 for each in times)

@@ -23,6 +23,8 @@ HOURS_A_MONTH = 730.0
 UNKNOWN_LATENCY = Latency()
 # Hosts on the curve: all up to the first number, then fewer of them. Beyond that multiple of the logged ones none.
 EACH_HOST, MOST_TIMES = 8, 2
+# Newest batches of a query that are predicted again for each number of hosts.
+PREDICTED = 4_000
 # Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
 PACE_S, HOST_START_S = 15.0, 60.0
 
@@ -110,7 +112,7 @@ def size(application: Application, target: float, price: float, limits: dict[str
         for id, query in application.queries.items()
     }
     for id, query in application.queries.items():
-        warm, limit = query.warm, limits.get(id, math.inf)
+        warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
         others = math.fsum(busy.values()) - busy[id]
         slots = _slots_of(application, others)
         model = BatchModel.of(query, warm, slots, limit) if warm else None
@@ -118,6 +120,8 @@ def size(application: Application, target: float, price: float, limits: dict[str
             batches = counted(len(warm), "warm batch", "warm batches")
             unknown.append(f"the service of {query.name}: {batches} with tasks, and {LEAST_CALIBRATED} are needed")
             continue
+        if len(query.warm) > PREDICTED:
+            unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
         if not model.separable:
             unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
         if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
