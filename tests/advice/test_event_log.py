@@ -64,6 +64,25 @@ def test_torn_lines_and_unknown_fields_are_skipped_and_counted(tmp_path):
     assert application.unreadable == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"Total Cores":2', '"Total Cores":0'),
+        ('"Executor Run Time":500', '"Executor Run Time":-7'),
+        ('"Completion Time":', '"Completion Time":-'),
+        ('"triggerExecution":1000', '"triggerExecution":1e300'),
+        ('"batchId":1', '"batchId":null'),
+    ],
+)
+def test_line_with_a_figure_that_cannot_be_is_skipped_and_counted(old, new, tmp_path):
+    lines = log_of(100, 120, 90).lines()
+    at = next(number for number, line in enumerate(lines) if old in line and '"batchId":0' not in line)
+    lines[at] = lines[at].replace(old, new)
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    assert read_source(str(path)).unreadable == 1
+
+
 def test_idle_triggers_are_no_batches(tmp_path):
     log = log_of(100, 120)
     idle = progress(Query(), 1, 15.0, 0.01, 0)

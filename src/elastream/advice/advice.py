@@ -173,6 +173,8 @@ def _sizes_table(advice: Advice) -> Table:
     error = ""
     if not math.isnan(sizing.error[1]):
         error = f"; error p50 {percent(sizing.error[0])}, p99 {percent(sizing.error[1])} by cross-validation"
+    if sizing.curve[-1].hosts >= sizing.useful:
+        error += f"; beyond {_hosts(sizing, sizing.useful)} no task is left"
     rows = [_row(sizing, point, "as logged" if point.logged else "") for point in sizing.curve]
     good: list[bool | None] = [None if point.in_time >= IN_TIME else False for point in sizing.curve]
     if sizing.horizon is not None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from elastream.core.lateness import BatchTimes, StageTimes
 
@@ -168,7 +168,7 @@ class Executor:
     run: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Application:
     """An application.
 
@@ -218,8 +218,18 @@ class Application:
 
     def slots(self, at: float) -> int:
         """Return the tasks that run at once at epoch second `at`, at least 1."""
-        cores = sum(each.cores // self.task_cpus for each in self.working if each.added <= at < each.removed)
-        return max(1, int(cores))
+        times, slots = self._slots
+        return max(1, slots[bisect.bisect_right(times, at)])
+
+    @cached_property
+    def _slots(self) -> tuple[list[float], list[int]]:
+        """Return the times at which executors came or went, and the slots before each and after the last."""
+        changes = []
+        for each in self.working:
+            slots = int(each.cores // self.task_cpus)
+            changes += [(each.added, slots), (each.removed, -slots)]
+        changes.sort()
+        return [at for at, _ in changes], list(accumulate((change for _, change in changes), initial=0))
 
     @property
     def span(self) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastream.advice.application import Application, Executor, Stage
-from elastream.advice.progress import ProgressReader, epoch
+from elastream.advice.progress import MOST_SECONDS, ProgressReader, epoch
 from elastream.core.lateness import StageTimes
 
 Json = Mapping[str, Any]
@@ -25,6 +25,7 @@ PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Nam
 # The plan of a batch: its query, its number, and the files that it reads.
 FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
 PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+MOST_CORES = 100_000
 ACCUMULABLES = b'"Accumulables":['
 STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 
@@ -105,10 +106,10 @@ class EventLog:
 
     def _executor_added(self, line: bytes) -> None:
         event = json.loads(line)
-        id = str(event["Executor ID"])
-        self.application.executors[id] = Executor(
-            id, float(event["Executor Info"]["Total Cores"]), MILLI * event["Timestamp"]
-        )
+        id, cores = str(event["Executor ID"]), float(event["Executor Info"]["Total Cores"])
+        if not 1 <= cores < MOST_CORES:
+            raise ValueError("no executor has so many cores")
+        self.application.executors[id] = Executor(id, cores, MILLI * event["Timestamp"])
 
     def _executor_removed(self, line: bytes) -> None:
         event = json.loads(line)
@@ -146,6 +147,8 @@ class EventLog:
         if metrics is None:
             return
         run = MILLI * metrics["Executor Run Time"]
+        if not 0 <= run < MOST_SECONDS:
+            raise ValueError("no task runs for so long")
         if (executor := self.application.executors.get(str(info["Executor ID"]))) is not None:
             executor.run += run
         shuffle, read, write = (metrics.get(f"{name} Metrics") or {} for name in ("Shuffle Read", "Input", "Output"))
@@ -171,10 +174,12 @@ class EventLog:
             return
         if tasks is None or batch is None or "Submission Time" not in info:
             return
+        if not 0 <= MILLI * (info["Completion Time"] - info["Submission Time"]) < MOST_SECONDS:
+            raise ValueError("no stage runs for so long")
         times = StageTimes(
             MILLI * info["Submission Time"],
             MILLI * info["Completion Time"],
-            int(info["Number of Tasks"]),
+            max(1, int(info["Number of Tasks"])),
             tasks.run,
             tasks.longest,
             tasks.cpu,

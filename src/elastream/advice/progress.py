@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,8 @@ from elastream.advice.application import NAN, Application, Lag, LoggedBatch, Log
 from elastream.spark.telemetry.batches import Batch, read_batch
 
 Json = Mapping[str, Any]
+# Larger figures are damage: the year 5138, four months, a thousand billion.
+MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
 
 
 class ProgressReader:
@@ -23,7 +26,7 @@ class ProgressReader:
         """Return the query with this id."""
         queries = self._application.queries
         if id not in queries:
-            named = name or f"query {id[:8]}"
+            named = str(name) if name else f"query {id[:8]}"
             taken = {query.name for query in queries.values()}
             queries[id] = LoggedQuery(id, named if named not in taken else f"{named} {id[:8]}")
         return queries[id]
@@ -54,7 +57,7 @@ class ProgressReader:
             "-",
             "{}",
         ]
-        batch = read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id))
+        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
         self._before[id] = batch
         states = progress.get("stateOperators") or ()
         times = progress.get("eventTime") or {}
@@ -91,6 +94,16 @@ def _parsed(offset: object) -> object:
         return json.loads(offset)
     except ValueError:
         return offset
+
+
+def _checked(batch: Batch, rows: int) -> Batch:
+    """Return a batch whose records are known. Raises ValueError if a figure cannot be."""
+    batch = replace(batch, rows=rows) if math.isnan(batch.rows) else batch
+    behind = 0.0 if math.isnan(batch.behind) else batch.behind
+    figures = (behind, MOST_RECORDS), (batch.start, MOST_EPOCH), (batch.seconds, MOST_SECONDS), (batch.rows, MOST_RECORDS)
+    if not all(0 <= figure < most for figure, most in figures):
+        raise ValueError("no batch has such figures")
+    return batch
 
 
 def epoch(text: str) -> float:

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -171,7 +171,7 @@ class BatchModel:
         work = math.fsum(batch.run for batch in alike) / math.fsum(rows)
         model = cls(driver, stages, overlap, (1.0,), query.trigger, limit, separable, work)
         ratios = [batch.seconds / max(model.seconds(batch.rows, at), 1e-3) for batch, at in zip(alike, had, strict=True)]
-        return cls(driver, stages, overlap, tuple(ratios), query.trigger, limit, separable, work)
+        return replace(model, ratios=tuple(ratios))
 
     def seconds(self, rows: float, slots: float) -> float:
         """Return the seconds of a batch."""

@@ -19,6 +19,7 @@ from elastream.policies.horizon.scenarios import Past
 from elastream.units import format_duration
 
 NAN = float("nan")
+NO_FLEET = "what the policy horizon would lease: no number of hosts keeps the target"
 HOURS_A_MONTH = 730.0
 UNKNOWN_LATENCY = Latency()
 # Hosts on the curve: all up to the first number, then fewer of them. Beyond that multiple of the logged ones none.
@@ -143,7 +144,7 @@ def size(application: Application, target: float, price: float, limits: dict[str
     fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
     useful = max(math.ceil(one.model.useful_slots / width) for one in served)
     best = fixed or curve[-1]
-    horizon, why = _horizon(served, each, target, price, best) if fixed else (None, "")
+    horizon, why = _horizon(served, each, target, price, best) if fixed else (None, NO_FLEET)
     rows = tuple(
         (one.query.name, rows)
         for one in served
