@@ -176,7 +176,7 @@ class Application:
         source: The log.
         kind: The log in words.
         settings: Spark's settings at the start.
-        others: Spans of jobs of no query (epoch seconds).
+        others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
         jobs: Number of jobs.
     """
@@ -191,7 +191,7 @@ class Application:
     settings: dict[str, str] = field(default_factory=dict)
     executors: dict[str, Executor] = field(default_factory=dict)
     queries: dict[str, LoggedQuery] = field(default_factory=dict)
-    others: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
+    others: list[tuple[float, float]] = field(default_factory=list)
     unreadable: int = 0
     jobs: int = 0
 
@@ -230,6 +230,12 @@ class Application:
             changes += [(each.added, slots), (each.removed, -slots)]
         changes.sort()
         return [at for at, _ in changes], list(accumulate((change for _, change in changes), initial=0))
+
+    def others_within(self, begun: float, ended: float) -> list[tuple[float, float]]:
+        """Return the spans of jobs of no query that overlap with this one."""
+        first = bisect.bisect_right(self.others, begun, key=lambda span: span[1])
+        last = bisect.bisect_left(self.others, ended, key=lambda span: span[1])
+        return [span for span in self.others[first : last + 8] if span[0] < ended]
 
     @property
     def span(self) -> tuple[float, float]:

@@ -201,7 +201,7 @@ def _diagnosed(
 ) -> Diagnosis | None:
     """Return why a block of batches is late or needlessly long; None if it is neither."""
     begun, ended = block[0].start, block[-1].end
-    others = [span for span in application.others if span[1] > begun and span[0] < ended]
+    others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
     if _is_late(query, block, target):
         return diagnose(query.name, times, target, traits)

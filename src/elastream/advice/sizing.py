@@ -104,9 +104,42 @@ def size(application: Application, target: float, price: float, limits: dict[str
     """
     alone = all(each.id == "driver" for each in application.working)
     unit, each = ("core", 1.0) if alone else ("executor", application.cores_each)
+    logged = _logged(application, target)
     if not application.tasks_known:
-        return Sizing(unit, each, logged=_logged(application, target), unknown=("sizes: the log has no tasks",))
-    unknown, served, errors = [], [], []
+        return Sizing(unit, each, logged=logged, unknown=("sizes: the log has no tasks",))
+    served, errors, unknown = _calibrated(application, target, limits)
+    if not served:
+        return Sizing(unit, each, logged=logged, unknown=tuple(unknown))
+    width = max(1.0, each // application.task_cpus)
+    now = round(float(np.median([application.slots(batch.start) for one in served for batch in one.batches])) / width)
+    useful = max(math.ceil(one.model.useful_slots / width) for one in served)
+    curve = tuple(
+        _point(served, hosts, hosts * width, each, target, price, logged=hosts == now)
+        for hosts in _numbers(max(1, now), useful)
+    )
+    fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
+    horizon, why = _horizon(served, each, target, price, fixed) if fixed else (None, NO_FLEET)
+    slots = (fixed or curve[-1]).hosts * width
+    rows = [(one.query.name, one.model.largest_batch(target / 2, slots)) for one in served]
+    return Sizing(
+        unit,
+        each,
+        curve,
+        (max(error[0] for error in errors), max(error[1] for error in errors)),
+        logged,
+        fixed,
+        horizon,
+        useful,
+        tuple((name, most) for name, most in rows if 0 < most < math.inf),
+        (*unknown, why) if why else tuple(unknown),
+    )
+
+
+def _calibrated(
+    application: Application, target: float, limits: dict[str, float]
+) -> tuple[list[_Served], list[tuple[float, float]], list[str]]:
+    """Return the queries with their models, the errors of these, and what is unknown."""
+    served, errors, unknown = [], [], []
     begun, ended = application.span
     busy = {
         id: math.fsum(batch.run for batch in query.batches) / max(ended - begun, 1e-9)
@@ -116,7 +149,7 @@ def size(application: Application, target: float, price: float, limits: dict[str
         warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
         others = math.fsum(busy.values()) - busy[id]
         slots = _slots_of(application, others)
-        model = BatchModel.of(query, warm, slots, limit) if warm else None
+        model = BatchModel.of(query, warm, slots, limit)
         if model is None:
             batches = counted(len(warm), "warm batch", "warm batches")
             unknown.append(f"the service of {query.name}: {batches} with tasks, and {LEAST_CALIBRATED} are needed")
@@ -129,32 +162,11 @@ def size(application: Application, target: float, price: float, limits: dict[str
             unknown.append(f"the arrivals of {query.name}: its source is limited and does not report what waits")
         served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))
         errors.append(cross_validated(query, warm, slots, target, limit))
-    if not served:
-        return Sizing(unit, each, logged=_logged(application, target), unknown=tuple(unknown))
     if len(served) > 1:
         unknown.append("how queries delay each other: each is predicted on the slots that others leave idle on average")
     if any(math.isnan(error[0]) for error in errors):
-        unknown.append("the error of the curve: a half of the log is too short to be predicted by the other")
-    width = each // application.task_cpus
-    now = round(float(np.median([application.slots(batch.start) for one in served for batch in one.batches])) / width)
-    curve = tuple(
-        _point(served, hosts, hosts * width, each, target, price, logged=hosts == now)
-        for hosts in _numbers(now, served, width)
-    )
-    fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
-    useful = max(math.ceil(one.model.useful_slots / width) for one in served)
-    best = fixed or curve[-1]
-    horizon, why = _horizon(served, each, target, price, best) if fixed else (None, NO_FLEET)
-    rows = tuple(
-        (one.query.name, rows)
-        for one in served
-        if 0 < (rows := one.model.largest_batch(target / 2, best.hosts * width)) < math.inf
-    )
-    return Sizing(
-        unit, each, curve,
-        (max(error[0] for error in errors), max(error[1] for error in errors)),
-        _logged(application, target), fixed, horizon, useful, rows, (*unknown, *([why] if why else [])),
-    )  # fmt: skip
+        unknown.append("the error of the sizes: a half of the log is too short to be predicted by the other")
+    return served, errors, unknown
 
 
 def _slots_of(application: Application, others: float) -> Slots:
@@ -175,12 +187,11 @@ def _together(latencies: Sequence[tuple[float, Latency]]) -> Latency:
     return Latency(max(each.p50 for _, each in latencies), max(each.p99 for _, each in latencies), in_time)
 
 
-def _numbers(now: int, served: Sequence[_Served], width: float) -> list[int]:
+def _numbers(now: int, useful: int) -> list[int]:
     """Return the numbers of hosts on the curve."""
-    useful = max(math.ceil(one.model.useful_slots / width) for one in served)
-    most = max(now, min(useful, MOST_TIMES * now), 1)
+    most = max(now, min(useful, MOST_TIMES * now))
     beyond = {round(EACH_HOST * 1.25**step) for step in range(40)}
-    return sorted({*range(1, min(most, EACH_HOST) + 1), *(each for each in beyond if each < most), now, most} - {0})
+    return sorted({*range(1, min(most, EACH_HOST) + 1), *(each for each in beyond if each < most), now, most})
 
 
 def _point(
@@ -219,7 +230,7 @@ def _horizon(
         least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)
         return None, f"what the policy horizon would lease: it needs a log of {least}"
     outlooks = outlooks_of(Past(grid.seconds, rates), min(rates.size, REPLAYED), grid)
-    kind = HostType("executor", cores=cores, price=0.0 if math.isnan(price) else price / 3600, billing=Billing(1.0, 60.0))
+    kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
     fleet = Fleet(kind, cores / service.overhead, grid, 1, round(MOST_TIMES * fixed.hosts))
     choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()), (0.0, 0.0))
     hosts = choice.hosts
