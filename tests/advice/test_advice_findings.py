@@ -107,6 +107,11 @@ def test_planted_fault_is_found_alone(kind, planted):
     assert kinds(planted()) == {kind}
 
 
+def test_partitions_that_leave_time_for_two_batches_are_found():
+    log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=2, back_to_back=True)
+    assert kinds(log) == {"partitions"}
+
+
 def test_files_that_are_held_back_are_found():
     log = job(usual, query=FILES, back_to_back=True, files=1, rows=lambda n: 1000)
     (finding,) = findings_of(read(log), 10.0)

@@ -91,8 +91,8 @@ class Advice:
         )
         tables = list(self.tables())
         plots = [_plot(self.sizing, self.target)] if len(self.sizing.curve) > 1 else []
-        blocks = (Prose(about), Prose(self.verdict), Heading("Advice"), *tables[:-1], *plots, tables[-1])
-        return Page(f"Advice for {application.name or application.source}", blocks)
+        about_all = Prose(about), Prose(self.verdict), Heading("Advice")
+        return Page(f"Advice for {application.name or application.source}", (*about_all, *tables[:-1], *plots, tables[-1]))
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice for programs."""

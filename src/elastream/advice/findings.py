@@ -145,8 +145,8 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
         evidence = f"{query.name} failed: {query.failure}"
         findings.append(Finding(query.name, "failure", evidence, "mend the cause", Sureness.HIGH))
     warm = query.warm
-    if len(warm) < LEAST_BATCHES:
-        return findings
+    if len(warm) < LEAST_BATCHES:  # too many partitions are why there are so few
+        return [*findings, *_partitions(application, query, [batch for batch in query.batches if batch.rows > 0])]
     findings += _of_batches(application, query, warm, target, given=given)
     for rule in RULES:
         findings += rule(application, query, warm)
@@ -230,7 +230,7 @@ def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *
 def _partitions(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     """Yield a shuffle with many more tasks than slots, each with hardly a record."""
     shares, tasks, records = [], [], []
-    slots = application.slots(warm[-1].start)
+    slots = application.slots(query.batches[-1].start)
     for batch in warm:
         many = [
             each

@@ -6,7 +6,7 @@ of a running or killed application may end in the middle of a block; what is who
 
 import re
 from collections.abc import Iterator
-from typing import IO, cast
+from typing import IO
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ def lines_of(source: AnyPath) -> Iterator[bytes]:
         InputError: There is no such file, no log in the folder, or no way to decompress it.
     """
     for part in parts_of(source):
-        with cast(IO[bytes], part.open("rb")) as file:
+        with part.open("rb") as file:
             yield from _lines(_decompressed(file, part))
 
 

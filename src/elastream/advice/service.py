@@ -188,9 +188,9 @@ class BatchModel:
         fixed, each = self.seconds(0.0, slots), self.seconds(1e6, slots)
         return (seconds - fixed) / ((each - fixed) / 1e6) if each > fixed else math.inf
 
-    def predict(self, arrivals: Arrivals, slots: Slots, target: float) -> tuple[Latency, float]:
-        """Return the latencies that the arrivals would have with other slots, and the share of time with a batch."""
-        served, ready, rows, ends, busy = 0.0, float(arrivals.times[0]), list[float](), list[float](), 0.0
+    def predict(self, arrivals: Arrivals, slots: Slots, target: float) -> Latency:
+        """Return the latencies that the arrivals would have with other slots."""
+        served, ready, rows, ends = 0.0, float(arrivals.times[0]), list[float](), list[float]()
         last = float(arrivals.times[-1]) + MOST_SPANS * float(np.ptp(arrivals.times))
         while served < arrivals.total[-1] - HALF and len(rows) < MOST_BATCHES and ready < last:
             waits = arrivals.by(ready) - served
@@ -199,7 +199,7 @@ class BatchModel:
                 continue
             taken = min(waits, self.limit)
             seconds = self.seconds(taken, slots(ready)) * self.ratios[len(rows) % len(self.ratios)]
-            served, busy = served + taken, busy + seconds
+            served += taken
             rows.append(taken)
             ends.append(ready + seconds)
             ready = self._start(ready + seconds)
@@ -207,8 +207,7 @@ class BatchModel:
         if left > HALF:  # it never comes to these
             rows.append(left)
             ends.append(last)
-        latency = Latency.of(arrivals, np.array(rows), np.array(ends), target)
-        return latency, busy / max(ready - float(arrivals.times[0]), 1e-9)
+        return Latency.of(arrivals, np.array(rows), np.array(ends), target)
 
     def _start(self, at: float) -> float:
         return at if math.isnan(self.trigger) else math.ceil(at / self.trigger - 1e-6) * self.trigger
@@ -241,6 +240,6 @@ def cross_validated(
         if model is None or len(other) < LEAST_CALIBRATED:
             return NAN, NAN
         logged = Latency.logged(query, other, target)
-        predicted, _ = model.predict(Arrivals.of(query, other), slots, target)
+        predicted = model.predict(Arrivals.of(query, other), slots, target)
         errors.append((abs(predicted.p50 / logged.p50 - 1), abs(predicted.p99 / logged.p99 - 1)))
     return statistics.mean(each[0] for each in errors), statistics.mean(each[1] for each in errors)

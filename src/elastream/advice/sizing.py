@@ -173,6 +173,10 @@ def _slots_of(application: Application, others: float) -> Slots:
     return lambda at: max(1.0, application.slots(at) - others)
 
 
+def _constant(slots: float) -> Slots:
+    return lambda _: max(1.0, slots)
+
+
 def _logged(application: Application, target: float) -> Latency:
     """Return the slowest query's latencies, and the share in time of all records."""
     each = [(query, query.warm) for query in application.queries.values()]
@@ -199,8 +203,7 @@ def _point(
 ) -> Point:
     latencies, busy = [], 0.0
     for one in served:
-        left = max(1.0, slots - one.others)
-        latency, _ = one.model.predict(one.arrivals, lambda _, left=left: left, target)
+        latency = one.model.predict(one.arrivals, _constant(slots - one.others), target)
         latencies.append((one.records, latency))
         busy += one.records * one.model.work / float(np.ptp(one.arrivals.times))
     all_ = _together(latencies)

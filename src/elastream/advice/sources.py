@@ -29,9 +29,9 @@ def read_source(source: str) -> Application:
     if isinstance(place, Path) and RunDirectory(place).recording.is_file():
         raise _is_recording(source)
     try:
-        lines = (line for line in lines_of(place) if line.strip())
-        first = next(lines, b"")
-        lines = itertools.chain([first], lines)
+        rest = (line for line in lines_of(place) if line.strip())
+        first = next(rest, b"")
+        lines = itertools.chain([first], rest)
         if EVENT.match(first):
             application = EventLog(source).read(lines)
         elif first.lstrip().startswith(RECORDING):
