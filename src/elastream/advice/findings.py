@@ -37,9 +37,9 @@ LONG_TRIGGER = 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
 # Batches that growth of state needs, its least factor over them, and the share of batches that must add rows.
-STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 10, 1.2, 0.8
-# Share of the state's growth that must fall in the last third of the records: keys that come to an end add less and less.
-STATE_LAST_THIRD = 0.2
+STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
+# Rows that a record adds to the state in the last third, over those in all: keys that come to an end add less and less.
+STATE_LAST_THIRD = 0.5
 # Batches of a limited source, the share of them that are full, how full, and what waits behind one, in such batches.
 LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
 # Share of the lag in one Kafka partition of several.
@@ -215,13 +215,13 @@ def _diagnosed(
 
 def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *, function: bool) -> bool:
     """Return True if a part of batches that are in time can go, and is long."""
-    if cause is Cause.LONG_TASK:
+    if cause in (Cause.LONG_TASK, Cause.SINK):
         longest = statistics.median(max(stage.longest for stage in batch.stages) for batch in batches)
         return longest >= max(LONG_BATCH_S, takes / 2)
     if cause is Cause.DRIVER:
         part = statistics.median(batch.parts[cause] for batch in batches)
         return function and part >= max(LONG_BATCH_S, takes / 2)
-    return cause in (Cause.SINK, Cause.MANY_TASKS)
+    return cause is Cause.MANY_TASKS
 
 
 # -- rules over the log ------------------------------------------------------------------------------------------------
@@ -254,18 +254,13 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
 
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     """Yield state that grows without end."""
-    known = [batch for batch in query.batches if not math.isnan(batch.state)]
-    known = [batch for batch in known if batch.rows > 0][1:]
-    if len(known) < STATE_BATCHES or known[-1].state < STATE_GROWTH * max(1.0, known[len(known) // 2].state):
+    known = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
+    if len(known) < STATE_BATCHES or known[-1].state < STATE_GROWTH * max(1.0, known[0].state):
         return
     grows = sum(b.state > a.state for a, b in pairwise(known))
-    growth = known[-1].state - known[0].state
-    taken, total = 0.0, math.fsum(batch.rows for batch in known)
-    late_growth = 0.0
-    for before, batch in pairwise(known):
-        taken += batch.rows
-        late_growth += max(0.0, batch.state - before.state) if taken > 2 / 3 * total else 0.0
-    if grows < STATE_ADDS * (len(known) - 1) or late_growth < STATE_LAST_THIRD * growth:
+    thirds = known[-1 - len(known) // 3 :], known
+    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
+    if grows < STATE_ADDS * (len(known) - 1) or gain < STATE_LAST_THIRD * usual:
         return
     watermark = [batch.watermark for batch in known if not math.isnan(batch.watermark)]
     hours = (known[-1].end - known[0].start) / 3600
