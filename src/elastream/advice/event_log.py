@@ -10,6 +10,7 @@ from typing import Any
 from elastream.advice.application import Application, Executor, Stage
 from elastream.advice.progress import MOST_SECONDS, ProgressReader, epoch
 from elastream.core.lateness import StageTimes
+from elastream.spark.jvm.failure import cause_of_failure
 
 Json = Mapping[str, Any]
 MILLI, NANO = 1e-3, 1e-9
@@ -219,7 +220,7 @@ class EventLog:
         event = json.loads(line)
         query = self._progress.query(str(event["id"]))
         failure = event.get("exception")
-        query.failure = next((each.strip() for each in str(failure).splitlines() if each.strip()), "") if failure else ""
+        query.failure = cause_of_failure(str(failure)) if failure else ""
 
 
 def _parsed(line: bytes) -> Json:
