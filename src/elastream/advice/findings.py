@@ -44,8 +44,8 @@ STATE_LAST_THIRD = 0.5
 LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
-# Share of task time, and of batches, from which spills and collections of garbage matter.
-GC_SHARE, SPILLING = 0.1, 0.1
+# Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
+GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.05, 0.1
 # Files of a sink in an hour, and their mean size (bytes), from which they are small.
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
@@ -306,7 +306,7 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
         )
         yield Finding(query.name, "spill", evidence, "more partitions, or more memory for executors", Sureness.HIGH)
     run, gc = math.fsum(stage.times.run for stage in stages), math.fsum(stage.gc for stage in stages)
-    if gc > GC_SHARE * run > 0:
+    if gc > GC_SHARE * run > 0 and gc > GC_OF_BATCH * math.fsum(batch.seconds for batch in warm):
         evidence = f"the tasks of {query.name} collect garbage for {percent(gc / run)} of their time"
         rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)
