@@ -107,6 +107,11 @@ def test_planted_fault_is_found_alone(kind, planted):
     assert kinds(planted()) == {kind}
 
 
+def test_fewer_partitions_come_before_more_hosts():
+    log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=20, back_to_back=True)
+    assert kinds(log) == {"partitions"}
+
+
 def test_partitions_that_leave_time_for_two_batches_are_found():
     log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=2, back_to_back=True)
     assert kinds(log) == {"partitions"}

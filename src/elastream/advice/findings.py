@@ -95,6 +95,8 @@ CHANGES = {
     Cause.UNKNOWN: "look at the batches in Spark's web interface",
 }
 
+HOSTS, MANY_TASKS = (cause.name.lower() for cause in (Cause.HOSTS, Cause.MANY_TASKS))
+
 
 def findings_of(application: Application, target: float, *, given: bool = False) -> tuple[Finding, ...]:
     """Return the findings about all queries, then about the application.
@@ -150,6 +152,8 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
     findings += _of_batches(application, query, warm, target, given=given)
     for rule in RULES:
         findings += rule(application, query, warm)
+    if any(finding.kind == "partitions" for finding in findings):  # fewer of them come before more hosts
+        findings = [finding for finding in findings if finding.kind not in (HOSTS, MANY_TASKS)]
     latency = Latency.logged(query, warm, target)
     if not findings and latency.in_time < 1 - LATE:
         evidence = (
