@@ -2,9 +2,11 @@
 
 import json
 import math
+import tracemalloc
 
 import pytest
 
+from elastream.advice.application import LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EventLog
 from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
 from elastream.advice.sizing import size
@@ -92,8 +94,18 @@ def test_short_log_has_no_sizes_and_says_why():
     assert any("10 are needed" in each for each in sizing.unknown)
 
 
+def test_memory_grows_with_batches_and_not_with_their_square():
+    batches = [LoggedBatch(number, 5.0 * number, 1.0, 100.0) for number in range(20_000)]
+    tracemalloc.start()
+    latency = Latency.logged(LoggedQuery("a", "a"), batches, 10.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert latency.in_time == 1.0
+    assert peak < 1e8
+
+
 def test_arrivals_after_an_idle_time_come_after_the_last_poll():
     query = the_query(logged(2, every=0.0, batches=30))
     late = query.batches[-1]
-    gap = Arrivals.of(query, [*list(query.batches)[:-1], late.__class__(99, late.end + 60.0, 1.0, 50.0)])
+    gap = Arrivals.of(query, [*list(query.batches)[:-1], LoggedBatch(99, late.end + 60.0, 1.0, 50.0)])
     assert gap.by(late.end + 59.5) == gap.by(late.end)

@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.advice.application import NAN, POLL_S, LoggedBatch, LoggedQuery, times_of
 from elastream.core.frames import Floats
-from elastream.core.latency import spread_figures
+from elastream.core.latency import figures
 from elastream.core.lateness import Cause, StageTimes
 from elastream.core.lines import line_through
 from elastream.core.metrics import Metric
@@ -25,6 +25,8 @@ LEAST_CALIBRATED = 10
 ALIKE = 1.5
 # A record is in the middle of its own count.
 HALF = 0.5
+# Places of records in a batch whose latencies stand for all, from the newest to the oldest.
+SAMPLES: Floats = (np.arange(16) + 0.5) / 16
 # Most batches of a prediction. A fleet that cannot follow ends after so many spans of the log.
 MOST_BATCHES, MOST_SPANS = 50_000, 3.0
 Slots = Callable[[float], float]
@@ -85,8 +87,9 @@ class Latency:
         after = np.cumsum(rows)
         oldest = ends - arrivals.when(after - rows + HALF)
         newest = ends - arrivals.when(np.maximum(after - HALF, after - rows + HALF))
-        figures = spread_figures(rows, np.maximum(oldest, 0.0), np.maximum(newest, 0.0), target)
-        return cls(figures[Metric.LATENCY_P50], figures[Metric.LATENCY_P99], figures[Metric.COMPLIANCE])
+        samples = np.maximum(newest[:, None] + (oldest - newest)[:, None] * SAMPLES, 0.0).ravel()
+        known = figures(samples, np.repeat(rows / SAMPLES.size, SAMPLES.size), target)
+        return cls(known[Metric.LATENCY_P50], known[Metric.LATENCY_P99], known[Metric.COMPLIANCE])
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
