@@ -107,6 +107,11 @@ def test_planted_fault_is_found_alone(kind, planted):
     assert kinds(planted()) == {kind}
 
 
+def test_late_query_of_few_batches_is_a_finding():
+    log = job(lambda n, rows: [Stage([22.0] * 4, rows)], batches=3, back_to_back=True)
+    assert kinds(log) == {"late"}
+
+
 def test_fewer_partitions_come_before_more_hosts():
     log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=20, back_to_back=True)
     assert kinds(log) == {"partitions"}

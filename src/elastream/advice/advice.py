@@ -10,6 +10,7 @@ from elastream.advice.findings import Finding, findings_of, limit_of
 from elastream.advice.service import Latency
 from elastream.advice.sizing import Point, Sizing, size
 from elastream.advice.sources import read_source
+from elastream.core.lateness import LEAST_BATCHES
 from elastream.core.wording import amount, counted, duration_text, hosts_text, money, percent, rate_text
 from elastream.evaluation.page import Heading, Page, Prose, Table
 from elastream.policies.horizon.policy import IN_TIME
@@ -46,12 +47,18 @@ class Advice:
             for query in self.application.queries.values()
             if query.dropped
         ]
+        warm = {query.name: len(query.warm) for query in self.application.queries.values()}
+        short = [
+            f"why {name} is slow: {counted(number, 'warm batch', 'warm batches')}, and {LEAST_BATCHES} are needed"
+            for name, number in warm.items()
+            if number < LEAST_BATCHES
+        ]
         lines = self.application.unreadable
         torn = [f"{counted(lines, 'line')} that cannot be read"] if lines else []
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*self.sizing.unknown, *dropped, *torn, *arrival)
+        return (*short, *self.sizing.unknown, *dropped, *torn, *arrival)
 
     @property
     def verdict(self) -> str:

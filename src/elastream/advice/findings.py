@@ -147,18 +147,17 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
         evidence = f"{query.name} failed: {query.failure}"
         findings.append(Finding(query.name, "failure", evidence, "mend the cause", Sureness.HIGH))
     warm = query.warm
-    if len(warm) < LEAST_BATCHES:  # too many partitions are why there are so few
-        return [*findings, *_partitions(application, query, [batch for batch in query.batches if batch.rows > 0])]
-    findings += _of_batches(application, query, warm, target, given=given)
-    for rule in RULES:
-        findings += rule(application, query, warm)
+    if len(warm) >= LEAST_BATCHES:
+        findings += _of_batches(application, query, warm, target, given=given)
+        for rule in RULES:
+            findings += rule(application, query, warm)
+    else:  # too many partitions are why there are so few
+        findings += _partitions(application, query, [batch for batch in query.batches if batch.rows > 0])
     if any(finding.kind == "partitions" for finding in findings):  # fewer of them come before more hosts
         findings = [finding for finding in findings if finding.kind not in (HOSTS, MANY_TASKS)]
-    latency = Latency.logged(query, warm, target)
-    if not findings and latency.in_time < 1 - LATE:
-        evidence = (
-            f"{percent(1 - latency.in_time)} of the records of {query.name} are late, for no cause that the log shows"
-        )
+    in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
+    if not findings and in_time < 1 - LATE:
+        evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
     return findings
 
