@@ -112,6 +112,13 @@ def test_late_query_of_few_batches_is_a_finding():
     assert kinds(log) == {"late"}
 
 
+def test_batch_that_the_log_does_not_end_is_found():
+    log = job(usual)
+    log.batch(QUERY, 40, 200.0, 9000, [Stage([120.0] * 4, 9000)], slots=4)
+    log.events = [event for event in log.events if event.get("progress", {}).get("batchId") != 40]
+    assert kinds(log) == {"unfinished"}
+
+
 def test_fewer_partitions_come_before_more_hosts():
     log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=20, back_to_back=True)
     assert kinds(log) == {"partitions"}

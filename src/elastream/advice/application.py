@@ -104,6 +104,7 @@ class LoggedQuery:
         sink: Spark's words for its sink.
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
+        unfinished: Seconds for which a batch had run when the log ended; 0 without one.
     """
 
     id: str
@@ -114,6 +115,7 @@ class LoggedQuery:
     failure: str = ""
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
+    unfinished: float = 0.0
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""

@@ -59,6 +59,8 @@ class EventLog:
         self._stages: defaultdict[tuple[str, int], list[Stage]] = defaultdict(list)
         self._files: dict[tuple[str, int], int] = {}
         self._foreign: dict[int, float] = {}
+        self._running: dict[str, tuple[int, float]] = {}
+        self._last = 0.0
         self._readers: dict[bytes, Callable[[bytes], None]] = {
             b"SparkListenerLogStart": self._log_start,
             b"SparkListenerApplicationStart": self._application_start,
@@ -87,6 +89,9 @@ class EventLog:
                     reader(line)
                 except (ValueError, KeyError, TypeError, AttributeError):
                     self.application.unreadable += 1
+        for id, (_, begun) in self._running.items():
+            if id in self.application.queries:
+                self.application.queries[id].unfinished = max(0.0, self._last - begun)
         return self.application
 
     def _log_start(self, line: bytes) -> None:
@@ -120,12 +125,15 @@ class EventLog:
     def _job_start(self, line: bytes) -> None:
         self.application.jobs += 1
         query, batch, stages = (pattern.search(line) for pattern in (QUERY_OF_JOB, BATCH_OF_JOB, STAGES_OF_JOB))
+        begun = BEGUN.search(line)
         if query is None or batch is None:
-            job, begun = JOB.search(line), BEGUN.search(line)
+            job = JOB.search(line)
             if job and begun:
                 self._foreign[int(job[1])] = MILLI * int(begun[1])
             return
         key = query[1].decode(), int(batch[1])
+        if begun is not None and self._running.get(key[0], (-1, 0.0))[0] != key[1]:
+            self._running[key[0]] = key[1], MILLI * int(begun[1])
         for stage in stages[1].split(b",") if stages else ():
             if stage.strip():
                 self._batch_of_stage[int(stage)] = key
@@ -133,6 +141,8 @@ class EventLog:
     def _job_end(self, line: bytes) -> None:
         job, ended = JOB.search(line), ENDED.search(line)
         begun = self._foreign.pop(int(job[1]), None) if job else None
+        if ended is not None:
+            self._last = max(self._last, MILLI * int(ended[1]))
         if begun is not None and ended is not None:
             self.application.others.append((begun, MILLI * int(ended[1])))
 
@@ -141,6 +151,7 @@ class EventLog:
         info, metrics = event["Task Info"], event.get("Task Metrics")
         if event["Stage ID"] not in self._batch_of_stage:
             return
+        self._last = max(self._last, MILLI * info["Finish Time"])
         tasks = self._tasks[event["Stage ID"], event["Stage Attempt ID"]]
         if info.get("Failed") or info.get("Killed"):
             tasks.failed += bool(info.get("Failed"))
@@ -209,6 +220,8 @@ class EventLog:
         if isinstance(progress, str):
             progress = json.loads(progress)
         key = str(progress["id"]), int(progress["batchId"])
+        if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
+            del self._running[key[0]]
         stages, files = self._stages.pop(key, []), self._files.pop(key, 0)
         stages.sort(key=lambda stage: stage.times.begun)
         self._progress.read(progress, stages, files)

@@ -36,6 +36,8 @@ LONG_BATCH_S = 1.0
 LONG_TRIGGER = 20.0
 # Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
 PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
+# Multiple of the usual batch that one without an end takes.
+UNFINISHED = 3.0
 # Batches that growth of state needs, its least factor over them, and the share of batches that must add rows.
 STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
 # Rows that a record adds to the state in the last third, over those in all: keys that come to an end add less and less.
@@ -147,6 +149,11 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
         evidence = f"{query.name} failed: {query.failure}"
         findings.append(Finding(query.name, "failure", evidence, "mend the cause", Sureness.HIGH))
     warm = query.warm
+    usual = statistics.median(batch.seconds for batch in warm) if warm else target
+    if query.unfinished > max(target, UNFINISHED * usual):
+        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
+        change = "limit the records of a batch; more hosts if its tasks fill all slots"
+        findings.append(Finding(query.name, "unfinished", evidence, change))
     if len(warm) >= LEAST_BATCHES:
         findings += _of_batches(application, query, warm, target, given=given)
         for rule in RULES:
