@@ -107,9 +107,9 @@ def test_planted_fault_is_found_alone(kind, planted):
     assert kinds(planted()) == {kind}
 
 
-def test_late_query_of_few_batches_is_a_finding():
-    log = job(lambda n, rows: [Stage([22.0] * 4, rows)], batches=3, back_to_back=True)
-    assert kinds(log) == {"late"}
+def test_two_late_batches_name_a_cause_if_there_are_no_others():
+    log = job(lambda n, rows: [Stage([45.0, 2.0, 2.0, 2.0], rows, shuffled=True)], batches=2, back_to_back=True)
+    assert kinds(log) == {"long_task"}
 
 
 def test_batch_that_the_log_does_not_end_is_found():

@@ -30,6 +30,8 @@ from elastream.units import format_duration, truth
 NAN = float("nan")
 # Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
 LATE, OFTEN, SURE = 0.05, 0.25, 0.6
+# Late batches that name a cause where there are no others.
+LEAST_LATE = 2
 # Least seconds of a batch, of which a part is worth removing though no record is late.
 LONG_BATCH_S = 1.0
 # Multiple of a batch's seconds from which a trigger is far longer.
@@ -158,8 +160,8 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
         findings += _of_batches(application, query, warm, target, given=given)
         for rule in RULES:
             findings += rule(application, query, warm)
-    else:  # too many partitions are why there are so few
-        findings += _partitions(application, query, [batch for batch in query.batches if batch.rows > 0])
+    else:
+        findings += _of_few(application, query, target)
     if any(finding.kind == "partitions" for finding in findings):  # fewer of them come before more hosts
         findings = [finding for finding in findings if finding.kind not in (HOSTS, MANY_TASKS)]
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
@@ -198,6 +200,18 @@ def _of_batches(
     if text and Cause.LIMIT not in shares:
         evidence = f"a batch of {query.name} always reads {text}, as if more waited"
         yield Finding(query.name, "limit", evidence, f"raise {option or 'the limit of its source'}")
+
+
+def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
+    """Yield why there are so few batches: too many partitions, or what makes each of them late."""
+    batches = [batch for batch in query.batches if batch.rows > 0]
+    yield from _partitions(application, query, batches)
+    late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
+    if len(late) >= LEAST_LATE:
+        traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
+        diagnosis = bottleneck(f"{query.name} is late", late, traits)
+        if diagnosis.cause is not Cause.UNKNOWN:
+            yield Finding(query.name, diagnosis.cause.name.lower(), diagnosis.sentence, CHANGES[diagnosis.cause])
 
 
 def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) -> bool:
