@@ -129,6 +129,12 @@ def test_partitions_that_leave_time_for_two_batches_are_found():
     assert kinds(log) == {"partitions"}
 
 
+def test_watermark_that_removes_no_state_is_found():
+    log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "its watermark removed nothing" in finding.evidence
+
+
 def test_files_that_are_held_back_are_found():
     log = job(usual, query=FILES, back_to_back=True, files=1, rows=lambda n: 1000)
     (finding,) = findings_of(read(log), 10.0)
@@ -144,7 +150,7 @@ def test_finding_says_what_to_change_and_how_sure_it_is():
 
 
 def test_long_trigger_is_no_finding_within_a_target_that_was_given():
-    assert findings_of(read(PLANTED["trigger"]()), 300.0, given=True) == ()
+    assert findings_of(read(PLANTED["trigger"]()), 300.0, explicit=True) == ()
 
 
 def test_failed_query_is_a_finding():

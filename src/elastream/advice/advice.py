@@ -41,7 +41,7 @@ class Advice:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What the log does not tell."""
+        """Return what the log does not tell."""
         dropped = [
             f"the first {counted(query.dropped, 'batch', 'batches')} of {query.name}: only the newest are kept"
             for query in self.application.queries.values()
@@ -62,7 +62,7 @@ class Advice:
 
     @property
     def verdict(self) -> str:
-        """The advice in short."""
+        """Return the advice in short."""
         sizing, parts = self.sizing, [counted(len(self.findings), "finding")]
         if sizing.fixed is not None:
             parts.append(
@@ -135,7 +135,7 @@ def advise(source: str, target: float | None = None, price: float = NAN) -> Advi
     triggers = [query.trigger for query in application.queries.values() if not math.isnan(query.trigger)]
     aimed = max([ASSUMED_TARGET_S, *(ASSUMED_TRIGGERS * each for each in triggers)]) if target is None else target
     limits = {id: rows for id, query in application.queries.items() if (rows := limit_of(query)[1]) < math.inf}
-    findings = findings_of(application, aimed, given=target is not None)
+    findings = findings_of(application, aimed, explicit=target is not None)
     return Advice(application, aimed, target is None, price, findings, size(application, aimed, price, limits))
 
 

@@ -1,4 +1,4 @@
-"""What a log says of an application: its queries with their batches and stages, its executors, its settings."""
+"""An application as its log describes it: its queries with their batches and stages, its executors, its settings."""
 
 import bisect
 import math

@@ -46,6 +46,8 @@ STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
 STATE_LAST_THIRD = 0.5
 # Batches of a limited source, the share of them that are full, how full, and what waits behind one, in such batches.
 LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
+# Delays of a watermark after which it must have removed rows.
+WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
 # Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
@@ -102,7 +104,7 @@ CHANGES = {
 HOSTS, MANY_TASKS = (cause.name.lower() for cause in (Cause.HOSTS, Cause.MANY_TASKS))
 
 
-def findings_of(application: Application, target: float, *, given: bool = False) -> tuple[Finding, ...]:
+def findings_of(application: Application, target: float, *, explicit: bool = False) -> tuple[Finding, ...]:
     """Return the findings about all queries, then about the application.
 
     Args:
@@ -110,7 +112,9 @@ def findings_of(application: Application, target: float, *, given: bool = False)
         given: True if a person set it. A long trigger within it is on purpose.
     """
     of_queries = (
-        finding for query in application.queries.values() for finding in _of_query(application, query, target, given=given)
+        finding
+        for query in application.queries.values()
+        for finding in _of_query(application, query, target, explicit=explicit)
     )
     return (*of_queries, *_of_executors(application), *_of_dynamic_allocation(application))
 
@@ -145,7 +149,7 @@ def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
 
 
-def _of_query(application: Application, query: LoggedQuery, target: float, *, given: bool) -> list[Finding]:
+def _of_query(application: Application, query: LoggedQuery, target: float, *, explicit: bool) -> list[Finding]:
     findings = []
     if query.failure:
         evidence = f"{query.name} failed: {query.failure}"
@@ -157,7 +161,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
         change = "limit the records of a batch; more hosts if its tasks fill all slots"
         findings.append(Finding(query.name, "unfinished", evidence, change))
     if len(warm) >= LEAST_BATCHES:
-        findings += _of_batches(application, query, warm, target, given=given)
+        findings += _of_batches(application, query, warm, target, explicit=explicit)
         for rule in RULES:
             findings += rule(application, query, warm)
     else:
@@ -175,7 +179,7 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, gi
 
 
 def _of_batches(
-    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, given: bool
+    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, explicit: bool
 ) -> Iterator[Finding]:
     """Yield the causes of late or long batches, and a limit or trigger that makes records wait."""
     text, _, option = limit_of(query)
@@ -193,7 +197,7 @@ def _of_batches(
         sure = Sureness.HIGH if share >= SURE else Sureness.MEDIUM
         yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence, CHANGES[cause], sure)
     takes = statistics.median(batch.seconds for batch in warm)
-    if not given and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
+    if not explicit and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
         yield Finding(query.name, "trigger", evidence, change)
@@ -233,8 +237,8 @@ def _diagnosed(
     takes = statistics.median(batch.seconds for batch in block)
     if takes < LONG_BATCH_S or len(with_stages) < LEAST_BATCHES:
         return None
-    found = bottleneck(f"{query.name} takes {format_duration(takes)} a batch", with_stages, traits)
-    return found if _worth_removing(found.cause, with_stages, takes, function=query.function) else None
+    diagnosis = bottleneck(f"{query.name} takes {format_duration(takes)} a batch", with_stages, traits)
+    return diagnosis if _worth_removing(diagnosis.cause, with_stages, takes, function=query.function) else None
 
 
 def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *, function: bool) -> bool:
@@ -278,30 +282,27 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
 
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
     """Yield state that grows without end."""
-    known = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
-    if len(known) < STATE_BATCHES or known[-1].state < STATE_GROWTH * max(1.0, known[0].state):
+    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
+    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
         return
-    grows = sum(b.state > a.state for a, b in pairwise(known))
-    thirds = known[-1 - len(known) // 3 :], known
+    grows = sum(b.state > a.state for a, b in pairwise(stateful))
+    thirds = stateful[-1 - len(stateful) // 3 :], stateful
     gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
-    if grows < STATE_ADDS * (len(known) - 1) or gain < STATE_LAST_THIRD * usual:
+    if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual:
         return
-    watermark = [batch.watermark for batch in known if not math.isnan(batch.watermark)]
-    hours = (known[-1].end - known[0].start) / 3600
-    size = f"{amount(known[0].state)} to {amount(known[-1].state)} rows in {format_duration(3600 * hours)}"
-    if not watermark:
+    lasts = stateful[-1].end - stateful[0].start
+    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(lasts)}"
+    if all(math.isnan(batch.watermark) for batch in stateful):
         evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
-        yield Finding(
-            query.name, "state", evidence, "withWatermark before the aggregation, or a time-out of the state", Sureness.HIGH
-        )
+        change = "withWatermark before the aggregation, or a time-out of the state"
+        yield Finding(query.name, "state", evidence, change, Sureness.HIGH)
         return
-    delay = statistics.median(batch.newest - batch.watermark for batch in known if batch.newest == batch.newest) if any(
-        batch.newest == batch.newest for batch in known) else NAN  # fmt: skip
-    if not math.fsum(batch.removed for batch in known) and 3600 * hours > 3 * delay:
+    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
+    removed = math.fsum(batch.removed for batch in stateful)
+    if delays and not removed and lasts > WATERMARK_DELAYS * statistics.median(delays):
         evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
-        yield Finding(
-            query.name, "state", evidence, "group by the event time's window, so that the watermark can remove rows"
-        )
+        change = "group by a window of the event time, so that the watermark can remove rows"
+        yield Finding(query.name, "state", evidence, change)
 
 
 def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:

@@ -27,8 +27,8 @@ class ProgressReader:
         queries = self._application.queries
         if id not in queries:
             named = str(name) if name else f"query {id[:8]}"
-            taken = {query.name for query in queries.values()}
-            queries[id] = LoggedQuery(id, named if named not in taken else f"{named} {id[:8]}")
+            names = {query.name for query in queries.values()}
+            queries[id] = LoggedQuery(id, named if named not in names else f"{named} {id[:8]}")
         return queries[id]
 
     def read(self, progress: Json, stages: Iterable[Stage] = (), files: int = 0) -> None:

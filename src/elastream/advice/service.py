@@ -45,15 +45,15 @@ class Arrivals:
         trigger, ordered = query.trigger, list(batches)
         poll = POLL_S if math.isnan(trigger) else trigger
         first = ordered[0]
-        times, total, taken = [first.start - max(poll, first.seconds)], [0.0], 0.0
+        times, total, records = [first.start - max(poll, first.seconds)], [0.0], 0.0
         end = first.start
         for batch in ordered:
             if batch.start - end > poll:  # it was idle: the last poll took nothing
                 times.append(max(times[-1], batch.start - poll))
                 total.append(total[-1])
-            taken += batch.rows
+            records += batch.rows
             times.append(max(times[-1], batch.start))
-            total.append(max(total[-1], taken + (batch.behind if batch.behind > 0 else 0.0)))
+            total.append(max(total[-1], records + (batch.behind if batch.behind > 0 else 0.0)))
             end = batch.end
         return cls(np.array(times), np.array(total))
 
@@ -88,8 +88,8 @@ class Latency:
         oldest = ends - arrivals.when(after - rows + HALF)
         newest = ends - arrivals.when(np.maximum(after - HALF, after - rows + HALF))
         samples = np.maximum(newest[:, None] + (oldest - newest)[:, None] * SAMPLES, 0.0).ravel()
-        known = figures(samples, np.repeat(rows / SAMPLES.size, SAMPLES.size), target)
-        return cls(known[Metric.LATENCY_P50], known[Metric.LATENCY_P99], known[Metric.COMPLIANCE])
+        result = figures(samples, np.repeat(rows / SAMPLES.size, SAMPLES.size), target)
+        return cls(result[Metric.LATENCY_P50], result[Metric.LATENCY_P99], result[Metric.COMPLIANCE])
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
@@ -200,10 +200,10 @@ class BatchModel:
             if waits < HALF:
                 ready = self._start(max(ready + 1e-3, float(arrivals.when(served + HALF))))
                 continue
-            taken = min(waits, self.limit)
-            seconds = self.seconds(taken, slots(ready)) * self.ratios[len(rows) % len(self.ratios)]
-            served += taken
-            rows.append(taken)
+            count = min(waits, self.limit)
+            seconds = self.seconds(count, slots(ready)) * self.ratios[len(rows) % len(self.ratios)]
+            served += count
+            rows.append(count)
             ends.append(ready + seconds)
             ready = self._start(ready + seconds)
         left = float(arrivals.total[-1]) - served
@@ -238,8 +238,8 @@ def cross_validated(
     middle = len(batches) // 2
     halves = batches[:middle], batches[middle:]
     errors = []
-    for known, other in (halves, halves[::-1]):
-        model = BatchModel.of(query, known, slots, limit)
+    for half, other in (halves, halves[::-1]):
+        model = BatchModel.of(query, half, slots, limit)
         if model is None or len(other) < LEAST_CALIBRATED:
             return NAN, NAN
         logged = Latency.logged(query, other, target)
