@@ -27,7 +27,6 @@ from elastream.core.lateness import (
 from elastream.core.wording import amount, counted, percent
 from elastream.units import format_duration, truth
 
-NAN = float("nan")
 # Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
 LATE, OFTEN, SURE = 0.05, 0.25, 0.6
 # Late batches that name a cause where there are no others.
