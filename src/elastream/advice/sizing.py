@@ -227,13 +227,13 @@ def _horizon(
     shortest = min(batch.seconds for batch in busiest.batches)
     waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)
     service = Service((overhead,) * LEAST_COUNTED, waits, shortest)
-    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None)
+    kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
+    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.minimum)
     rates = _summed([one.model.work * one.arrivals.rates(grid.seconds) for one in served])
     if rates.size < 2 * LEAST_PAST * grid.steps:
         least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)
         return None, f"what the policy horizon would lease: it needs a log of {least}"
     outlooks = outlooks_of(Past(grid.seconds, rates), min(rates.size, REPLAYED), grid)
-    kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
     fleet = Fleet(kind, cores / service.overhead, grid, 1, round(MOST_TIMES * fixed.hosts))
     choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()), (0.0, 0.0))
     hosts = choice.hosts
