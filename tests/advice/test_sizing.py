@@ -88,6 +88,13 @@ def test_batches_of_one_size_leave_the_work_of_a_record_open():
     assert any("how the work of counts grows" in each for each in sizing.unknown)
 
 
+def test_limited_source_that_reports_no_backlog_has_no_sizes():
+    application = logged(2)
+    sizing = size(application, 10.0, math.nan, {the_query(application).id: 1000.0})
+    assert sizing.curve == ()
+    assert any("does not report what waits" in each for each in sizing.unknown)
+
+
 def test_short_log_has_no_sizes_and_says_why():
     sizing = size(logged(2, batches=6), 10.0, math.nan, {})
     assert sizing.curve == ()

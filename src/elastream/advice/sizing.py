@@ -149,6 +149,9 @@ def _calibrated(
         warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
         others = math.fsum(busy.values()) - busy[id]
         slots = _slots_of(application, others)
+        if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
+            unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")
+            continue
         model = BatchModel.of(query, warm, slots, limit)
         if model is None:
             batches = counted(len(warm), "warm batch", "warm batches")
@@ -158,8 +161,6 @@ def _calibrated(
             unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
         if not model.separable:
             unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
-        if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
-            unknown.append(f"the arrivals of {query.name}: its source is limited and does not report what waits")
         served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))
         errors.append(cross_validated(query, warm, slots, target, limit))
     if len(served) > 1:
