@@ -30,7 +30,7 @@ CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000  # A hundred operators with 500
 RECORDS_PER_SECOND = 2000.0
 """Mean load of a chain; it swings by 40 % over the day, so that queues fill and empty."""
 
-RULES = ("text", "threshold")  # of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48
+RULES = ("btu", "threshold")  # of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48
 RATES = (2_000, 200_000, 2_000_000)  # mean records/s of the days of 20 hosts
 DAY, EVERY = 86_400.0, 15.0  # seconds of a day, and between two plans
 USED = 13.0

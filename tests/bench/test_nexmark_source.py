@@ -9,8 +9,8 @@ from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
 from elastream.bench.runs import Setup, run
 from elastream.bench.service import batches_of
-from elastream.bench.sources import CLOSING_TIME, read_events, with_watermark
-from elastream.bench.workload import Reading
+from elastream.bench.sources import read_events, with_watermark
+from elastream.bench.workload import CLOSING_TIME, Reading
 from elastream.clouds.provider import SMALL
 from elastream.loads import constant
 from support.waiting import wait_until

@@ -179,6 +179,14 @@ def test_replicas_on_more_than_the_first_hosts_are_brought_together() -> None:
     assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
 
 
+def test_the_first_placement_waits_until_state_partitions_are_reported() -> None:
+    policy = OneRun(E2df(infrastructure=False, initial=1))
+    before = spark_like({"h1": 0, "h2": 0, "h3": 0}, math.nan)  # before the first batch no partition has a place
+    assert policy.plan(before).actions == ()
+    plan = policy.plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5, time=30.0)).actions
+    assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
+
+
 def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5), ("count", "h1", 0.4)], kind=BIG)
     plan = E2df(spare=0, initial=4).plan(seen).actions

@@ -23,8 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from elastream.bench.sources import BEGAN, EVENTS, closing_row
-from elastream.bench.workload import Numbered
+from elastream.bench.workload import BEGAN, EVENTS, Numbered, closing_row
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.dataflow.kafka import source_options

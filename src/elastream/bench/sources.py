@@ -6,7 +6,6 @@ result.
 
 import pickle
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,33 +18,19 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from elastream.bench.workload import Kind, Numbered, Reading
+from elastream.bench.workload import CLOSING_TIME, EVENTS, Kind, Numbered, Reading, closing_row
 from elastream.loads.pattern import Pattern, constant
 from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sources import LOAD, ShapedReader, Slice
 from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream-bench"
-EVENTS = "events.pickle"
-BEGAN = "began"  # file of the time at which a producer began
-CLOSING_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def with_watermark(events: DataFrame, time: str, delay: str) -> DataFrame:
     """Return a stream of events with a watermark on the column `time`, without the closing row."""
     # The optimiser moves a condition on another column below the watermark, which would then never see the closing row.
     return events.withWatermark(time, delay).where(F.col(time) < F.lit(CLOSING_TIME))
-
-
-def closing_row(schema: pa.Schema) -> pa.RecordBatch:
-    """Return the row that follows the last event: CLOSING_TIME in columns of time, -1 or empty in others."""
-    values = [
-        CLOSING_TIME if pa.types.is_timestamp(t) else b"" if pa.types.is_binary(t) else "" if t == pa.string() else -1
-        for t in schema.types
-    ]
-    return pa.RecordBatch.from_arrays(
-        [pa.array([value], t) for value, t in zip(values, schema.types, strict=True)], schema=schema
-    )
 
 
 def write_files(table: pa.Table, folder: Path, files: int) -> None:

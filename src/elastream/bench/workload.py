@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -11,6 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elastream.bench.comparison import Difference
 from elastream.loads.pattern import Pattern
+
+EVENTS = "events.pickle"  # file of the events, in the folder of a source
+BEGAN = "began"  # file of the time at which a producer began
+CLOSING_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 
 Kind = TypeVar("Kind", bound=str, contravariant=True)
 
@@ -52,6 +57,17 @@ class Reading:
     tasks: int
     batch_seconds: float
     kafka: str = ""
+
+
+def closing_row(schema: pa.Schema) -> pa.RecordBatch:
+    """Return the row that follows the last event: CLOSING_TIME in columns of time, -1 or empty in others."""
+    values = [
+        CLOSING_TIME if pa.types.is_timestamp(t) else b"" if pa.types.is_binary(t) else "" if t == pa.string() else -1
+        for t in schema.types
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], t) for value, t in zip(values, schema.types, strict=True)], schema=schema
+    )
 
 
 class Workload(Protocol):

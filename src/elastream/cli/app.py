@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from elastream import __version__
+from elastream.cli.advise import advise
 from elastream.cli.autopilot import autopilot
 from elastream.cli.bench import bench
 from elastream.cli.check import check
@@ -37,6 +38,7 @@ INTERRUPTED_STATUS = 130
 COMMANDS: tuple[Callable[..., None], ...] = (
     init,
     run,
+    advise,
     ls,
     status,
     stop,

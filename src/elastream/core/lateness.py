@@ -164,9 +164,7 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
     if len(batches) < LEAST_BATCHES:
         return Diagnosis()
-    takes = statistics.median(batch.seconds for batch in batches)
-    parts = {cause: statistics.median(batch.parts[cause] for batch in batches) for cause in batches[0].parts}
-    largest = max(parts, key=lambda cause: parts[cause])
+    takes, parts = _medians(batches)
     every = max(takes, traits.trigger)  # `takes` if the trigger is NaN
     waits = every - takes
     if not traits.limited and every + takes <= target:
@@ -177,13 +175,32 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     quick = critical < CRITICAL * takes and parts[Cause.DRIVER] < CRITICAL * takes
     if traits.limited and (quick or waits > WAITS * every):
         return _limit(query, traits)
-    if waits > WAITS * every and (2 * takes <= target or every > target or waits > parts[largest]):
+    if waits > WAITS * every and (2 * takes <= target or every > target or waits > max(parts.values())):
         return _trigger(query, every, takes, target)
+    return bottleneck(f"{query} is late", batches, traits)
+
+
+def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
+    """Return the cause of the longest part of batches.
+
+    Args:
+        claim: Subject and verb of the sentence, such as "q is late".
+        batches: The newest ones with stages, at most BATCHES_READ and at least one.
+    """
+    takes, parts = _medians(batches)
+    largest = max(parts, key=lambda cause: parts[cause])
     if largest is Cause.HOSTS:
-        return _of_tasks(query, batches, traits.slots)
+        return _of_tasks(claim, batches, traits.slots)
     if largest is Cause.DRIVER and statistics.median(batch.foreign for batch in batches) > CRITICAL * parts[largest]:
         return Diagnosis()  # jobs that may be its own
-    return _of_driver(query, largest, parts[largest], takes, function=traits.function)
+    return _of_driver(claim, largest, parts[largest], takes, function=traits.function)
+
+
+def _medians(batches: Sequence[BatchTimes]) -> tuple[float, dict[Cause, float]]:
+    """Return the usual seconds of a batch, and of its parts."""
+    parts = [batch.parts for batch in batches]
+    usual = {cause: statistics.median(each[cause] for each in parts) for cause in parts[0]}
+    return statistics.median(batch.seconds for batch in batches), usual
 
 
 def unjudged(query: str, limited: str) -> Diagnosis:
@@ -213,7 +230,7 @@ def _trigger(query: str, every: float, takes: float, target: float) -> Diagnosis
     )
 
 
-def _of_tasks(query: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosis:
+def _of_tasks(claim: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosis:
     """Return the cause that most of the stages' time has, with the usual longest stage of that cause as evidence."""
     by_cause: dict[Cause, list[StageTimes]] = {}
     for batch in batches:
@@ -227,17 +244,17 @@ def _of_tasks(query: str, batches: Sequence[BatchTimes], slots: int) -> Diagnosi
     stage = sorted(longest, key=lambda stage: stage.seconds)[(len(longest) - 1) // 2]
     match cause:
         case Cause.LONG_TASK:
-            return _long_task(query, stage, slots)
+            return _long_task(claim, stage, slots)
         case Cause.SINK:
-            return _waiting_tasks(query, stage, slots)
+            return _waiting_tasks(claim, stage, slots)
         case Cause.FEW_TASKS:
-            return _few_tasks(query, stage, slots)
+            return _few_tasks(claim, stage, slots)
         case Cause.MANY_TASKS:
-            return _many_tasks(query, stage)
+            return _many_tasks(claim, stage)
         case Cause.SLOTS:
-            return _waits_for_slots(query, stage)
+            return _waits_for_slots(claim, stage)
     waits = ", or its Python code waits for a sink or service" if stage.python else ""
-    return Diagnosis(Cause.HOSTS, sentence=f"{query} is late, as its tasks fill {counted(slots, 'slot')}{waits}")
+    return Diagnosis(Cause.HOSTS, sentence=f"{claim}, as its tasks fill {counted(slots, 'slot')}{waits}")
 
 
 def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
@@ -266,13 +283,13 @@ def _in_one_wave(stage: StageTimes, slots: int) -> bool:
     return stage.tasks <= slots and stage.longest > LONG_SHARE * stage.seconds
 
 
-def _long_task(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+def _long_task(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     why = "a key with many records, or several" if stage.shuffled else "a part of its source with many records"
     mend = "aggregate in part before that key" if stage.shuffled else "divide it into even parts"
     useful = math.ceil(stage.run / stage.longest)
     took, others = format_duration(stage.longest), format_duration(_mean_of_others(stage))
     sentence = (
-        f"{query} is late because of one long task: it runs {took} and the {counted(stage.tasks - 1, 'other')} {others} on "
+        f"{claim} because of one long task: it runs {took} and the {counted(stage.tasks - 1, 'other')} {others} on "
         f"average, so it has {why} ({mend})"
     )
     if useful > slots:
@@ -280,10 +297,10 @@ def _long_task(query: str, stage: StageTimes, slots: int) -> Diagnosis:
     return _no_host_helps(Cause.LONG_TASK, sentence, useful)
 
 
-def _waiting_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+def _waiting_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     cpu, took = format_duration(stage.cpu / stage.tasks), format_duration(stage.run / stage.tasks)
     sentence = (
-        f"{query} is late because its tasks wait: they work {cpu} of {took}, as with a slow sink, service or disk, or "
+        f"{claim} because its tasks wait: they work {cpu} of {took}, as with a slow sink, service or disk, or "
         "beside other programs on their hosts (write in larger parts, or to a faster one)"
     )
     return Diagnosis(Cause.SINK, not _in_one_wave(stage, slots), sentence, stage.tasks)
@@ -293,35 +310,35 @@ def _partitions(stage: StageTimes) -> str:
     return "spark.sql.shuffle.partitions, on a new checkpoint" if stage.shuffled else "partitions of its source"
 
 
-def _many_tasks(query: str, stage: StageTimes) -> Diagnosis:
+def _many_tasks(claim: str, stage: StageTimes) -> Diagnosis:
     mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
     return _no_host_helps(
         Cause.MANY_TASKS,
-        f"{query} is late because of many short tasks: {stage.tasks} that run {mean} on average take {took}, mostly to be "
+        f"{claim} because of many short tasks: {stage.tasks} that run {mean} on average take {took}, mostly to be "
         f"launched (give it fewer: {_partitions(stage)})",
     )
 
 
-def _waits_for_slots(query: str, stage: StageTimes) -> Diagnosis:
+def _waits_for_slots(claim: str, stage: StageTimes) -> Diagnosis:
     mean, took = format_duration(stage.run / stage.tasks), format_duration(stage.seconds)
     sentence = (
-        f"{query} is late because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
+        f"{claim} because its tasks wait for slots: they run {mean} on average and their stage takes {took}, as "
         "where other jobs or queries use the slots (give those a scheduler pool of less weight)"
     )
     return Diagnosis(Cause.SLOTS, sentence=sentence)
 
 
-def _few_tasks(query: str, stage: StageTimes, slots: int) -> Diagnosis:
+def _few_tasks(claim: str, stage: StageTimes, slots: int) -> Diagnosis:
     less = ", or call less often what its Python code waits for" if stage.python else ""
     return _no_host_helps(
         Cause.FEW_TASKS,
-        f"{query} is late because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
+        f"{claim} because its longest stage has {counted(stage.tasks, 'task')} for {counted(slots, 'slot')}, "
         f"and one runs {format_duration(stage.longest)} (give it more: {_partitions(stage)}{less})",
         stage.tasks,
     )
 
 
-def _of_driver(query: str, cause: Cause, seconds: float, takes: float, *, function: bool) -> Diagnosis:
+def _of_driver(claim: str, cause: Cause, seconds: float, takes: float, *, function: bool) -> Diagnosis:
     share = f"{format_duration(seconds)} of the {format_duration(takes)} of a batch"
     match cause:
         case Cause.SOURCE:
@@ -337,7 +354,7 @@ def _of_driver(query: str, cause: Cause, seconds: float, takes: float, *, functi
             )
         case _:
             why = f"the driver spends {share} outside of tasks, as for the commit of a slow sink: look at its log"
-    return _no_host_helps(cause, f"{query} is late, as {why}")
+    return _no_host_helps(cause, f"{claim}, as {why}")
 
 
 def _no_host_helps(cause: Cause, sentence: str, slots: float = 0.0) -> Diagnosis:

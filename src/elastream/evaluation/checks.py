@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
@@ -39,6 +39,12 @@ class MeanInterval:
         """Return True if the true mean is at most `bar`; None if undecided."""
         return True if self.high <= bar else False if self.low > bar else None
 
+    def within(self, low: float, high: float) -> bool | None:
+        """Return True if the true mean is between `low` and `high`; None if undecided."""
+        if self.low >= low and self.high <= high:
+            return True
+        return False if self.high < low or self.low > high else None
+
     def shown(self, digits: int = 4) -> str:
         """Return "mean (low to high)", or the mean alone if no run differs."""
         if math.isnan(self.low):
@@ -68,19 +74,36 @@ def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digi
     return Check(name, found.shown(digits), f"<= {bar:g}", found.at_most(bar), source)
 
 
-def ordered(
-    name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str, tolerances: Sequence[float] = ()
-) -> Check:
+def mean_within(name: str, runs: Sequence[float], low: float, high: float, source: str, digits: int = 4) -> Check:
+    """Return a check that the true mean is between `low` and `high`, by its interval; needs two runs."""
+    found = MeanInterval.of(runs)
+    return Check(name, found.shown(digits), f"{low:g} to {high:g}", found.within(low, high), source)
+
+
+def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str, digits: int = 1) -> Check:
+    """Return a check that all of several true means are within `reach` of 0 (Bonferroni-corrected).
+
+    runs: differences from a printed value, by cell.
+    """
+    value = " / ".join(f"{statistics.fmean(cell):+.{digits}f}" for cell in runs)
+    holds = _all(runs, lambda found: found.within(-reach, reach))
+    return Check(name, value, f"within {reach:g}", holds, source)
+
+
+def ordered(name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str) -> Check:
     """Return a check that none of several true mean `steps` is negative (Bonferroni-corrected).
 
-    steps: differences of the runs, by step. tolerances: permitted decrease by step.
+    steps: differences of the runs, by step.
     """
-    strict = 1 - (1 - CONFIDENCE) / max(1, len(steps))
-    least = [-each for each in tolerances] or [0.0] * len(steps)
-    if all(MeanInterval.of(step).at_least(bar) for step, bar in zip(steps, least, strict=True)):
-        return Check(name, value, bound, True, source)
-    missed = any(MeanInterval.of(step, strict).at_least(bar) is False for step, bar in zip(steps, least, strict=True))
-    return Check(name, value, bound, False if missed else None, source)
+    return Check(name, value, bound, _all(steps, lambda found: found.at_least(0.0)), source)
+
+
+def _all(runs: Sequence[Sequence[float]], holds: Callable[[MeanInterval], bool | None]) -> bool | None:
+    """Return True if `holds` of every true mean, False if of one it does not (Bonferroni-corrected); None if undecided."""
+    if all(holds(MeanInterval.of(each)) for each in runs):
+        return True
+    strict = 1 - (1 - CONFIDENCE) / max(1, len(runs))
+    return False if any(holds(MeanInterval.of(each, strict)) is False for each in runs) else None
 
 
 def median_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:

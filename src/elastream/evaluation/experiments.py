@@ -18,7 +18,7 @@ class ExperimentOptions:
 
     Attributes:
         quick: Run the smallest part only.
-        sensitivity: Also halve and double every assumption.
+        sensitivity: Also vary every assumption, for curves of the bars over it.
         resume: File that stores results for reuse.
         say: Receives remarks.
     """

@@ -17,22 +17,28 @@ from elastream.evaluation.page import Page, Table
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bar: `value` against `bound`; `holds` None: undecided."""
+    """One bar: `value` against `bound`; `holds` None: undecided.
+
+    refuted: Reason why no system can hold the bar; empty if one could.
+    """
 
     name: str
     value: float | str
     bound: str
     holds: bool | None
     source: str
+    refuted: str = ""
 
     @property
     def missed(self) -> bool:
-        """Return True if the bar is missed, False if undecided."""
-        return self.holds is False
+        """Return True if the bar is missed, False if undecided or refuted."""
+        return self.holds is False and not self.refuted
 
     @property
     def verdict(self) -> str:
-        """Return "held", "missed" or "undecided"."""
+        """Return "held", "missed", "undecided" or "refuted"."""
+        if self.refuted:
+            return "refuted"
         return "undecided" if self.holds is None else "held" if self.holds else "missed"
 
     @classmethod
@@ -90,9 +96,10 @@ def _written(value: float | str) -> float | str:
 
 
 def counted(checks: Sequence[Check]) -> str:
-    undecided = sum(check.holds is None for check in checks)
-    count = f"{sum(check.verdict == 'held' for check in checks)} of {len(checks)} bars are held"
-    return f"{count}, {undecided} undecided" if undecided else count
+    """Return how many bars are held, undecided and refuted, in words."""
+    number = {word: sum(check.verdict == word for check in checks) for word in ("held", "undecided", "refuted")}
+    count = f"{number.pop('held')} of {len(checks)} bars are held"
+    return ", ".join([count, *(f"{each} {word}" for word, each in number.items() if each)])
 
 
 def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:

@@ -170,7 +170,7 @@ class Btu(Policy):
         window: Last fraction of the paid time in which a host is decided on (paper: 5 %).
         release_share: Largest fraction of an operator's instances removed with one host (paper: 20 %).
         partial_release: For a host that cannot be emptied. False keeps it untouched, as in the paper; True removes
-            dispensable instances, as its authors' system did.
+            dispensable instances, an extension.
         period: Time between plans (s).
         scaling: Time between scale-up rounds (s; paper: 60). None means every plan.
         host_type: Type to lease; None for the cheapest per core that fits.

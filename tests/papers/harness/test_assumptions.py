@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastream_papers.harness.assumptions import assumed, assumption_table, drawn, values, variations
+from elastream_papers.harness.assumptions import FACTORS, assumed, assumption_table, drawn, values, variations
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,10 @@ class Given:
     share: float = assumed(0.6, "of all", "another", most=1.0)
 
 
-def test_each_is_halved_and_doubled_in_turn():
+def test_each_is_multiplied_in_turn_up_to_its_largest_value():
     assert variations(Given()) == {
-        ("work", 0.5): Given(work=1.5),
-        ("work", 2.0): Given(work=6.0),
-        ("share", 0.5): Given(share=0.3),
-        ("share", 2.0): Given(share=1.0),
+        **{("work", factor): Given(work=3.0 * factor) for factor in FACTORS},
+        **{("share", factor): Given(share=min(0.6 * factor, 1.0)) for factor in FACTORS},
     }
 
 

@@ -104,3 +104,12 @@ def test_slots_count_in_no_objective():
     needs, base, sizes = np.full((4, 1), 0.2), np.zeros((2, 1)), np.ones((2, 1))
     free, wide = (allocate(needs, base, sizes, slots=slots).place.tolist() for slots in (None, [9, 9]))
     assert free == wide
+
+
+def test_without_search_the_matching_is_algorithm_1_alone():
+    needs, base, sizes = np.random.default_rng(2).uniform(0, 0.2, (12, 2)), np.zeros((4, 2)), np.ones((4, 2))
+    alone, searched = (allocate(needs, base, sizes, search=search) for search in (False, True))
+    assert alone.trials == 12 * 4
+    assert deviation(load_after(searched.place, needs, base), sizes) < deviation(
+        load_after(alone.place, needs, base), sizes
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastream.spark.jvm.driver_side import cause_of_failure
+from elastream.spark.jvm.failure import cause_of_failure
 
 HEAD = "[STREAM_FAILED] Query [id = 5f6a, runId = 11aa] terminated with exception: "
 PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TypeAlias
 
 from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
@@ -11,41 +10,50 @@ from elastream.evaluation.page import Table, hosts_plot, load_curve
 from elastream.report.plots import Curve, Plot
 from elastream_papers.e2df import experiment as e2df
 from elastream_papers.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
-from elastream_papers.harness.assumptions import assumption_table, labelled, values
-from elastream_papers.harness.report import comparison_table, report
+from elastream_papers.harness.assumptions import assumption_table, values, variations
+from elastream_papers.harness.report import by_verdict, comparison_table, report
+from elastream_papers.harness.sensitivity import sensitivity, turned
 
-Variations: TypeAlias = Mapping[str, Sequence[e2df.E2dfRun]]  # runs of the three scenarios by assumptions
+VARIED_SEEDS = e2df.SEEDS[:2]
 
 
 def run_e2df(options: ExperimentOptions) -> Findings:
-    """Run the three scenarios with every seed, and at the upper end of the paper's provision.
+    """Run the three scenarios with every seed, and the hosts of four slots.
 
-    sensitivity: also with every assumption halved and doubled.
+    sensitivity: also a curve over every assumption, and at the upper end of the paper's provision.
     """
     given = e2df.E2dfAssumptions()
-    sets = [("as assumed", given)]
-    if not options.quick:
-        sets.append(("the most work that the provision can mean", e2df.heaviest(given)))
+    seeds: Sequence[int] = e2df.SEEDS[:1] if options.quick else e2df.SEEDS
+    sets = [(given, seeds)]
     if options.sensitivity:
-        sets += labelled(given).items()
-    seeds = e2df.SEEDS[:1] if options.quick else e2df.SEEDS
-    wanted = [e2df.E2dfCase(scenario, mine, seed) for _, mine in sets for scenario in e2df.SCENARIOS for seed in seeds]
+        sets += [(varied, seeds if options.quick else VARIED_SEEDS) for varied in changes(given).values()]
+    wanted = [e2df.E2dfCase(scenario, mine, seed) for mine, some in sets for scenario in e2df.SCENARIOS for seed in some]
     runs, seconds = run_all(
         e2df.run_case, wanted, options, lambda c: c.scenario, warm=lambda case: e2df.make(case).advance(1.0)
     )
     wide = [LargerHostsCase(seed, given) for seed in seeds]
     larger, more = run_all(run_larger_hosts, wide, options, lambda _: "larger hosts")
-    size = len(e2df.SCENARIOS) * len(seeds)
-    varied = {name: runs[k * size : (k + 1) * size] for k, (name, _) in enumerate(sets)}
-    return outcome(varied, seconds + more, larger)
+    return outcome(runs, seconds + more, larger)
 
 
-def outcome(varied: Variations, seconds: float, larger: Sequence[LargerHostsRun] = ()) -> Findings:
-    """Return the findings; the bars apply to the first variation."""
-    runs = next(iter(varied.values()))
+def changes(given: e2df.E2dfAssumptions) -> Mapping[tuple[str, float], e2df.E2dfAssumptions]:
+    """Return the variations of the assumptions, and the most work that the provision can mean."""
+    heaviest = e2df.heaviest(given)
+    return {**variations(given), ("work", round(heaviest.work / given.work, 3)): heaviest}
+
+
+def outcome(every: Sequence[e2df.E2dfRun], seconds: float, larger: Sequence[LargerHostsRun] = ()) -> Findings:
+    """Return the findings; the bars apply to the assumptions of the first run."""
+    given = every[0].case.assumptions
+    runs = [run for run in every if run.case.assumptions == given]
+    base = e2df.bars([run for run in runs if run.case.seed in VARIED_SEEDS])
+    varied = {
+        change: e2df.bars(mine)
+        for change, other in changes(given).items()
+        if (mine := [run for run in every if run.case.assumptions == other and other != given])
+    }
     checks = (*e2df.bars(runs), *(larger_host_bars(larger) if larger else ()))
     of_larger = {name: fmean(run.metrics[name] for run in larger) for name in (larger[0].metrics if larger else ())}
-    given = runs[0].case.assumptions
     return report(
         "E2DF: elasticity of operators and of hosts (simulated)",
         "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
@@ -55,10 +63,7 @@ def outcome(varied: Variations, seconds: float, larger: Sequence[LargerHostsRun]
         {
             "scenarios": means(runs),
             "both levels: host time that is paid, below static": fmean(e2df.saved(runs, "both levels", PAID)),
-            "variations": {
-                name: {"bars": {c.name: c.value for c in e2df.bars(each)}, "missed": _missed(e2df.bars(each))}
-                for name, each in varied.items()
-            },
+            "sensitivity": turned(base, varied),
             "hosts of four slots, means": of_larger,
             "assumptions": values(given),
         },
@@ -75,12 +80,13 @@ def outcome(varied: Variations, seconds: float, larger: Sequence[LargerHostsRun]
                 ),
             ],
             "Over time": [plot for run in runs if run.case.seed == runs[0].case.seed for plot in _plots(run)],
-            "What the bars hang on": [provision_table(varied), assumption_table(given)],
+            "What is assumed": [assumption_table(given)],
+            "What depends on it": sensitivity(base, varied),
         },
         seconds,
         paper={name: dict(figures) for name, figures in e2df.PAPER.items()},
-        verdict=verdict(varied),
-        runs=sum(map(len, varied.values())) + len(larger),
+        verdict=verdict(runs, checks),
+        runs=len(every) + len(larger),
     )
 
 
@@ -95,45 +101,21 @@ def means(runs: Sequence[e2df.E2dfRun]) -> dict[str, dict[str, float]]:
     }
 
 
-def provision_table(varied: Variations) -> Table:
-    """Return the bars' values under each set of assumptions."""
-    rows, good = [], []
-    for name, runs in varied.items():
-        checks = e2df.bars(runs)
-        busiest = e2df.utilisation_at_peak("count", runs[0].case.assumptions)
-        rows.append((name, f"{busiest:.0%}", *(str(check.value) for check in checks)))
-        good.append(not any(check.missed for check in checks))
-    names = (check.name for check in checks)
-    return Table(
-        "What the bars hang on, simulated (count at peak: how used the static provision's counters are at 550 tuples/s)",
-        ("assumed", "count at peak", *names),
-        tuple(rows),
-        tuple(good),
-    )
-
-
-def verdict(varied: Variations) -> str:
-    """Return an explanation of missed bars; empty if none is missed."""
-    given, *_ = varied.values()
-    if not _missed(e2df.bars(given)):
-        return ""
+def verdict(runs: Sequence[e2df.E2dfRun], checks: Sequence[Check]) -> str:
+    """Return the missed bars, and how the paper's static provision explains the savings."""
     static = sum(e2df.STATIC.values())
     named = static - e2df.STATIC["source"]
-    ends = [means(runs)["both levels"]["replicas (mean)"] for runs in [*varied.values()][:2]]
-    savings = sorted(1 - replicas / static for replicas in ends)
-    unnamed = 1 - means(given)["both levels"]["replicas without the source's (mean)"] / named
-    low = e2df.utilisation_at_peak("count", given[0].case.assumptions)
-    band = " and ".join(f"{value:.0%}" for value in savings)
+    both = means(runs)["both levels"]
+    unnamed = 1 - both["replicas without the source's (mean)"] / named
+    busiest = e2df.utilisation_at_peak("count", runs[0].case.assumptions)
     return (
-        "Missed bars are about how many replicas the static provision has too many. The paper gives no work a tuple, only "
-        f"that {static} replicas are provided for the peak. Assumed is the least work for which its own thresholds would "
-        f"keep all of them at the peak (counters used at {low:.0%}); the most is what brings a replica to the scale-out "
-        f"threshold. At these ends the saving in replicas is {band}: nowhere between them can it be "
-        f"{e2df.FEWER_REPLICAS:.0%}. The paper's figure means that its static provision was larger than these "
-        "thresholds ask for even at the peak. "
-        f"How the paper counts matters too: it names {named} of its {static} replicas, the source's is the one left over. "
-        f"Without it the saving is {unnamed:.1%}. The bars are about all replicas."
-    )
+        f"{by_verdict(checks, missed='Missed', undecided='Undecided')} The paper gives no work a tuple, only that {static} "
+        "replicas are provided for the peak. Assumed is the least work for which its own thresholds would keep all of them "
+        f"at the peak (counters used at {busiest:.0%}); the most is what brings a replica to the scale-out threshold. More "
+        f"work saves less, so {e2df.FEWER_REPLICAS:.0%} means a static provision larger than these thresholds ask for even "
+        f"at the peak. The paper names {named} of its {static} replicas, the source's is the one left over: without it the "
+        f"saving is {unnamed:.1%}. The bars are about all replicas."
+    ).lstrip()
 
 
 def _plots(run: e2df.E2dfRun) -> tuple[Plot, Plot]:
@@ -152,10 +134,6 @@ def _plots(run: e2df.E2dfRun) -> tuple[Plot, Plot]:
             unit,
         ),
     )
-
-
-def _missed(checks: Sequence[Check]) -> list[str]:
-    return [check.name for check in checks if check.missed]
 
 
 def _text(_: str, value: float) -> str:

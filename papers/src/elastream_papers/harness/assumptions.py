@@ -1,4 +1,4 @@
-"""Assumptions of experiments: values missing in a paper, with unit and reason, to be halved and doubled."""
+"""Assumptions of experiments: values missing in a paper, with unit and reason, and curves of the bars over them."""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, replace
@@ -41,7 +41,7 @@ def values(assumptions: "DataclassInstance") -> dict[str, float]:
 
 
 def variations(assumptions: A) -> Mapping[tuple[str, float], A]:
-    """Return `assumptions` with each one halved and doubled in turn, by (name, factor)."""
+    """Return `assumptions` with each one multiplied by `FACTORS` in turn, by (name, factor)."""
     return {(name, factor): scaled(assumptions, name, factor) for name in values(assumptions) for factor in FACTORS}
 
 

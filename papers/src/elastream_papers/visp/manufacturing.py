@@ -25,11 +25,14 @@ MONITORING, PROVISIONING = 15.0, 60.0  # seconds between observations and plans;
 # price by minutes of a billing time unit; paper, evaluation configuration
 BTU_PRICES: Mapping[int, float] = {10: 1.0, 30: 3.0, 60: 6.0}
 HOST_START = 45.0  # seconds to lease a host: middle of the paper's 30 to 60
-# Seeds of the walks: the first within 1 to 8 that fit the text. Walk 1 "decreases over time" and "rises again, e.g., around
-# minutes 85 or 120": its mean falls by a machine in minutes 60 to 80 and gains two in 80 to 94 and 109 to 119. Walk 2 "is
-# rising ... after minute 40": the means of 40-minute thirds each gain a machine.
-WALKS: Mapping[str, int] = {"walk 1": 40582, "walk 2": 54045}
+# Seeds of the walks, a walk for each seed of a run: the first within 1 to 8 that fit the text (`fits` in the tests). Walk 1
+# "decreases over time" and "rises again, e.g., around minutes 85 or 120"; walk 2 "is rising ... after minute 40".
+WALKS: Mapping[str, tuple[int, ...]] = {
+    "walk 1": (19, 64, 78, 155, 186, 194),
+    "walk 2": (65, 67, 97, 128, 131, 142),
+}
 HOLD_EVERY, HOLD_SECONDS = 300.0, 2.0  # mean seconds between network delays, and their length ("short" in the paper)
+CALIBRATED_ON = ("stepwise", "threshold 60")  # the printed resource cost (120.00) that `heavy_messaging` is fitted to
 SHARES_PER_CORE = 1024  # Docker's unit, for Table 2's needs "on a single core VM"
 
 
@@ -93,7 +96,10 @@ class VispAssumptions:
         0.050, "s an item", "O3 to O5 as published ask the shared state up to eight times and send each result; O7 as well"
     )
     heavy_messaging: float = assumed(
-        0.700, "s an item", "O3 to O5 leave 750 - 50 ms to messaging; O1 (OCR) and O9 (PDF) get the same, the rest is work"
+        0.200,
+        "s an item",
+        "O1 (OCR) and O9 (PDF) work the rest of their durations: fitted to one printed number, what the baseline pays by "
+        "BTU60 under the stepwise pattern (Table 3: 120; 119 here); O3 to O5 would leave 0.7",
     )
     work_variation: float = assumed(0.2, "coefficient of variation", "the paper gives means; lognormal")
     messaging_variation: float = assumed(
@@ -168,8 +174,8 @@ def docker_host(minutes: int, assumptions: VispAssumptions) -> HostType:
     )
 
 
-def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
-    """Return Figure 7's four arrival patterns, in machines.
+def patterns(assumptions: VispAssumptions, seed: int) -> Mapping[str, ArrivalPattern]:
+    """Return Figure 7's four arrival patterns, in machines. seed: picks the walks.
 
     Stepwise: 2, 5, 8, 5 every 4 min (the middle is not printed); two-level: 2, 8 every 8 min; walks: Eq. (6), see
     `WALKS`.
@@ -179,7 +185,7 @@ def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
     shapes = {
         "stepwise": steps(2, 5, 8, 5, every="4min").repeated().lasting(lasts),
         "two-level": steps(2, 8, every="8min").repeated().lasting(lasts),
-        **{name: random_walk(4, 1, seed=seed, **walk) for name, seed in WALKS.items()},
+        **{name: random_walk(4, 1, seed=seeds[(seed - 1) % len(seeds)], **walk) for name, seeds in WALKS.items()},
     }
     return {name: shape.scaled(assumptions.machines) for name, shape in shapes.items()}
 

@@ -32,11 +32,10 @@ from elastream.simulator.staffing import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
 from elastream_papers.harness.applications import application
 from elastream_papers.harness.report import comparison_table, report
-from elastream_papers.visp.bars import Statistic
 from elastream_papers.visp.experiment import LEVELS
 from elastream_papers.visp.manufacturing import PENALTY, RUN_SECONDS, TABLE_2
 from elastream_papers.visp.page import written
-from elastream_papers.visp.paper import TABLES
+from elastream_papers.visp.paper import TABLES, Statistic
 
 UNIT, PAPERS_UNIT = 60.0, 600.0  # seconds of a billing time unit here and of the paper's BTU10: a tenth
 MONITORING, PROVISIONING = 1.5, 6.0

@@ -3,10 +3,11 @@
 Rows are BTU10, BTU30, BTU60, then the threshold: one value if independent of the BTU.
 """
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from elastream_papers.visp.bars import Statistic
 from elastream_papers.visp.experiment import BTUS, LEVELS
 from elastream_papers.visp.manufacturing import PENALTY
 
@@ -20,6 +21,23 @@ METRICS = (
     "near-real-time total cost",
     "relaxed total cost",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """Mean and sample standard deviation over seeds, without NaN. values: by seed."""
+
+    mean: float
+    deviation: float
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Statistic":
+        given = tuple(values)
+        known = [value for value in given if not math.isnan(value)]
+        if not known:
+            return cls(math.nan, math.nan, given)
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0, given)
 
 
 @dataclass(frozen=True, slots=True)

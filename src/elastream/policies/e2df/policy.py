@@ -16,6 +16,7 @@ from elastream.core.observation import Context, Observation
 from elastream.core.plant import Plan, Policy
 from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
+from elastream.dataflow.operators import Kind
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
 from elastream.policies.e2df.applications import ApplicationRules, OperatorRules, Refusal, initial_placement
@@ -388,8 +389,12 @@ class E2df(Policy):
         return [names[row] for row in full if names[row] not in observation.context.scalable]
 
     def _may_place(self, observation: Observation) -> bool:
-        enough = min(self.initial, observation.context.max_hosts)
-        return self.infrastructure is not True or len(observation.usable) >= enough
+        """Return True if the first hosts are up and tasks that have a place are known; on Spark after the first batch."""
+        context = observation.context
+        fixed = any(each.kind is Kind.KEYED and each.name not in context.scalable for each in context.graph.operators)
+        enough = min(self.initial, context.max_hosts)
+        up = self.infrastructure is not True or len(observation.usable) >= enough
+        return up and (len(observation.tasks) > 0 or not fixed)
 
     def _first_placement(self, observation: Observation) -> list[Action]:
         """Return moves that spread instances over the first R_init hosts, if they lie more unevenly."""

@@ -103,11 +103,12 @@ def allocate(
     most: float = 1.0,
     trials: int = 100_000_000,
     slots: ArrayLike | None = None,
+    search: bool = True,
 ) -> Matching:
-    """Return a greedy matching (Algorithm 1).
+    """Return a greedy matching (Algorithm 1), improved by a search.
 
-    Each task goes to the best host of the lightest level with room. Moves and exchanges then improve the objective, from
-    random starts while trials remain. Tasks without room are spread over light hosts.
+    Each task goes to the best host of the lightest level with room. Tasks without room are spread over light hosts. With
+    `search`, moves and exchanges then improve the objective, from random starts while trials remain.
 
     Args:
         needs: Shape (tasks, resources).
@@ -116,6 +117,7 @@ def allocate(
         most: Allowed part of a host's capacity (D_CPU, D_BW).
         trials: Time limit in pairs of task and host.
         slots: Free slots of each host (section IV-D); None for any number.
+        search: False for Algorithm 1 alone.
     """
     wants, used, sizes = columns(needs, base, capacities)
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
@@ -127,7 +129,8 @@ def allocate(
         free = np.maximum(np.asarray(slots, dtype=np.float64), NO_SLOT) / most
         wants = np.column_stack([wants, np.ones(len(wants))])
         used, sizes = np.column_stack([used, np.zeros(len(used))]), np.column_stack([sizes, free])
-    tried, rest = _search(wants, used.copy(), sizes, place, most, trials, objective is Objective.UTILISATION, scored)
+    match = _search if search else _match
+    tried, rest = match(wants, used.copy(), sizes, place, most, trials, objective is Objective.UTILISATION, scored)
     return Matching(place, tried, rest)
 
 
@@ -396,6 +399,7 @@ class ElasticAllocator(Policy):
         most: Allowed part of a host's capacity.
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
+        search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
         hosts: Hosts to keep leased; 0 for those present.
     """
@@ -406,6 +410,7 @@ class ElasticAllocator(Policy):
     period: float = 10.0
     worth: float = 0.05
     trials: int = 100_000_000
+    search: bool = True
     slots: bool = False
     hosts: int = 0
 
@@ -456,9 +461,16 @@ class ElasticAllocator(Policy):
         base = load_before(observation, usable, mine, needs, background)
         free = free_slots(observation, usable, mine) if self.slots else None
         placement = allocate(
-            needs[mine], base, sizes, objective=Objective(self.objective), most=self.most, trials=self.trials, slots=free
+            needs[mine],
+            base,
+            sizes,
+            objective=Objective(self.objective),
+            most=self.most,
+            trials=self.trials,
+            slots=free,
+            search=self.search,
         ).place
-        if not self._better(needs[mine], base, sizes, at[mine], placement):
+        if self.search and not self._better(needs[mine], base, sizes, at[mine], placement):
             return []
         hosts = observation.hosts.ids
         return [

@@ -166,7 +166,7 @@ class _Foreseeing(SizingRound):
         if before.past.seconds != self.grid.seconds:
             before = replace(before, past=Past(self.grid.seconds), outlooks=(), needs=())
         elif before.outlooks and before.outlooks[-1].total.shape[1] != self.grid.steps + 1:
-            before = replace(before, outlooks=_outlooks_again(before.past, len(before.outlooks), self.grid))
+            before = replace(before, outlooks=outlooks_of(before.past, len(before.outlooks), self.grid))
         self.memory = self._with_arrivals(self._with_leased(self._with_late(before)))
         if self._replays:
             self.memory = self._replayed(policy)
@@ -406,7 +406,7 @@ class _Unchained(_Foreseeing, UnchainedRound):
         return {name: replace(need, drain=0.0) for name, need in needs.items()}, unknown  # `rate` contains the backlog
 
 
-def _outlooks_again(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
+def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
     """Return the outlooks of the last `count` bins on another grid."""
     outlooks = []
     for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):

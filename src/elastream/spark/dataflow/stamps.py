@@ -1,9 +1,10 @@
 """Observes the time stamps of a source's records, so that each batch reports their quantiles."""
 
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 OBSERVATION_PREFIX = "elastream "
 # Records of a batch whose latency is computed, evenly spread.
@@ -19,8 +20,10 @@ def observation_name(source: str) -> str:
     return OBSERVATION_PREFIX + quote(source, safe="")
 
 
-def with_stamps(frame: DataFrame, column: str, source: str) -> DataFrame:
+def with_stamps(frame: "DataFrame", column: str, source: str) -> "DataFrame":
     """Observe the quantiles of the timestamp `column`, without times before 1970."""
+    from pyspark.sql import functions as F  # whoever only reads progress needs no PySpark
+
     seconds = F.col(column).cast("double")
     stamps = F.when(seconds > 0, seconds)  # Kafka's messages without a timestamp have -1
     return frame.observe(

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from elastream.core.frames import Floats
 from elastream.core.lateness import BATCHES_READ, BatchTimes, Diagnosis, QueryTraits, diagnose, unjudged
 from elastream.core.wording import counted
-from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, cause_of_failure, java_queries, jvm_of, why_in_java
+from elastream.spark.jvm.driver_side import DriverSide, Java, TaskLoads, java_queries, jvm_of, why_in_java
+from elastream.spark.jvm.failure import cause_of_failure
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.jvm.standby import StandbyRegistry

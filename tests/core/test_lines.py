@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.simulator.calibrate import line_through
+from elastream.core.lines import line_through
 
 sizes = st.lists(st.floats(1, 1e5), min_size=3, max_size=60, unique=True)
 measured = st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 10)), min_size=1, max_size=40)

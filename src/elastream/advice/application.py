@@ -1,0 +1,251 @@
+"""An application as its log describes it: its queries with their batches and stages, its executors, its settings."""
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from elastream.core.lateness import BatchTimes, StageTimes
+
+NAN = float("nan")
+# Newest batches of a query that are kept.
+KEPT_BATCHES = 50_000
+# First batches of a run, which start workers and compile code.
+COLD_BATCHES = 2
+# Part of the starts that must lie on multiples of an interval, and how far off they may be, in parts of it and seconds.
+ON_TRIGGER, OFF_PART, OFF_S = 0.8, 0.05, 0.25
+# Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One completed stage of a batch.
+
+    Attributes:
+        records: Records that its tasks read, from the source or a shuffle.
+        spilled: Bytes that its tasks wrote to disk for lack of memory.
+        gc: Seconds of garbage collection in its tasks.
+        failed: Attempts that failed.
+        files: Tasks that wrote output.
+        written: Bytes of that output.
+    """
+
+    times: StageTimes
+    records: float = 0.0
+    spilled: float = 0.0
+    gc: float = 0.0
+    failed: int = 0
+    files: int = 0
+    written: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The Kafka partition with the largest lag. total: lag of all `partitions`."""
+
+    partition: str
+    records: float
+    total: float
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """One micro-batch.
+
+    Attributes:
+        start: Epoch seconds.
+        rows: Records it took.
+        behind: Records that its sources still had; NaN if none reports any.
+        durations: Seconds of the parts of its trigger, by Spark's names.
+        state: Rows of all stateful operators; NaN without any.
+        removed: Rows of state that it removed.
+        state_bytes: Memory of its state.
+        watermark: Epoch seconds; NaN without one.
+        newest: Largest event time of its records (epoch seconds); NaN without one.
+        files: Files that it read; 0 if unknown.
+    """
+
+    number: int
+    start: float
+    seconds: float
+    rows: float
+    behind: float = NAN
+    durations: Mapping[str, float] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+    state: float = NAN
+    removed: float = 0.0
+    state_bytes: float = 0.0
+    watermark: float = NAN
+    newest: float = NAN
+    files: int = 0
+    lag: Lag | None = None
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+    @property
+    def run(self) -> float:
+        """Seconds that its tasks ran."""
+        return math.fsum(stage.times.run for stage in self.stages)
+
+
+@dataclass
+class LoggedQuery:
+    """A streaming query, through all its runs. Derived values are computed once, when the log is read.
+
+    Attributes:
+        sources: Spark's words for its sources.
+        sink: Spark's words for its sink.
+        failure: Why its last run failed; empty if it did not.
+        dropped: Batches that were too many to keep.
+        unfinished: Seconds for which a batch had run when the log ended; 0 without one.
+    """
+
+    id: str
+    name: str
+    batches: deque[LoggedBatch] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
+    sources: tuple[str, ...] = ()
+    sink: str = ""
+    failure: str = ""
+    starts: list[float] = field(default_factory=list)
+    dropped: int = 0
+    unfinished: float = 0.0
+
+    def add(self, batch: LoggedBatch) -> None:
+        """Add a batch; one that runs again replaces its first try."""
+        if self.batches and self.batches[-1].number == batch.number:
+            self.batches.pop()
+        self.dropped += len(self.batches) == KEPT_BATCHES
+        self.batches.append(batch)
+
+    @cached_property
+    def warm(self) -> list[LoggedBatch]:
+        """Batches with records, without the first ones of each run."""
+        cold: set[int] = set()
+        order = [batch.start for batch in self.batches]
+        for start in self.starts or order[:1]:
+            first = bisect.bisect_left(order, start - 1.0)
+            cold |= set(range(first, first + COLD_BATCHES))
+        return [batch for at, batch in enumerate(self.batches) if at not in cold and batch.rows > 0]
+
+    @property
+    def function(self) -> bool:
+        """True if it hands batches to a function."""
+        return "foreachbatch" in self.sink.lower()
+
+    @cached_property
+    def trigger(self) -> float:
+        """Seconds between the starts that its trigger sets; NaN without an interval.
+
+        Spark starts such batches at multiples of the interval.
+        """
+        starts = [batch.start for batch in self.batches][COLD_BATCHES:]
+        gaps = sorted(round(b - a, 3) for a, b in pairwise(starts) if b > a)
+        if len(gaps) < 3:
+            return NAN
+        usual = gaps[len(gaps) // 2]
+        for digits in (0, 1):
+            interval = round(usual, digits)
+            off = min(OFF_S, OFF_PART * interval)
+            if interval > 0 and sum(start % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
+                return interval
+        return NAN
+
+
+@dataclass(slots=True)
+class Executor:
+    """An executor. removed: epoch seconds, infinite if it stayed. run: seconds that its tasks ran."""
+
+    id: str
+    cores: float
+    added: float
+    removed: float = math.inf
+    reason: str = ""
+    run: float = 0.0
+
+
+@dataclass
+class Application:
+    """An application.
+
+    Attributes:
+        source: The log.
+        kind: The log in words.
+        settings: Spark's settings at the start.
+        others: Spans of jobs of no query (epoch seconds), by their ends.
+        unreadable: Lines that are no JSON, as the last one of a killed application.
+        jobs: Number of jobs.
+    """
+
+    source: str
+    kind: str
+    name: str = ""
+    id: str = ""
+    version: str = ""
+    begun: float = NAN
+    ended: float = NAN
+    settings: dict[str, str] = field(default_factory=dict)
+    executors: dict[str, Executor] = field(default_factory=dict)
+    queries: dict[str, LoggedQuery] = field(default_factory=dict)
+    others: list[tuple[float, float]] = field(default_factory=list)
+    unreadable: int = 0
+    jobs: int = 0
+
+    @property
+    def tasks_known(self) -> bool:
+        """True if the log has tasks and executors."""
+        return bool(self.executors) and any(batch.stages for query in self.queries.values() for batch in query.batches)
+
+    @property
+    def working(self) -> tuple[Executor, ...]:
+        """Executors that run tasks: the driver only where there are no others."""
+        others = tuple(each for each in self.executors.values() if each.id != "driver")
+        return others or tuple(self.executors.values())
+
+    @property
+    def cores_each(self) -> float:
+        """Usual cores of an executor."""
+        cores = sorted(each.cores for each in self.working)
+        return cores[len(cores) // 2] if cores else NAN
+
+    @property
+    def task_cpus(self) -> float:
+        return max(1.0, float(self.settings.get("spark.task.cpus", "1")))
+
+    def slots(self, at: float) -> int:
+        """Return the tasks that run at once at epoch second `at`, at least 1."""
+        times, slots = self._slots
+        return max(1, slots[bisect.bisect_right(times, at)])
+
+    @cached_property
+    def _slots(self) -> tuple[list[float], list[int]]:
+        """Return the times at which executors came or went, and the slots before each and after the last."""
+        changes = []
+        for each in self.working:
+            slots = int(each.cores // self.task_cpus)
+            changes += [(each.added, slots), (each.removed, -slots)]
+        changes.sort()
+        return [at for at, _ in changes], list(accumulate((change for _, change in changes), initial=0))
+
+    def others_within(self, begun: float, ended: float) -> list[tuple[float, float]]:
+        """Return the spans of jobs of no query that overlap with this one."""
+        first = bisect.bisect_right(self.others, begun, key=lambda span: span[1])
+        last = bisect.bisect_left(self.others, ended, key=lambda span: span[1])
+        return [span for span in self.others[first : last + 8] if span[0] < ended]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """First start and last end of a batch (epoch seconds)."""
+        batches = [batch for query in self.queries.values() for batch in (query.batches[0], query.batches[-1])]
+        return min(batch.start for batch in batches), max(batch.end for batch in batches)
+
+
+def times_of(batch: LoggedBatch, others: Sequence[tuple[float, float]] = ()) -> BatchTimes:
+    """Return a batch for the diagnosis of lateness."""
+    return BatchTimes(batch.start, batch.seconds, batch.durations, [stage.times for stage in batch.stages], others)

@@ -1,0 +1,251 @@
+"""Spark's event log as an application: the lines of interest are parsed, the others skipped by their first bytes."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastream.advice.application import Application, Executor, Stage
+from elastream.advice.progress import MOST_SECONDS, ProgressReader, epoch
+from elastream.core.lateness import StageTimes
+from elastream.spark.jvm.failure import cause_of_failure
+
+Json = Mapping[str, Any]
+MILLI, NANO = 1e-3, 1e-9
+EVENT = re.compile(rb'\{\s*"Event"\s*:\s*"([^"]+)"')
+# Fields of a job's properties; its line has all settings and stages, and is long.
+QUERY_OF_JOB = re.compile(rb'"sql\.streaming\.queryId"\s*:\s*"([^"]+)"')
+BATCH_OF_JOB = re.compile(rb'"streaming\.sql\.batchId"\s*:\s*"(\d+)"')
+STAGES_OF_JOB = re.compile(rb'"Stage IDs"\s*:\s*\[([\d,\s]*)\]')
+JOB = re.compile(rb'"Job ID"\s*:\s*(\d+)')
+BEGUN, ENDED = re.compile(rb'"Submission Time"\s*:\s*(\d+)'), re.compile(rb'"Completion Time"\s*:\s*(\d+)')
+# Nodes of a plan and RDDs by which tasks hand records to Python.
+PYTHON = re.compile(rb'\\"name\\":\\"[^"\\]*(?:Python|PySpark|Pandas|Arrow)|"Name":"PythonRDD"')
+# The plan of a batch: its query, its number, and the files that it reads.
+FILES_READ = re.compile(rb"InMemoryFileIndex\((\d+) paths?\)")
+PLAN_OF = re.compile(rb"[^a-z]id = ([0-9a-f-]{36}).{0,120}?batch = (\d+)", re.DOTALL)
+MOST_CORES = 100_000
+ACCUMULABLES = b'"Accumulables":['
+STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Sums over the tasks of a stage."""
+
+    run: float = 0.0
+    longest: float = 0.0
+    cpu: float = 0.0
+    waited: float = 0.0
+    records: float = 0.0
+    spilled: float = 0.0
+    gc: float = 0.0
+    failed: int = 0
+    files: int = 0
+    written: float = 0.0
+    shuffled: bool = False
+
+
+class EventLog:
+    """Reads an event log line by line; memory follows the number of batches, not of tasks."""
+
+    def __init__(self, source: str) -> None:
+        self.application = Application(source, "event log of Spark")
+        self._progress = ProgressReader(self.application)
+        self._batch_of_stage: dict[int, tuple[str, int]] = {}
+        self._tasks: defaultdict[tuple[int, int], _Tasks] = defaultdict(_Tasks)
+        self._stages: defaultdict[tuple[str, int], list[Stage]] = defaultdict(list)
+        self._files: dict[tuple[str, int], int] = {}
+        self._foreign: dict[int, float] = {}
+        self._running: dict[str, tuple[int, float]] = {}
+        self._last = 0.0
+        self._readers: dict[bytes, Callable[[bytes], None]] = {
+            b"SparkListenerLogStart": self._log_start,
+            b"SparkListenerApplicationStart": self._application_start,
+            b"SparkListenerApplicationEnd": self._application_end,
+            b"SparkListenerEnvironmentUpdate": self._environment,
+            b"SparkListenerExecutorAdded": self._executor_added,
+            b"SparkListenerExecutorRemoved": self._executor_removed,
+            b"SparkListenerJobStart": self._job_start,
+            b"SparkListenerJobEnd": self._job_end,
+            b"SparkListenerTaskEnd": self._task_end,
+            b"SparkListenerStageCompleted": self._stage_completed,
+            b"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart": self._plan,
+            f"{STREAMING}QueryStartedEvent".encode(): self._query_started,
+            f"{STREAMING}QueryProgressEvent".encode(): self._query_progress,
+            f"{STREAMING}QueryTerminatedEvent".encode(): self._query_terminated,
+        }
+
+    def read(self, lines: Iterable[bytes]) -> Application:
+        """Read all lines; one that is torn or of another form is counted and skipped."""
+        for line in lines:
+            match = EVENT.match(line)
+            if match is None:
+                self.application.unreadable += bool(line.strip())
+            elif (reader := self._readers.get(match[1])) is not None:
+                try:
+                    reader(line)
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    self.application.unreadable += 1
+        for id, (_, begun) in self._running.items():
+            if id in self.application.queries:
+                self.application.queries[id].unfinished = max(0.0, self._last - begun)
+        return self.application
+
+    def _log_start(self, line: bytes) -> None:
+        self.application.version = str(json.loads(line)["Spark Version"])
+
+    def _application_start(self, line: bytes) -> None:
+        event = json.loads(line)
+        self.application.name, self.application.id = str(event["App Name"]), str(event.get("App ID", ""))
+        self.application.begun = MILLI * event["Timestamp"]
+
+    def _application_end(self, line: bytes) -> None:
+        self.application.ended = MILLI * json.loads(line)["Timestamp"]
+
+    def _environment(self, line: bytes) -> None:
+        settings = json.loads(line)["Spark Properties"]
+        pairs = settings.items() if isinstance(settings, dict) else settings
+        self.application.settings.update((str(key), str(value)) for key, value in pairs)
+
+    def _executor_added(self, line: bytes) -> None:
+        event = json.loads(line)
+        id, cores = str(event["Executor ID"]), float(event["Executor Info"]["Total Cores"])
+        if not 1 <= cores < MOST_CORES:
+            raise ValueError("no executor has so many cores")
+        self.application.executors[id] = Executor(id, cores, MILLI * event["Timestamp"])
+
+    def _executor_removed(self, line: bytes) -> None:
+        event = json.loads(line)
+        if (executor := self.application.executors.get(str(event["Executor ID"]))) is not None:
+            executor.removed, executor.reason = MILLI * event["Timestamp"], str(event.get("Removed Reason", ""))
+
+    def _job_start(self, line: bytes) -> None:
+        self.application.jobs += 1
+        query, batch, stages = (pattern.search(line) for pattern in (QUERY_OF_JOB, BATCH_OF_JOB, STAGES_OF_JOB))
+        begun = BEGUN.search(line)
+        if query is None or batch is None:
+            job = JOB.search(line)
+            if job and begun:
+                self._foreign[int(job[1])] = MILLI * int(begun[1])
+            return
+        key = query[1].decode(), int(batch[1])
+        if begun is not None and self._running.get(key[0], (-1, 0.0))[0] != key[1]:
+            self._running[key[0]] = key[1], MILLI * int(begun[1])
+        for stage in stages[1].split(b",") if stages else ():
+            if stage.strip():
+                self._batch_of_stage[int(stage)] = key
+
+    def _job_end(self, line: bytes) -> None:
+        job, ended = JOB.search(line), ENDED.search(line)
+        begun = self._foreign.pop(int(job[1]), None) if job else None
+        if ended is not None:
+            self._last = max(self._last, MILLI * int(ended[1]))
+        if begun is not None and ended is not None:
+            self.application.others.append((begun, MILLI * int(ended[1])))
+
+    def _task_end(self, line: bytes) -> None:
+        event = _parsed(line)
+        info, metrics = event["Task Info"], event.get("Task Metrics")
+        if event["Stage ID"] not in self._batch_of_stage:
+            return
+        self._last = max(self._last, MILLI * info["Finish Time"])
+        tasks = self._tasks[event["Stage ID"], event["Stage Attempt ID"]]
+        if info.get("Failed") or info.get("Killed"):
+            tasks.failed += bool(info.get("Failed"))
+            return
+        if metrics is None:
+            return
+        run = MILLI * metrics["Executor Run Time"]
+        if not 0 <= run < MOST_SECONDS:
+            raise ValueError("no task runs for so long")
+        if (executor := self.application.executors.get(str(info["Executor ID"]))) is not None:
+            executor.run += run
+        shuffle, read, write = (metrics.get(f"{name} Metrics") or {} for name in ("Shuffle Read", "Input", "Output"))
+        tasks.run += run
+        tasks.longest = max(tasks.longest, run)
+        tasks.cpu += NANO * metrics.get("Executor CPU Time", 0)
+        tasks.gc += MILLI * metrics.get("JVM GC Time", 0)
+        tasks.spilled += metrics.get("Disk Bytes Spilled", 0)
+        tasks.waited += MILLI * shuffle.get("Fetch Wait Time", 0)
+        tasks.records += shuffle.get("Total Records Read", 0) + read.get("Records Read", 0)
+        tasks.shuffled |= shuffle.get("Local Bytes Read", 0) + shuffle.get("Remote Bytes Read", 0) > 0
+        tasks.files += write.get("Records Written", 0) > 0
+        tasks.written += write.get("Bytes Written", 0)
+
+    def _stage_completed(self, line: bytes) -> None:
+        info = json.loads(line)["Stage Info"]
+        number = info["Stage ID"]
+        tasks = self._tasks.pop((number, info["Stage Attempt ID"]), None)
+        batch = self._batch_of_stage.pop(number, None)
+        if info.get("Failure Reason"):
+            if batch is not None:  # another attempt follows
+                self._batch_of_stage[number] = batch
+            return
+        if tasks is None or batch is None or "Submission Time" not in info:
+            return
+        if not 0 <= MILLI * (info["Completion Time"] - info["Submission Time"]) < MOST_SECONDS:
+            raise ValueError("no stage runs for so long")
+        times = StageTimes(
+            MILLI * info["Submission Time"],
+            MILLI * info["Completion Time"],
+            max(1, int(info["Number of Tasks"])),
+            tasks.run,
+            tasks.longest,
+            tasks.cpu,
+            tasks.waited,
+            tasks.shuffled,
+            PYTHON.search(line) is not None,
+        )
+        self._stages[batch].append(
+            Stage(times, tasks.records, tasks.spilled, tasks.gc, tasks.failed, tasks.files, tasks.written)
+        )
+
+    def _plan(self, line: bytes) -> None:
+        files = FILES_READ.findall(line)
+        plan = PLAN_OF.search(line.replace(b"\\n", b" ")) if files else None
+        if plan is not None:
+            self._files[plan[1].decode(), int(plan[2])] = max(map(int, files))
+
+    def _query_started(self, line: bytes) -> None:
+        event = json.loads(line)
+        query = self._progress.query(str(event["id"]), event.get("name"))
+        if "timestamp" in event:
+            query.starts.append(epoch(event["timestamp"]))
+
+    def _query_progress(self, line: bytes) -> None:
+        progress = json.loads(line)["progress"]
+        if isinstance(progress, str):
+            progress = json.loads(progress)
+        key = str(progress["id"]), int(progress["batchId"])
+        if self._running.get(key[0], (-1, 0.0))[0] == key[1]:
+            del self._running[key[0]]
+        stages, files = self._stages.pop(key, []), self._files.pop(key, 0)
+        stages.sort(key=lambda stage: stage.times.begun)
+        self._progress.read(progress, stages, files)
+        for older in [each for each in (*self._stages, *self._files) if each[0] == key[0] and each[1] < key[1]]:
+            self._stages.pop(older, None)
+            self._files.pop(older, None)
+
+    def _query_terminated(self, line: bytes) -> None:
+        event = json.loads(line)
+        query = self._progress.query(str(event["id"]))
+        failure = event.get("exception")
+        query.failure = cause_of_failure(str(failure)) if failure else ""
+
+
+def _parsed(line: bytes) -> Json:
+    """Return the event of a task, if possible without its accumulables: they are most of the line."""
+    begin = line.find(ACCUMULABLES)
+    end = line.find(b"}]}", begin)
+    event: Json
+    if begin >= 0 and end >= 0:
+        try:
+            event = json.loads(line[: begin + len(ACCUMULABLES)] + line[end + 1 :])
+            return event
+        except ValueError:
+            pass
+    event = json.loads(line)
+    return event

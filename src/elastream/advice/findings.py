@@ -1,0 +1,419 @@
+"""Findings about an application: each has its evidence, what to change, and how sure it is.
+
+Why batches are late, or long, is the diagnosis that Autopilot makes of a running query. The other rules read what only a
+whole log shows: growth of state, limits of sources, partitions, spills, files, executors.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
+from elastream.advice.service import Latency
+from elastream.core.lateness import (
+    BATCHES_READ,
+    LEAST_BATCHES,
+    BatchTimes,
+    Cause,
+    Diagnosis,
+    QueryTraits,
+    bottleneck,
+    diagnose,
+)
+from elastream.core.wording import amount, counted, percent
+from elastream.units import format_duration, truth
+
+# Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
+LATE, OFTEN, SURE = 0.05, 0.25, 0.6
+# Late batches that name a cause where there are no others.
+LEAST_LATE = 2
+# Least seconds of a batch, of which a part is worth removing though no record is late.
+LONG_BATCH_S = 1.0
+# Multiple of a batch's seconds from which a trigger is far longer.
+LONG_TRIGGER = 20.0
+# Tasks a slot from which partitions are too many if each has few records and seconds; least share of a batch in them.
+PARTITIONS_A_SLOT, FEW_RECORDS, SHORT_TASK_S, PARTITIONS_SHARE = 8, 200, 0.5, 0.3
+# Multiple of the usual batch that one without an end takes.
+UNFINISHED = 3.0
+# Batches that growth of state needs, its least factor over them, and the share of batches that must add rows.
+STATE_BATCHES, STATE_GROWTH, STATE_ADDS = 6, 1.2, 0.8
+# Rows that a record adds to the state in the last third, over those in all: keys that come to an end add less and less.
+STATE_LAST_THIRD = 0.5
+# Batches of a limited source, the share of them that are full, how full, and what waits behind one, in such batches.
+LIMIT_BATCHES, LIMITED, FULL, BEHIND = 10, 0.8, 0.9, 0.5
+# Delays of a watermark after which it must have removed rows.
+WATERMARK_DELAYS = 3.0
+# Share of the lag in one Kafka partition of several.
+LAG_SHARE, LAG_PARTITIONS = 0.5, 3
+# Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
+GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.05, 0.1
+# Files of a sink in an hour, and their mean size (bytes), from which they are small.
+FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
+# Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
+IDLE_PART, LOADED_PART = 0.1, 0.3
+# Share of failed attempts that is worth a look.
+FAILED = 0.02
+
+
+class Sureness(StrEnum):
+    """How sure a finding is."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding.
+
+    Attributes:
+        subject: Name of the query, or "application".
+        kind: Short name for programs.
+        evidence: Sentence with the figures.
+        change: What to change.
+    """
+
+    subject: str
+    kind: str
+    evidence: str
+    change: str
+    sure: Sureness = Sureness.MEDIUM
+
+
+CHANGES = {
+    Cause.TRIGGER: "a shorter trigger interval",
+    Cause.LIMIT: "raise the limit of the source",
+    Cause.SOURCE: "list fewer files, or ask the source less often",
+    Cause.PLANNING: "simplify the plan, or read fewer files a batch",
+    Cause.DRIVER: "let tasks write to the sink, or write in larger parts",
+    Cause.COMMIT: "faster storage for the checkpoint, or longer batches",
+    Cause.LONG_TASK: "divide the key or partition that has most records",
+    Cause.FEW_TASKS: "more partitions",
+    Cause.SINK: "write in larger parts, or to a faster sink",
+    Cause.MANY_TASKS: "fewer partitions",
+    Cause.SLOTS: "a scheduler pool for each query (spark.scheduler.mode=FAIR), or more hosts",
+    Cause.HOSTS: "more hosts, see the sizes",
+    Cause.UNKNOWN: "look at the batches in Spark's web interface",
+}
+
+HOSTS, MANY_TASKS = (cause.name.lower() for cause in (Cause.HOSTS, Cause.MANY_TASKS))
+
+
+def findings_of(application: Application, target: float, *, explicit: bool = False) -> tuple[Finding, ...]:
+    """Return the findings about all queries, then about the application.
+
+    Args:
+        target: Target latency (seconds).
+        given: True if a person set it. A long trigger within it is on purpose.
+    """
+    of_queries = (
+        finding
+        for query in application.queries.values()
+        for finding in _of_query(application, query, target, explicit=explicit)
+    )
+    return (*of_queries, *_of_executors(application), *_of_dynamic_allocation(application))
+
+
+def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
+    """Return the limit that holds back records of a query: in words, records a batch, and option; ("", inf, "") without.
+
+    A source that is held back has batches of one size, though more waits or no batch waits for records.
+    """
+    warm = query.warm
+    nothing = "", math.inf, ""
+    if len(warm) < LIMIT_BATCHES:
+        return nothing
+    waiting = [batch for batch in warm if batch.behind > BEHIND * batch.rows]
+    if len(waiting) >= LIMITED * len(warm):
+        most = max(batch.rows for batch in waiting)
+        full = sum(batch.rows >= FULL * most for batch in waiting)
+        if full >= LIMITED * len(waiting):
+            kafka = any(source.startswith("Kafka") for source in query.sources)
+            return f"{amount(most)} records", most, "maxOffsetsPerTrigger" if kafka else ""
+    files = Counter(batch.files for batch in warm)
+    number, times = files.most_common(1)[0]
+    if number and times == len(warm) and number == max(files) and _never_waits(query, warm):
+        return counted(number, "file"), statistics.median(batch.rows for batch in warm), "maxFilesPerTrigger"
+    return nothing
+
+
+def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
+    """Return True if each batch starts when the trigger allows it."""
+    interval = 0.0 if math.isnan(query.trigger) else query.trigger
+    gaps = [b.start - max(a.end, a.start + interval) for a, b in pairwise(batches)]
+    return statistics.median(gaps) <= max(0.3, 0.2 * interval)
+
+
+def _of_query(application: Application, query: LoggedQuery, target: float, *, explicit: bool) -> list[Finding]:
+    findings = []
+    if query.failure:
+        evidence = f"{query.name} failed: {query.failure}"
+        findings.append(Finding(query.name, "failure", evidence, "mend the cause", Sureness.HIGH))
+    warm = query.warm
+    usual = statistics.median(batch.seconds for batch in warm) if warm else target
+    if query.unfinished > max(target, UNFINISHED * usual):
+        evidence = f"a batch of {query.name} had run for {format_duration(query.unfinished)} when the log ended"
+        change = "limit the records of a batch; more hosts if its tasks fill all slots"
+        findings.append(Finding(query.name, "unfinished", evidence, change))
+    if len(warm) >= LEAST_BATCHES:
+        findings += _of_batches(application, query, warm, target, explicit=explicit)
+        for rule in RULES:
+            findings += rule(application, query, warm)
+    else:
+        findings += _of_few(application, query, target)
+    if any(finding.kind == "partitions" for finding in findings):  # fewer of them come before more hosts
+        findings = [finding for finding in findings if finding.kind not in (HOSTS, MANY_TASKS)]
+    in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
+    if not findings and in_time < 1 - LATE:
+        evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
+        findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
+    return findings
+
+
+# -- time of batches ---------------------------------------------------------------------------------------------------
+
+
+def _of_batches(
+    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, explicit: bool
+) -> Iterator[Finding]:
+    """Yield the causes of late or long batches, and a limit or trigger that makes records wait."""
+    text, _, option = limit_of(query)
+    blocks = [warm[at : at + BATCHES_READ] for at in range(0, len(warm), BATCHES_READ)]
+    blocks = [block for block in blocks if len(block) >= LEAST_BATCHES]
+    causes = dict[Cause, list[Diagnosis]]()
+    for block in blocks:
+        slots = application.slots(block[-1].start)
+        traits = QueryTraits(query.trigger, text, option, query.function, slots)
+        diagnosis = _diagnosed(application, query, block, target, traits)
+        if diagnosis is not None and diagnosis.cause is not Cause.UNKNOWN:
+            causes.setdefault(diagnosis.cause, []).append(diagnosis)
+    shares = {cause: share for cause, each in causes.items() if (share := len(each) / len(blocks)) >= OFTEN}
+    for cause, share in shares.items():
+        sure = Sureness.HIGH if share >= SURE else Sureness.MEDIUM
+        yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence, CHANGES[cause], sure)
+    takes = statistics.median(batch.seconds for batch in warm)
+    if not explicit and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
+        evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
+        change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
+        yield Finding(query.name, "trigger", evidence, change)
+    if text and Cause.LIMIT not in shares:
+        evidence = f"a batch of {query.name} always reads {text}, as if more waited"
+        yield Finding(query.name, "limit", evidence, f"raise {option or 'the limit of its source'}")
+
+
+def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
+    """Yield why there are so few batches: too many partitions, or what makes each of them late."""
+    batches = [batch for batch in query.batches if batch.rows > 0]
+    yield from _partitions(application, query, batches)
+    late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
+    if len(late) >= LEAST_LATE:
+        traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
+        diagnosis = bottleneck(f"{query.name} is late", late, traits)
+        if diagnosis.cause is not Cause.UNKNOWN:
+            yield Finding(query.name, diagnosis.cause.name.lower(), diagnosis.sentence, CHANGES[diagnosis.cause])
+
+
+def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) -> bool:
+    latency = Latency.logged(query, block, target)
+    rate = math.fsum(batch.rows for batch in block) / max(block[-1].end - block[0].start, 1e-9)
+    return latency.in_time < 1 - LATE or block[-1].behind > rate * target
+
+
+def _diagnosed(
+    application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
+) -> Diagnosis | None:
+    """Return why a block of batches is late or needlessly long; None if it is neither."""
+    begun, ended = block[0].start, block[-1].end
+    others = application.others_within(begun, ended)
+    times = [times_of(batch, others) for batch in block]
+    if _is_late(query, block, target):
+        return diagnose(query.name, times, target, traits)
+    with_stages = [each for each in times if each.stages]
+    takes = statistics.median(batch.seconds for batch in block)
+    if takes < LONG_BATCH_S or len(with_stages) < LEAST_BATCHES:
+        return None
+    diagnosis = bottleneck(f"{query.name} takes {format_duration(takes)} a batch", with_stages, traits)
+    return diagnosis if _worth_removing(diagnosis.cause, with_stages, takes, function=query.function) else None
+
+
+def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *, function: bool) -> bool:
+    """Return True if a part of batches that are in time can go, and is long."""
+    if cause in (Cause.LONG_TASK, Cause.SINK):
+        longest = statistics.median(max(stage.longest for stage in batch.stages) for batch in batches)
+        return longest >= max(LONG_BATCH_S, takes / 2)
+    if cause is Cause.DRIVER:
+        part = statistics.median(batch.parts[cause] for batch in batches)
+        return function and part >= max(LONG_BATCH_S, takes / 2)
+    return cause is Cause.MANY_TASKS
+
+
+# -- rules over the log ------------------------------------------------------------------------------------------------
+
+
+def _partitions(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield a shuffle with many more tasks than slots, each with hardly a record."""
+    shares, tasks, records = [], [], []
+    slots = application.slots(query.batches[-1].start)
+    for batch in warm:
+        many = [
+            each
+            for each in batch.stages
+            if each.times.tasks >= PARTITIONS_A_SLOT * slots
+            and each.records < FEW_RECORDS * each.times.tasks
+            and each.times.run < SHORT_TASK_S * each.times.tasks
+        ]
+        shares.append(math.fsum(each.times.seconds for each in many) / max(batch.seconds, 1e-9))
+        tasks += [each.times.tasks for each in many]
+        records += [each.records / each.times.tasks for each in many]
+    if tasks and statistics.median(shares) >= PARTITIONS_SHARE:
+        number = round(statistics.median(tasks))
+        evidence = (
+            f"{query.name} shuffles to {number} partitions on {counted(slots, 'slot')} with "
+            f"{amount(statistics.median(records))} records each, which take {percent(statistics.median(shares))} of a batch"
+        )
+        change = f"spark.sql.shuffle.partitions={max(2, 2 * slots)}, on a new checkpoint if the query has state"
+        yield Finding(query.name, "partitions", evidence, change, Sureness.HIGH)
+
+
+def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield state that grows without end."""
+    stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
+    if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
+        return
+    grows = sum(b.state > a.state for a, b in pairwise(stateful))
+    thirds = stateful[-1 - len(stateful) // 3 :], stateful
+    gain, usual = ((part[-1].state - part[0].state) / math.fsum(batch.rows for batch in part[1:]) for part in thirds)
+    if grows < STATE_ADDS * (len(stateful) - 1) or gain < STATE_LAST_THIRD * usual:
+        return
+    lasts = stateful[-1].end - stateful[0].start
+    size = f"{amount(stateful[0].state)} to {amount(stateful[-1].state)} rows in {format_duration(lasts)}"
+    if all(math.isnan(batch.watermark) for batch in stateful):
+        evidence = f"the state of {query.name} grew from {size}, and no watermark ends it"
+        change = "withWatermark before the aggregation, or a time-out of the state"
+        yield Finding(query.name, "state", evidence, change, Sureness.HIGH)
+        return
+    delays = [delay for batch in stateful if (delay := batch.newest - batch.watermark) >= 0]  # NaN is not
+    removed = math.fsum(batch.removed for batch in stateful)
+    if delays and not removed and lasts > WATERMARK_DELAYS * statistics.median(delays):
+        evidence = f"the state of {query.name} grew from {size}, and its watermark removed nothing"
+        change = "group by a window of the event time, so that the watermark can remove rows"
+        yield Finding(query.name, "state", evidence, change)
+
+
+def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield one Kafka partition with most of the lag."""
+    lags = [batch.lag for batch in warm if batch.lag is not None and batch.lag.partitions >= LAG_PARTITIONS]
+    names = Counter(lag.partition for lag in lags if lag.records > LAG_SHARE * lag.total)
+    if not names or len(lags) < len(warm) / 2:
+        return
+    name, times = names.most_common(1)[0]
+    if times >= SURE * len(warm):
+        share = statistics.median(lag.records / lag.total for lag in lags if lag.partition == name)
+        evidence = f"{name} has {percent(share)} of the lag of {lags[-1].partitions} partitions of {query.name}"
+        yield Finding(
+            query.name, "partition lag", evidence, "keys that spread over partitions, or minPartitions", Sureness.HIGH
+        )
+
+
+def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield spills to disk and garbage collection."""
+    stages = [stage for batch in warm for stage in batch.stages]
+    spilling = [batch for batch in warm if any(stage.spilled > 0 for stage in batch.stages)]
+    if len(spilling) >= max(2, SPILLING * len(warm)):
+        mean = math.fsum(stage.spilled for batch in spilling for stage in batch.stages) / len(spilling)
+        evidence = (
+            f"{percent(len(spilling) / len(warm))} of the batches of {query.name} spill {amount(mean / 1e6)} MB to disk"
+        )
+        yield Finding(query.name, "spill", evidence, "more partitions, or more memory for executors", Sureness.HIGH)
+    run, gc = math.fsum(stage.times.run for stage in stages), math.fsum(stage.gc for stage in stages)
+    if gc > GC_SHARE * run > 0 and gc > GC_OF_BATCH * math.fsum(batch.seconds for batch in warm):
+        evidence = f"the tasks of {query.name} collect garbage for {percent(gc / run)} of their time"
+        rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
+        stateful = any(batch.state > 0 for batch in warm)
+        change = "more memory for executors" + (", or state in RocksDB" if stateful and not rocks else "")
+        yield Finding(query.name, "garbage", evidence, change)
+
+
+def _files(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield a sink of many small files."""
+    stages = [stage for batch in warm for stage in batch.stages]
+    files, written = sum(stage.files for stage in stages), math.fsum(stage.written for stage in stages)
+    hours = (warm[-1].end - warm[0].start) / 3600
+    if (
+        files
+        and written
+        and files > FILES_AN_HOUR * hours
+        and written < SMALL_FILE * files
+        and "filesink" in query.sink.lower()
+    ):
+        evidence = (
+            f"{query.name} writes {amount(files / hours)} files an hour of {amount(written / files / 1e3)} kB on average"
+        )
+        yield Finding(query.name, "small files", evidence, "longer batches, or coalesce before the sink", Sureness.HIGH)
+
+
+def _failures(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    """Yield tasks that fail and run again."""
+    failed = sum(stage.failed for batch in warm for stage in batch.stages)
+    tasks = sum(stage.times.tasks for batch in warm for stage in batch.stages)
+    if failed > FAILED * tasks:
+        evidence = f"{amount(failed)} attempts of {amount(tasks)} tasks of {query.name} failed"
+        yield Finding(query.name, "failed tasks", evidence, "look at the logs of its executors", Sureness.HIGH)
+
+
+Rule = Callable[[Application, LoggedQuery, Sequence[LoggedBatch]], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures)
+
+
+# -- executors ---------------------------------------------------------------------------------------------------------
+
+
+def _of_executors(application: Application) -> Iterator[Finding]:
+    """Yield executors that idle while others work: tasks with state stay where they were."""
+    begun, ended = application.span
+    loads = {
+        each.id: each.run / (each.cores * seconds)
+        for each in application.working
+        if (seconds := min(each.removed, ended) - max(each.added, begun)) > 0.5 * (ended - begun)
+    }
+    widest = [
+        max(s.times.tasks for s in b.stages) for query in application.queries.values() for b in query.warm if b.stages
+    ]
+    if len(loads) < 2 or not widest or statistics.median(widest) < application.slots(ended):
+        return
+    mean = statistics.mean(loads.values())
+    idle = [id for id, load in loads.items() if load < IDLE_PART * mean]
+    if idle and max(loads.values()) > LOADED_PART:
+        wait = application.settings.get("spark.locality.wait", "3s")
+        evidence = (
+            f"{counted(len(idle), 'executor')} of {len(loads)} did less than {percent(IDLE_PART)} of the mean work, while "
+            f"the busiest was full for {percent(max(loads.values()))} of the time (spark.locality.wait is {wait})"
+        )
+        change = "restart the query so that its state spreads, or a shorter spark.locality.wait; Autopilot moves state"
+        yield Finding("application", "idle executors", evidence, change)
+
+
+def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
+    """Yield dynamic allocation that keeps idle executors for their shuffle files."""
+    enabled, tracking = (
+        truth(application.settings.get(f"spark.dynamicAllocation.{name}", default))
+        for name, default in (("enabled", "false"), ("shuffleTracking.enabled", "true"))
+    )
+    executors = application.working
+    if not (enabled and tracking) or len(executors) < 2:
+        return
+    begun, ended = application.span
+    paid = math.fsum(each.cores * max(0.0, min(each.removed, ended) - max(each.added, begun)) for each in executors)
+    used = math.fsum(each.run for each in executors)
+    stayed = sum(each.removed >= ended for each in executors)
+    if paid and used < LOADED_PART * paid and stayed >= 2:
+        evidence = (
+            f"dynamic allocation with shuffle tracking kept {stayed} executors, which were busy {percent(used / paid)}"
+        )
+        yield Finding(
+            "application", "dynamic allocation", evidence, "spark.dynamicAllocation.shuffleTracking.timeout, or Autopilot"
+        )

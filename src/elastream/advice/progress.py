@@ -1,0 +1,133 @@
+"""Micro-batches from Spark's StreamingQueryProgress, as JSON of a listener or of an event log."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from elastream.advice.application import NAN, Application, Lag, LoggedBatch, LoggedQuery, Stage
+from elastream.spark.telemetry.batches import Batch, read_batch
+
+Json = Mapping[str, Any]
+# Larger figures are damage: the year 5138, four months, a thousand billion.
+MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
+
+
+class ProgressReader:
+    """Adds batches to an application from progress, in the order of the log."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._before: dict[str, Batch] = {}
+
+    def query(self, id: str, name: str | None = None) -> LoggedQuery:
+        """Return the query with this id."""
+        queries = self._application.queries
+        if id not in queries:
+            named = str(name) if name else f"query {id[:8]}"
+            names = {query.name for query in queries.values()}
+            queries[id] = LoggedQuery(id, named if named not in names else f"{named} {id[:8]}")
+        return queries[id]
+
+    def read(self, progress: Json, stages: Iterable[Stage] = (), files: int = 0) -> None:
+        """Add the batch of `progress`; one without work is left out.
+
+        Raises:
+            KeyError: It lacks a field, as do TypeError and ValueError for one of another form.
+        """
+        id = str(progress["id"])
+        query = self.query(id, progress.get("name"))
+        durations = {
+            name: float(each) / 1e3 for name, each in (progress.get("durationMs") or {}).items() if each is not None
+        }
+        sources = [_source(each) for each in progress.get("sources") or ()]
+        query.sources = tuple(str(each.get("description")) for each in sources)
+        query.sink = str((progress.get("sink") or {}).get("description", ""))
+        if "addBatch" not in durations:
+            return
+        number, start = int(progress["batchId"]), epoch(progress["timestamp"])
+        rows = sum(int(each.get("numInputRows") or 0) for each in sources)
+        line = [
+            str(number),
+            str(round(1e3 * start)),
+            str(rows),
+            json.dumps({n: 1e3 * s for n, s in durations.items()}),
+            "-",
+            "{}",
+        ]
+        batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
+        self._before[id] = batch
+        states = progress.get("stateOperators") or ()
+        times = progress.get("eventTime") or {}
+        query.add(
+            LoggedBatch(
+                number,
+                start,
+                batch.seconds,
+                batch.rows,
+                batch.behind,
+                durations,
+                tuple(stages),
+                float(sum(int(each.get("numRowsTotal") or 0) for each in states)) if states else NAN,
+                float(sum(int(each.get("numRowsRemoved") or 0) for each in states)),
+                float(sum(int(each.get("memoryUsedBytes") or 0) for each in states)),
+                _watermark(times),
+                epoch(times["max"]) if times.get("max") else NAN,
+                files,
+                _lag(sources),
+            )
+        )
+
+
+def _source(progress: Json) -> dict[str, Any]:
+    """Return the progress of a source with its offsets as JSON, which an event log holds as text."""
+    offsets = {name: _parsed(progress.get(name)) for name in ("startOffset", "endOffset", "latestOffset")}
+    return {**progress, **offsets}
+
+
+def _parsed(offset: object) -> object:
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return offset
+
+
+def _checked(batch: Batch, rows: int) -> Batch:
+    """Return a batch whose records are known. Raises ValueError if a figure cannot be."""
+    batch = replace(batch, rows=rows) if math.isnan(batch.rows) else batch
+    behind = 0.0 if math.isnan(batch.behind) else batch.behind
+    figures = (behind, MOST_RECORDS), (batch.start, MOST_EPOCH), (batch.seconds, MOST_SECONDS), (batch.rows, MOST_RECORDS)
+    if not all(0 <= figure < most for figure, most in figures):
+        raise ValueError("no batch has such figures")
+    return batch
+
+
+def epoch(text: str) -> float:
+    """Return the epoch seconds of a time such as `2026-03-01T10:00:00.000Z`."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _watermark(times: Json) -> float:
+    """Return the watermark; one of 1970 is none yet."""
+    at = epoch(times["watermark"]) if times.get("watermark") else NAN
+    return at if at > 0 else NAN
+
+
+def _lag(sources: Iterable[Json]) -> Lag | None:
+    """Return the largest lag of a Kafka partition; None if no source reports lags of several."""
+    lags: dict[str, float] = {}
+    for each in sources:
+        end, latest = each.get("endOffset"), each.get("latestOffset")
+        if str(each.get("description")).startswith("Kafka") and isinstance(end, dict) and isinstance(latest, dict):
+            for topic, offsets in end.items():
+                for partition, offset in offsets.items():
+                    newest = latest.get(topic, {}).get(partition, offset)
+                    lags[f"{topic}-{partition}"] = max(0.0, float(newest) - float(offset))
+    if len(lags) < 2 or not (total := math.fsum(lags.values())):
+        return None
+    most = max(lags, key=lambda name: lags[name])
+    return Lag(most, lags[most], total, len(lags))

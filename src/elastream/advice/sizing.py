@@ -1,0 +1,250 @@
+"""Sizing of an application: what other numbers of hosts would have done, and what `horizon` would have paid."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.advice.application import Application, LoggedBatch, LoggedQuery
+from elastream.advice.service import LEAST_CALIBRATED, Arrivals, BatchModel, Latency, Slots, cross_validated
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, HostType
+from elastream.core.wording import counted
+from elastream.policies.common.service import LEAST_COUNTED, Service
+from elastream.policies.horizon.budget import Grid
+from elastream.policies.horizon.policy import IN_TIME, LEAST_PAST, outlooks_of
+from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
+from elastream.policies.horizon.scenarios import Past
+from elastream.units import format_duration
+
+NAN = float("nan")
+NO_FLEET = "what the policy horizon would lease: no number of hosts keeps the target"
+HOURS_A_MONTH = 730.0
+UNKNOWN_LATENCY = Latency()
+# Hosts on the curve: all up to the first number, then fewer of them. Beyond that multiple of the logged ones none.
+EACH_HOST, MOST_TIMES = 8, 2
+# Newest batches of a query that are predicted again for each number of hosts.
+PREDICTED = 4_000
+# Seconds between plans of `horizon`, and the start of a host, which a log does not tell.
+PACE_S, HOST_START_S = 15.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number of hosts on the curve.
+
+    Attributes:
+        hosts: Number; not whole for a mean.
+        p50, p99: Of the latencies (seconds): the slowest query's.
+        in_time: Share of all records within the target.
+        cost: Price of a month; NaN without a price.
+        logged: True for the fleet of the log.
+    """
+
+    hosts: float
+    cores: float
+    p50: float
+    p99: float
+    in_time: float
+    busy: float
+    cost: float
+    logged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Sizing of an application.
+
+    Attributes:
+        unit: A host in words: "executor", or "core" of a single process.
+        error: Relative errors of p50 and p99 by cross-validation; NaN if unknown.
+        logged: Latencies in the log, over the same records.
+        fixed: The fewest hosts that keep the target, if the number stays; None if none does.
+        horizon: What the policy `horizon` would have leased on average; None if the log is too short.
+        useful: Hosts beyond which no query has tasks.
+        batch_rows: By query, the records of a batch that takes half of the target on these hosts.
+        unknown: What the log does not tell.
+    """
+
+    unit: str
+    cores_each: float
+    curve: tuple[Point, ...] = ()
+    error: tuple[float, float] = (NAN, NAN)
+    logged: Latency = UNKNOWN_LATENCY
+    fixed: Point | None = None
+    horizon: Point | None = None
+    useful: int = 0
+    batch_rows: tuple[tuple[str, float], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A query with its model. others: slots that other queries keep busy."""
+
+    query: LoggedQuery
+    batches: list[LoggedBatch]
+    model: BatchModel
+    arrivals: Arrivals
+    others: float
+
+    @property
+    def records(self) -> float:
+        return float(self.arrivals.total[-1])
+
+
+def size(application: Application, target: float, price: float, limits: dict[str, float]) -> Sizing:
+    """Predict the latencies of other fleets.
+
+    Args:
+        target: Seconds.
+        price: Of a host in an hour; NaN if unknown.
+        limits: Most records of a batch, by id of a query whose source is limited.
+    """
+    alone = all(each.id == "driver" for each in application.working)
+    unit, each = ("core", 1.0) if alone else ("executor", application.cores_each)
+    logged = _logged(application, target)
+    if not application.tasks_known:
+        return Sizing(unit, each, logged=logged, unknown=("sizes: the log has no tasks",))
+    served, errors, unknown = _calibrated(application, target, limits)
+    if not served:
+        return Sizing(unit, each, logged=logged, unknown=tuple(unknown))
+    width = max(1.0, each // application.task_cpus)
+    now = round(float(np.median([application.slots(batch.start) for one in served for batch in one.batches])) / width)
+    useful = max(math.ceil(one.model.useful_slots / width) for one in served)
+    curve = tuple(
+        _point(served, hosts, hosts * width, each, target, price, logged=hosts == now)
+        for hosts in _numbers(max(1, now), useful)
+    )
+    fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
+    horizon, why = _horizon(served, each, target, price, fixed) if fixed else (None, NO_FLEET)
+    slots = (fixed or curve[-1]).hosts * width
+    rows = [(one.query.name, one.model.largest_batch(target / 2, slots)) for one in served]
+    return Sizing(
+        unit,
+        each,
+        curve,
+        (max(error[0] for error in errors), max(error[1] for error in errors)),
+        logged,
+        fixed,
+        horizon,
+        useful,
+        tuple((name, most) for name, most in rows if 0 < most < math.inf),
+        (*unknown, why) if why else tuple(unknown),
+    )
+
+
+def _calibrated(
+    application: Application, target: float, limits: dict[str, float]
+) -> tuple[list[_Served], list[tuple[float, float]], list[str]]:
+    """Return the queries with their models, the errors of these, and what is unknown."""
+    served, errors, unknown = [], [], []
+    begun, ended = application.span
+    busy = {
+        id: math.fsum(batch.run for batch in query.batches) / max(ended - begun, 1e-9)
+        for id, query in application.queries.items()
+    }
+    for id, query in application.queries.items():
+        warm, limit = query.warm[-PREDICTED:], limits.get(id, math.inf)
+        others = math.fsum(busy.values()) - busy[id]
+        slots = _slots_of(application, others)
+        if limit < math.inf and all(math.isnan(batch.behind) for batch in warm):
+            unknown.append(f"sizes for {query.name}: its source is limited and does not report what waits")
+            continue
+        model = BatchModel.of(query, warm, slots, limit)
+        if model is None:
+            batches = counted(len(warm), "warm batch", "warm batches")
+            unknown.append(f"the service of {query.name}: {batches} with tasks, and {LEAST_CALIBRATED} are needed")
+            continue
+        if len(query.warm) > PREDICTED:
+            unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
+        if not model.separable:
+            unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
+        served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))
+        errors.append(cross_validated(query, warm, slots, target, limit))
+    if len(served) > 1:
+        unknown.append("how queries delay each other: each is predicted on the slots that others leave idle on average")
+    if any(math.isnan(error[0]) for error in errors):
+        unknown.append("the error of the sizes: a half of the log is too short to be predicted by the other")
+    return served, errors, unknown
+
+
+def _slots_of(application: Application, others: float) -> Slots:
+    return lambda at: max(1.0, application.slots(at) - others)
+
+
+def _constant(slots: float) -> Slots:
+    return lambda _: max(1.0, slots)
+
+
+def _logged(application: Application, target: float) -> Latency:
+    """Return the slowest query's latencies, and the share in time of all records."""
+    each = [(query, query.warm) for query in application.queries.values()]
+    return _together([(sum(b.rows for b in warm), Latency.logged(query, warm, target)) for query, warm in each if warm])
+
+
+def _together(latencies: Sequence[tuple[float, Latency]]) -> Latency:
+    records = math.fsum(count for count, _ in latencies)
+    if not records:
+        return Latency()
+    in_time = math.fsum(count * latency.in_time for count, latency in latencies) / records
+    return Latency(max(each.p50 for _, each in latencies), max(each.p99 for _, each in latencies), in_time)
+
+
+def _numbers(now: int, useful: int) -> list[int]:
+    """Return the numbers of hosts on the curve."""
+    most = max(now, min(useful, MOST_TIMES * now))
+    beyond = {round(EACH_HOST * 1.25**step) for step in range(40)}
+    return sorted({*range(1, min(most, EACH_HOST) + 1), *(each for each in beyond if each < most), now, most})
+
+
+def _point(
+    served: Sequence[_Served], hosts: int, slots: float, cores: float, target: float, price: float, *, logged: bool
+) -> Point:
+    latencies, busy = [], 0.0
+    for one in served:
+        latency = one.model.predict(one.arrivals, _constant(slots - one.others), target)
+        latencies.append((one.records, latency))
+        busy += one.records * one.model.work / float(np.ptp(one.arrivals.times))
+    all_ = _together(latencies)
+    share = min(1.0, busy / slots)
+    return Point(hosts, hosts * cores, all_.p50, all_.p99, all_.in_time, share, hosts * price * HOURS_A_MONTH, logged)
+
+
+def _horizon(
+    served: Sequence[_Served], cores: float, target: float, price: float, fixed: Point
+) -> tuple[Point | None, str]:
+    """Return what `horizon` would have leased on average, or why that is unknown.
+
+    Args:
+        fixed: The fewest hosts that keep the target: `horizon` leases at most twice as many.
+    """
+    busiest = max(served, key=lambda one: one.records * one.model.work)
+    rows = busiest.model.largest_batch(target / 2, fixed.cores)
+    if not rows > 0:
+        return None, "what the policy horizon would lease: a batch without records takes more than half of the target"
+    overhead = target / 2 * fixed.cores / (rows * busiest.model.work) if rows < math.inf else 1.0
+    shortest = min(batch.seconds for batch in busiest.batches)
+    waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)
+    service = Service((overhead,) * LEAST_COUNTED, waits, shortest)
+    kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
+    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.minimum)
+    rates = _summed([one.model.work * one.arrivals.rates(grid.seconds) for one in served])
+    if rates.size < 2 * LEAST_PAST * grid.steps:
+        least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)
+        return None, f"what the policy horizon would lease: it needs a log of {least}"
+    outlooks = outlooks_of(Past(grid.seconds, rates), min(rates.size, REPLAYED), grid)
+    fleet = Fleet(kind, cores / service.overhead, grid, 1, round(MOST_TIMES * fixed.hosts))
+    choice = replay(outlooks, fleet, 1 - IN_TIME, Choice(Setting()), (0.0, 0.0))
+    hosts = choice.hosts
+    point = Point(hosts, hosts * cores, NAN, NAN, max(0.0, fixed.in_time - choice.late), NAN, hosts * price * HOURS_A_MONTH)
+    return point, ""
+
+
+def _summed(rates: Sequence[Floats]) -> Floats:
+    """Return the sum of rates that begin at about the same time."""
+    total = np.zeros(max(each.size for each in rates))
+    for each in rates:
+        total[: each.size] += each
+    return total

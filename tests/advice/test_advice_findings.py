@@ -1,0 +1,169 @@
+"""Findings: one planted fault each, and none in healthy jobs."""
+
+import json
+import random
+
+import pytest
+
+from elastream.advice.application import Application
+from elastream.advice.event_log import EventLog
+from elastream.advice.findings import Sureness, findings_of
+from support.event_logs import LogOf, Query, Stage
+
+QUERY = Query()
+KAFKA = Query(source="KafkaV2[Subscribe[t]]")
+FUNCTION = Query(sink="ForeachBatchSink")
+FILES = Query(sink="FileSink[/out]")
+
+
+def read(log: LogOf) -> Application:
+    return EventLog("log").read(json.dumps(event, separators=(",", ":")).encode() for event in log.events)
+
+
+def job(
+    stages, *, query=QUERY, batches=40, every=5.0, rows=1000, executors=(2, 2), settings=None, back_to_back=False, **more
+):
+    """Return the log of a job; stages: those of batch `number` with `rows`; more: arguments of each batch, or functions."""
+    log, chance, at = LogOf(executors, settings=settings or {}), random.Random(1), 0.0
+    log.started(query)
+    for number in range(batches):
+        count = round(rows * chance.uniform(0.7, 1.3)) if isinstance(rows, int) else rows(number)
+        arguments = {name: each(number) if callable(each) else each for name, each in more.items()}
+        end = log.batch(query, number, at, count, stages(number, count), slots=4, **arguments)
+        at = end if back_to_back else max(every * (number + 1), end)
+    return log
+
+
+def usual(number, rows):
+    """Return a source stage and a shuffle of four even tasks."""
+    return [Stage([0.1 + rows / 8000] * 4, rows), Stage([0.05 + rows / 20_000] * 4, rows, shuffled=True)]
+
+
+def kafka(number, left):
+    """Return offsets of four partitions of about 250 records each; left: records that wait in each, by number of batch."""
+    waits = left(number)
+    ends = [{str(p): 250 * n + 100 * (n % 3) for p in range(4)} for n in (number, number + 1)]
+    return {
+        "startOffset": json.dumps({"t": ends[0]}),
+        "endOffset": json.dumps({"t": ends[1]}),
+        "latestOffset": json.dumps({"t": {p: end + waits[int(p)] for p, end in ends[1].items()}}),
+        "metrics": {"avgOffsetsBehindLatest": str(sum(waits) / 4)},
+    }
+
+
+def kinds(log, target=10.0):
+    return {finding.kind for finding in findings_of(read(log), target)}
+
+
+HEALTHY = {
+    "usual": lambda: job(usual),
+    "without a trigger": lambda: job(usual, back_to_back=True),
+    "bounded state": lambda: job(usual, state=lambda n: min(500, 50 * n)),
+    "state behind a watermark": lambda: job(
+        usual,
+        state=lambda n: 100 * min(n, 5),
+        removed=lambda n: 90,
+        watermark=lambda n: 5.0 * n - 20,
+        newest=lambda n: 5.0 * n,
+    ),
+    "kafka": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [10 * (n % 3)] * 4)),
+    "files of many sizes": lambda: job(usual, query=FILES, files=lambda n: 1 + n % 3),
+    "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
+    "one executor": lambda: job(usual, executors=(4,)),
+    "short": lambda: job(usual, batches=5),
+}
+
+
+@pytest.mark.parametrize("healthy", HEALTHY.values(), ids=HEALTHY)
+def test_healthy_job_has_no_finding(healthy):
+    assert findings_of(read(healthy()), 10.0) == ()
+
+
+PLANTED = {
+    "partitions": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows), Stage([0.04] * 200, rows, shuffled=True)]),
+    "state": lambda: job(usual, state=lambda n: 800 * n),
+    "trigger": lambda: job(usual, every=60.0),
+    "limit": lambda: job(usual, query=KAFKA, source=lambda n: kafka(3 * n, lambda n: [5000] * 4)),
+    "partition lag": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [900 + n, 3, 5, 2])),
+    "long_task": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows), Stage([2.5, 0.2, 0.2, 0.2], rows, shuffled=True)]),
+    "sink": lambda: job(lambda n, rows: [Stage([2.5] * 4, rows, cpu=0.02)]),
+    "driver": lambda: job(usual, query=FUNCTION, driver=3.0),
+    "planning": lambda: job(usual, back_to_back=True, driver=14.0, queryPlanning=13.0),
+    "hosts": lambda: job(lambda n, rows: [Stage([1.1] * 64, rows)], back_to_back=True),
+    "few_tasks": lambda: job(lambda n, rows: [Stage([12.0], rows)], back_to_back=True),
+    "spill": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, spilled=10**8)]),
+    "garbage": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, gc=0.3)]),
+    "small files": lambda: job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FILES),
+    "failed tasks": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, failed=1)]),
+    "idle executors": lambda: job(lambda n, rows: [Stage([1.2] * 4, rows)], executor="0"),
+    "dynamic allocation": lambda: job(
+        usual, executors=(2, 2, 2), settings={"spark.dynamicAllocation.enabled": "true"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "planted"), PLANTED.items(), ids=PLANTED)
+def test_planted_fault_is_found_alone(kind, planted):
+    assert kinds(planted()) == {kind}
+
+
+def test_two_late_batches_name_a_cause_if_there_are_no_others():
+    log = job(lambda n, rows: [Stage([45.0, 2.0, 2.0, 2.0], rows, shuffled=True)], batches=2, back_to_back=True)
+    assert kinds(log) == {"long_task"}
+
+
+def test_batch_that_the_log_does_not_end_is_found():
+    log = job(usual)
+    log.batch(QUERY, 40, 200.0, 9000, [Stage([120.0] * 4, 9000)], slots=4)
+    log.events = [event for event in log.events if event.get("progress", {}).get("batchId") != 40]
+    assert kinds(log) == {"unfinished"}
+
+
+def test_fewer_partitions_come_before_more_hosts():
+    log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=20, back_to_back=True)
+    assert kinds(log) == {"partitions"}
+
+
+def test_partitions_that_leave_time_for_two_batches_are_found():
+    log = job(lambda n, rows: [Stage([0.3] * 200, rows, shuffled=True)], batches=2, back_to_back=True)
+    assert kinds(log) == {"partitions"}
+
+
+def test_watermark_that_removes_no_state_is_found():
+    log = job(usual, state=lambda n: 800 * n, watermark=lambda n: 5.0 * n - 20, newest=lambda n: 5.0 * n)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "its watermark removed nothing" in finding.evidence
+
+
+def test_files_that_are_held_back_are_found():
+    log = job(usual, query=FILES, back_to_back=True, files=1, rows=lambda n: 1000)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "always reads 1 file" in finding.evidence
+    assert finding.change == "raise maxFilesPerTrigger"
+
+
+def test_finding_says_what_to_change_and_how_sure_it_is():
+    (finding,) = findings_of(read(PLANTED["partitions"]()), 10.0)
+    assert "200 partitions on 4 slots" in finding.evidence
+    assert finding.change == "spark.sql.shuffle.partitions=8, on a new checkpoint if the query has state"
+    assert finding.sure is Sureness.HIGH
+
+
+def test_long_trigger_is_no_finding_within_a_target_that_was_given():
+    assert findings_of(read(PLANTED["trigger"]()), 300.0, explicit=True) == ()
+
+
+def test_failed_query_is_a_finding():
+    log = job(usual)
+    log.ended(QUERY, "java.lang.OutOfMemoryError: Java heap space")
+    assert kinds(log) == {"failure"}
+
+
+def test_queries_that_take_each_others_slots_are_found():
+    other = Query("big", "99999999-2222-3333-4444-555555555555")
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(20):
+        log.batch(other, number, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
+        # Two short tasks whose stage lasts while the other query's tasks hold the slots.
+        at = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=11.5)], slots=4)
+    assert "slots" in kinds(log)

@@ -1,0 +1,141 @@
+"""What is read of an event log, and of lines of progress."""
+
+import json
+
+import pytest
+
+from elastream.advice.sources import read_source
+from elastream.errors import InputError
+from support.event_logs import LogOf, Query, Stage, progress
+
+METRICS = {"metrics": {"avgOffsetsBehindLatest": "36.5"}}
+KAFKA = {
+    "startOffset": '{"t":{"0":0,"1":0,"2":0}}',
+    "endOffset": '{"t":{"0":60,"1":10,"2":30}}',
+    "latestOffset": '{"t":{"0":160,"1":10,"2":40}}',
+}
+
+
+def log_of(*batches, executors=(2, 2), query=None):
+    """Return a log of batches of one second each."""
+    log, query = LogOf(executors), query or Query()
+    log.started(query)
+    for number, rows in enumerate(batches):
+        log.batch(
+            query, number, 10.0 * number, rows, [Stage([0.5, 0.25], rows), Stage([0.2], rows, shuffled=True)], slots=4
+        )
+    return log
+
+
+def query_of(application):
+    (query,) = application.queries.values()
+    return query
+
+
+def test_batches_have_the_stages_of_their_tasks(tmp_path):
+    application = read_source(str(log_of(100, 120).write(tmp_path / "log")))
+    assert (application.name, application.version, application.slots(application.begun + 1)) == ("shop", "4.1.0", 4)
+    first, second = query_of(application).batches
+    assert [(each.times.tasks, each.times.shuffled) for each in first.stages] == [(2, False), (1, True)]
+    assert second.stages[0].times.longest == 0.5
+    assert (second.rows, second.stages[0].records, second.stages[1].records) == (120, 120, 120)
+    assert second.seconds == pytest.approx(1.0)
+
+
+def test_trigger_follows_from_the_starts_of_batches(tmp_path):
+    assert query_of(read_source(str(log_of(*[100] * 8).write(tmp_path / "log")))).trigger == 10.0
+    log = LogOf()
+    for number in range(9):
+        log.batch(Query(), number, 1.37 * number, 50, [Stage([0.5])])
+    assert (
+        query_of(read_source(str(log.write(tmp_path / "other")))).trigger
+        != query_of(read_source(str(tmp_path / "log"))).trigger
+    )
+
+
+def test_torn_lines_and_unknown_fields_are_skipped_and_counted(tmp_path):
+    log = log_of(100, 120, 90)
+    log.add("SparkListenerDBCEventLoggingListenerMetadata", Rollover=1)
+    log.events[2]["Databricks"] = {"org": 1}
+    path = tmp_path / "log"
+    path.write_text("\n".join(log.lines()) + '\n{"Event":"SparkListenerTaskEnd","Stage ID":4,"Sta')
+    application = read_source(str(path))
+    assert len(query_of(application).batches) == 3
+    assert application.unreadable == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"Total Cores":2', '"Total Cores":0'),
+        ('"Executor Run Time":500', '"Executor Run Time":-7'),
+        ('"Completion Time":', '"Completion Time":-'),
+        ('"triggerExecution":1000', '"triggerExecution":1e300'),
+        ('"batchId":1', '"batchId":null'),
+    ],
+)
+def test_line_with_a_figure_that_cannot_be_is_skipped_and_counted(old, new, tmp_path):
+    lines = log_of(100, 120, 90).lines()
+    at = next(number for number, line in enumerate(lines) if old in line and '"batchId":0' not in line)
+    lines[at] = lines[at].replace(old, new)
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    assert read_source(str(path)).unreadable == 1
+
+
+def test_idle_triggers_are_no_batches(tmp_path):
+    log = log_of(100, 120)
+    idle = progress(Query(), 1, 15.0, 0.01, 0)
+    del idle["durationMs"]["addBatch"]
+    log.add("org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", progress=idle)
+    assert len(query_of(read_source(str(log.write(tmp_path / "log")))).batches) == 2
+
+
+def test_batch_that_ran_again_after_a_restart_counts_once(tmp_path):
+    log = log_of(100, 120)
+    log.batch(Query(), 1, 60.0, 120, [Stage([0.5], 120)])
+    batches = query_of(read_source(str(log.write(tmp_path / "log")))).batches
+    assert [batch.number for batch in batches] == [0, 1]
+
+
+def test_offsets_of_kafka_tell_rows_and_lag(tmp_path):
+    lines = [
+        progress(Query(source="KafkaV2[Subscribe[t]]"), n, 10.0 * n, 1.0, 200, source=KAFKA | METRICS) for n in range(3)
+    ]
+    path = tmp_path / "progress.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    batch = query_of(read_source(str(path))).batches[-1]
+    assert (batch.rows, batch.behind) == (100, 109.5)
+    assert (batch.lag.partition, batch.lag.records, batch.lag.partitions) == ("t-0", 100, 3)
+
+
+def test_progress_may_hold_offsets_as_json_or_as_text(tmp_path):
+    source = {name: json.loads(text) for name, text in KAFKA.items()}
+    lines = [
+        progress(Query(source="KafkaV2[Subscribe[t]]"), n, 10.0 * n, 1.0, 200, source=source | METRICS) for n in range(3)
+    ]
+    path = tmp_path / "progress.jsonl"
+    path.write_text("\n".join(json.dumps({"progress": line}) for line in lines))
+    assert query_of(read_source(str(path))).batches[-1].behind == 109.5
+
+
+def test_failure_of_a_query_is_read(tmp_path):
+    log = log_of(100)
+    log.ended(Query(), "java.lang.Boom: no disk\n\tat x")
+    assert query_of(read_source(str(log.write(tmp_path / "log")))).failure == "java.lang.Boom: no disk"
+
+
+def test_log_of_a_batch_job_is_refused(tmp_path):
+    log = LogOf()
+    log.add("SparkListenerJobStart", **{"Job ID": 0, "Submission Time": 1, "Stage IDs": [0], "Properties": {}})
+    with pytest.raises(InputError, match="1 jobs and no streaming query"):
+        read_source(str(log.write(tmp_path / "log")))
+
+
+def test_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "notes").write_text("hello\n")
+    with pytest.raises(InputError, match="neither an event of Spark nor"):
+        read_source(str(tmp_path / "notes"))
+    (tmp_path / "recording.jsonl").write_text('{"kind":"start","format":9}\n')
+    with pytest.raises(InputError, match="is a recording of Elastream"):
+        read_source(str(tmp_path / "recording.jsonl"))

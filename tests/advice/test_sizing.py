@@ -1,0 +1,118 @@
+"""Sizes of a job whose tasks work as they were made to."""
+
+import json
+import math
+import tracemalloc
+
+import pytest
+
+from elastream.advice.application import LoggedBatch, LoggedQuery
+from elastream.advice.event_log import EventLog
+from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
+from elastream.advice.sizing import size
+from support.event_logs import LogOf, Query, Stage
+
+A_RECORD, A_BATCH, DRIVER = 0.004, 0.4, 0.3
+"""Seconds of tasks a record and a batch, and seconds of the driver."""
+
+
+def logged(executors, *, every=5.0, batches=240, rate=lambda at: 300.0 + 200.0 * math.sin(at / 100), even=False):
+    """Return the application of a job with so many executors of two cores. every: trigger; 0 for none."""
+    log, query, slots = LogOf([2] * executors), Query(), 2 * executors
+    log.started(query)
+    at, last = 0.0, -1.0
+    for number in range(batches):
+        rows = 1000 if even else max(1, round(rate(at) * (at - last)))
+        run, last = A_BATCH + A_RECORD * rows, at
+        end = log.batch(query, number, at, rows, [Stage([run / 8] * 8, rows)], slots=slots, driver=DRIVER)
+        at = math.ceil(end / every) * every if every else end
+    return EventLog("log").read(json.dumps(event, separators=(",", ":")).encode() for event in log.events)
+
+
+def the_query(application):
+    (query,) = application.queries.values()
+    return query
+
+
+def test_model_knows_batches_of_other_fleets():
+    query = the_query(logged(2))
+    model = BatchModel.of(query, query.warm, lambda at: 4)
+    for rows, slots in ((500, 4), (2000, 4), (2000, 1), (2000, 8)):
+        assert model.seconds(rows, slots) == pytest.approx(DRIVER + (A_BATCH + A_RECORD * rows) / slots, rel=0.02)
+
+
+@pytest.mark.parametrize("every", [5.0, 0.0], ids=["a trigger", "no trigger"])
+def test_other_fleet_has_the_predicted_latencies(every):
+    here, there = logged(2, every=every), the_query(logged(4, every=every))
+    sizing = size(here, 10.0, 0.1, {})
+    point = next(point for point in sizing.curve if point.hosts == 4)
+    ran = Latency.logged(there, there.warm, 10.0)
+    assert (point.p50, point.p99) == (pytest.approx(ran.p50, rel=0.1), pytest.approx(ran.p99, rel=0.1))
+
+
+def test_one_half_of_a_log_predicts_the_other():
+    query = the_query(logged(2))
+    assert max(cross_validated(query, query.warm, lambda at: 4, 10.0, math.inf)) < 0.05
+
+
+def test_fixed_fleet_is_the_smallest_that_keeps_the_target():
+    sizing = size(logged(4), 8.0, 0.1, {})
+    late = [point.hosts for point in sizing.curve if point.in_time < 0.99]
+    assert sizing.fixed is not None
+    assert sizing.fixed.hosts == max(late) + 1
+    assert sizing.fixed.cost == pytest.approx(73.0 * sizing.fixed.hosts)
+
+
+def test_fleet_that_cannot_follow_is_late():
+    busy = logged(4, rate=lambda at: 1200.0, batches=60)
+    first = size(busy, 10.0, math.nan, {}).curve[0]
+    assert first.in_time < 0.5
+    assert first.busy == 1.0
+
+
+def test_horizon_leases_fewer_hosts_than_a_fixed_fleet_for_a_slow_tide():
+    tide = logged(4, batches=1000, rate=lambda at: 600.0 + 550.0 * math.sin(at / 300))
+    sizing = size(tide, 20.0, 0.1, {})
+    assert sizing.horizon is not None
+    assert sizing.horizon.hosts < sizing.fixed.hosts
+
+
+def test_records_of_a_batch_are_advised_within_half_of_the_target():
+    sizing = size(logged(2), 10.0, math.nan, {})
+    ((_, rows),) = sizing.batch_rows
+    assert DRIVER + (A_BATCH + A_RECORD * rows) / (2 * sizing.fixed.hosts) == pytest.approx(5.0, rel=0.05)
+
+
+def test_batches_of_one_size_leave_the_work_of_a_record_open():
+    sizing = size(logged(2, even=True), 10.0, math.nan, {})
+    assert any("how the work of counts grows" in each for each in sizing.unknown)
+
+
+def test_limited_source_that_reports_no_backlog_has_no_sizes():
+    application = logged(2)
+    sizing = size(application, 10.0, math.nan, {the_query(application).id: 1000.0})
+    assert sizing.curve == ()
+    assert any("does not report what waits" in each for each in sizing.unknown)
+
+
+def test_short_log_has_no_sizes_and_says_why():
+    sizing = size(logged(2, batches=6), 10.0, math.nan, {})
+    assert sizing.curve == ()
+    assert any("10 are needed" in each for each in sizing.unknown)
+
+
+def test_memory_grows_with_batches_and_not_with_their_square():
+    batches = [LoggedBatch(number, 5.0 * number, 1.0, 100.0) for number in range(20_000)]
+    tracemalloc.start()
+    latency = Latency.logged(LoggedQuery("a", "a"), batches, 10.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert latency.in_time == 1.0
+    assert peak < 1e8
+
+
+def test_arrivals_after_an_idle_time_come_after_the_last_poll():
+    query = the_query(logged(2, every=0.0, batches=30))
+    late = query.batches[-1]
+    gap = Arrivals.of(query, [*list(query.batches)[:-1], LoggedBatch(99, late.end + 60.0, 1.0, 50.0)])
+    assert gap.by(late.end + 59.5) == gap.by(late.end)
