@@ -6,7 +6,7 @@ from elastream.advice.sources import read_source
 from support.foreign_sessions import local_cluster
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def number(query):

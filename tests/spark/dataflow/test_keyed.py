@@ -23,7 +23,7 @@ from elastream.spark.worker.walk import WorkerPaths
 from support.waiting import wait_until
 from support.walks import in_use
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 ON_DISK = {name: value for name, value in STATE_STORES["disk"].items() if "hadoop" not in name}
 """Settings of the store on disk that a session can change. Snapshots come later than these queries end."""

@@ -219,6 +219,7 @@ def written_by_batch(out: Path) -> dict[int, pa.Table]:
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "b.txt").write_text("or not\n\nto be\n")
@@ -260,6 +261,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tmp_path: Path) -> None:
     stored = spark.sql(
         "select id as n, double(id)/3 as x, array(id, id+1) as ids, timestamp_seconds(id) as at, "
@@ -298,6 +300,7 @@ class Ticks:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.cluster
 def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSession, tmp_path: Path) -> None:
     operator = Operator("a b", Kind.SOURCE, reads=Ticks())
     frame = open_source(spark, operator, control=tmp_path, steering=steered(tmp_path), batch_seconds=1)
@@ -318,6 +321,7 @@ def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSe
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 def test_a_source_whose_timestamp_is_no_column_of_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     operator = Operator("s", Kind.SOURCE, reads=Ticks("when"))
     with pytest.raises(InputError, match="returned no column 'when', which its `timestamp` names"):

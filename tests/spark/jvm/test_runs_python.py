@@ -14,7 +14,7 @@ from elastream.spark.jvm.executors import Executor
 from elastream.spark.telemetry.stage_load import read_work
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def unchanged(frame: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ from elastream.dataflow.endpoints import collect, files, records
 from elastream.loads import constant
 from elastream.spark.dataflow.sinks import tables_collected
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "k string, n long, at timestamp, last boolean"
