@@ -331,8 +331,7 @@ def test_events_of_the_benchmark_pass_through_topics_of_their_own(spark: SparkSe
         try:
             wait_until(
                 lambda: (
-                    not query.isActive
-                    or any(batch.position == 2001 for batch in batches_of(query.recentProgress, control))
+                    not query.isActive or any(batch.position == 2001 for batch in batches_of(query.recentProgress, control))
                 )
             )
             assert query.exception() is None
