@@ -122,9 +122,8 @@ def test_arms_that_scale_are_compared_with_the_best_fixed_arm_by_round():
         ("autopilot", "fixed:2, best fixed"),
         ("autopilot", "dra"),
         ("dra", "fixed:2, best fixed"),
-        ("dra", "autopilot"),
     ]
-    assert [row[-1] for row in table.rows] == ["better", "better", "undecided", "worse"]
+    assert [row[-1] for row in table.rows] == ["better", "better", "undecided"]
     assert table.rows[0][3].startswith("0.61 (")
 
 

@@ -146,8 +146,8 @@ def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
         ]
         best = min(holding or fixed, key=lambda name: (1 if holding else -1) * int(name.partition(":")[2]), default=None)
         for other in dict.fromkeys([best, *(name for of, name in runs if of == workload and name not in (arm, *fixed))]):
-            if other is None:
-                continue
+            if other is None or (not other.startswith("fixed") and other < arm):
+                continue  # the other has that row
             pairs = list(zip(ours, runs[workload, other], strict=False))
             time = MeanInterval.of([a.host_seconds / b.host_seconds for a, b in pairs if b.host_seconds])
             share = MeanInterval.of([100 * (a.service.in_time - b.service.in_time) for a, b in pairs])
