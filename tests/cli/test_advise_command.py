@@ -11,7 +11,8 @@ from support.event_logs import LogOf, Query, Stage, progress
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["advise", *map(str, arguments)])
+    """Run the command as in a pipe: each row of a table is one line."""
+    return CliRunner(env={"COLUMNS": None}).invoke(app, ["advise", *map(str, arguments)])
 
 
 @pytest.fixture

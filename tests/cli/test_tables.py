@@ -54,3 +54,11 @@ def test_piped_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     (row,) = [line for line in printed(None).splitlines() if line.startswith("btu")]
     assert all(figure in row for figure in (*FIGURES, REMARK))
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_column_without_a_name_fits_a_terminal(width):
+    out = io.StringIO()
+    table = Table("figures", ("", "b"), (("one", "2"),))
+    print_table(Console(file=out, width=width, force_terminal=True, color_system=None), table)
+    assert "one" in out.getvalue()

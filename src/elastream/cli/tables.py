@@ -40,7 +40,7 @@ def print_table(console: "Console", table: "Table") -> None:
 def _width(column: Sequence[str], most: int) -> int:
     """Return the width of a column: headers and long texts wrap, figures do not."""
     header, *cells = column
-    need = max(len(word) for word in header.split())
+    need = max(map(len, header.split()), default=0)
     longest = max(map(len, cells), default=0)
     return max(need, longest if longest <= MIN_TEXT_WIDTH else max(MIN_TEXT_WIDTH, min(longest, most)))
 
