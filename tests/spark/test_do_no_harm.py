@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Autopilot
-from elastream.core.action import ReleaseHost
+from elastream.core.action import DrainHost, LeaseHost, ReleaseHost
+from elastream.core.hosts import HostState
 from elastream.core.plant import Plan, Policy
-from elastream.policies.common.chained import SharedHosts
 from elastream.policies.common.measures import tasks_on
 from support.clusters import free_port
 from support.foreign_sessions import local_cluster
@@ -29,17 +29,20 @@ BAR, ALONE = 1.1, 3
 
 @dataclass(frozen=True)
 class Steered(Policy):
-    """Wants as many hosts as `wanted["hosts"]` says, and gives back those that `Threshold` would."""
+    """Wants as many hosts as `wanted["hosts"]` says, and gives back those without work of others first."""
 
     wanted: dict
     name = "steered"
 
     def plan(self, observation, memory=None):
-        hosts = SharedHosts(observation, next(iter(observation.context.host_types.values())), 1.0, 0, False, 1.0, 0.0)
-        cores = self.wanted["hosts"] * hosts.kind.cores
-        actions = hosts.lease_missing(cores, lambda: "a test")
-        if len(observation.usable) > self.wanted["hosts"] and not observation.coming:
-            actions += hosts.drain_surplus(cores)
+        running = [host for host, lease in observation.leases.items() if lease.state is HostState.RUNNING]
+        missing = self.wanted["hosts"] - len(running) - len(observation.coming)
+        kind = next(iter(observation.context.host_types))
+        actions = [LeaseHost(observation.host_name(number), kind) for number in range(missing)]
+        if missing < 0 and not observation.coming:
+            movable = [host for host in running if host not in observation.pinned]
+            surplus = sorted(movable, key=lambda host: host in observation.occupied)[:-missing]
+            actions += [DrainHost(host) for host in surplus]
         actions += [ReleaseHost(host) for host in observation.draining if not tasks_on(observation, host)]
         return Plan(tuple(actions))
 
