@@ -1,0 +1,1 @@
+"""Former place of `elastream.loads`; it goes with 0.3."""
