@@ -15,7 +15,7 @@ from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.lateness import Cause, Diagnosis, unjudged
 from elastream.core.metrics import Metric
-from elastream.core.observation import Composition, Context, MicroBatch, Observation, Sample
+from elastream.core.observation import Composition, Context, Leases, MicroBatch, Observation, Sample
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -327,16 +327,16 @@ def test_pinned_hosts_are_neither_drained_nor_released():
 def test_the_last_host_with_a_free_slot_stays():
     seen = observe([host("h1"), host("h2")], 20.0)
     assert kinds(Threshold().plan(seen).actions) == [DrainHost]
-    held = replace(seen, foreign_share={"h1": 1.0}, pinned={"h1": "1 task of fast"})
+    held = replace(seen, leases=Leases(seen.leases, {"h1": 1.0}), pinned={"h1": "1 task of fast"})
     assert DrainHost not in kinds(Threshold().plan(held).actions)
 
 
 def test_slots_of_others_count_as_no_capacity():
     seen = observe([host("h1"), host("h2")], 20.0)
-    half = replace(seen, foreign_share={"h1": 0.5})
+    half = replace(seen, leases=Leases(seen.leases, {"h1": 0.5}))
     assert half.cores.of(half.usable) == 0.75 * seen.cores.of(seen.usable)
     assert half.usable_cores[0] == 0.75 * seen.usable_cores[0]
-    full = replace(seen, foreign_share={"h1": 1.0, "h2": 1.0})
+    full = replace(seen, leases=Leases(seen.leases, {"h1": 1.0, "h2": 1.0}))
     assert full.usable == ()
     assert LeaseHost in kinds(Threshold().plan(full).actions)
 

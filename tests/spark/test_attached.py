@@ -144,7 +144,7 @@ def test_a_real_time_query_keeps_the_executors_that_run_it(spark, driver, caplog
             assert seen.operators.ids == (), "it is not looked after"
         why = "1 task of fraud, which runs in real-time mode"
         assert seen.pinned == {"h2": why}
-        assert (seen.foreign_share, seen.usable) == ({"h2": 1.0}, ("h1",))
+        assert seen.usable == ("h1",)
         assert plant.apply(DrainHost("h2")).reason == plant.apply(ReleaseHost("h2")).reason == f"it must stay: {why}"
         (said,) = [each.message for each in caplog.records if "real-time" in each.message]
         assert said.startswith("query 'fraud' runs in real-time mode: it is left alone")

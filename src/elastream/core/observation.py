@@ -35,15 +35,19 @@ MAX_EXCHANGED = Metric.TRAFFIC.quantity.most
 
 
 class Leases(dict[str, Lease]):
-    """Active leases by host. Immutable."""
+    """Active leases by host. Immutable.
+
+    Args:
+        foreign: Part of a host's slots that long tasks of others hold, by host. A host without a free slot is not usable.
+    """
 
     def __init__(
         self,
         leases: Mapping[str, Lease] | Iterable[tuple[str, Lease]],
-        foreign_share: Mapping[str, float] = MappingProxyType({}),
+        foreign: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(leases)
-        self._foreign = foreign_share
+        self._foreign = foreign
 
     def free(self, host: str) -> float:
         """Return the part of a host's slots that no long task of others holds."""
@@ -51,7 +55,7 @@ class Leases(dict[str, Lease]):
 
     @once
     def usable(self) -> tuple[str, ...]:
-        return tuple(host for host in self._in(HostState.RUNNING) if host not in self._foreign or self.free(host) > 0)
+        return tuple(host for host in self._in(HostState.RUNNING) if self.free(host) > 0)
 
     @once
     def working(self) -> tuple[str, ...]:
@@ -136,7 +140,7 @@ class Cores:
 
     @once
     def mean_speed(self) -> float:
-        """Return the harmonic mean of usable core speeds: slow cores are busy longer."""
+        """Return the harmonic mean of the core speeds of usable hosts, as slow cores are busy longer."""
         cores = {host: self._leases[host].type.cores for host in self._leases.usable}
         busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
         return math.fsum(cores.values()) / busy if busy > 0 else 1.0
@@ -417,8 +421,6 @@ class Observation:
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
         occupied: What others run or keep on a host, by host: a release waits for it.
         pinned: Why a host cannot be drained or released now, by host.
-        foreign_share: Part of a host's slots that long tasks of others hold, by host. A host without a free slot is not
-            usable.
     """
 
     time: float
@@ -450,13 +452,10 @@ class Observation:
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     occupied: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
-    foreign_share: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):
             object.__setattr__(self, "leases", Leases(self.leases))
-        if self.foreign_share:
-            object.__setattr__(self, "leases", Leases(self.leases, self.foreign_share))
         if any(map(_is_implausible, self.batches)):
             object.__setattr__(self, "batches", [each for each in self.batches if not _is_implausible(each)])
 

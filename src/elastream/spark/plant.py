@@ -5,7 +5,6 @@ once. `elastream.spark.start` and `elastream.spark.attach` make one.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
-from elastream.core.observation import UNMEASURED, Context, MicroBatch, Observation, Sample
+from elastream.core.observation import UNMEASURED, Context, Leases, MicroBatch, Observation, Sample
 from elastream.core.ring import Ring
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, HostsGone, in_one_line
@@ -337,11 +336,8 @@ class SparkPlant(Generic[Q]):
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
         context, placements = self.context, self.reconciler.placements()
-        leases = self.hosts.active
+        leases = Leases(self.hosts.active, {name: self.hosts.foreign_share(name) for name in self.hosts.active})
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
-        running = {name: lease.type for name, lease in leases.items() if lease.state is HostState.RUNNING}
-        foreign = {name: share for name in leases if (share := self.hosts.foreign_share(name))}
-        cores = math.fsum(kind.cores * (1 - foreign.get(name, 0.0)) for name, kind in running.items())
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._limits.terms.link_rate)
@@ -351,10 +347,9 @@ class SparkPlant(Generic[Q]):
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
         hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
-        operators = self.queries.operators(wall, loads, cores, used)
+        operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
         behind = seconds_waiting(context.graph, operators)
-        slots = sum(round(kind.width * (1 - foreign.get(name, 0.0))) for name, kind in running.items())
-        diagnoses = self.queries.diagnoses(slots, wall)
+        diagnoses = self.queries.diagnoses(leases.nominal.slots(leases.usable)[0], wall)
         tasks = task_frame(context.graph, tuple(leases), placements, loads, self.standby.lags(), behind)
         return Observation(
             time=now,
@@ -383,7 +378,6 @@ class SparkPlant(Generic[Q]):
             diagnoses=diagnoses,
             occupied={name: others for name in leases if (others := self.hosts.others(name))},
             pinned={name: why for name in leases if (why := self.hosts.endless(name))},
-            foreign_share=foreign,
         )
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:
