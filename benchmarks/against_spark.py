@@ -35,6 +35,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot, HostType, Local
+from elastream.bench.arms import DYNAMIC_ALLOCATION
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.control.loop import Loop
 from elastream.core.hosts import Billing, Lease
@@ -61,20 +62,6 @@ AFTER = 0.4  # of the load's length, how long late records are waited for after 
 
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
 """The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
-
-DYNAMIC = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
-    "spark.dynamicAllocation.minExecutors": "1",
-    "spark.dynamicAllocation.initialExecutors": "1",
-    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
-    "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "5s",
-}
-"""Dynamic allocation with the settings that had most records in time of those tried. Every executor has a task in every
-batch: an idle timeout above the trigger's interval gives few hosts back. One below it gives hosts back between two batches,
-and the next batch waits for executors that start. """
 
 
 @dataclass(frozen=True)
@@ -125,7 +112,7 @@ def dynamic(most: int, load: ArrivalPattern, way: str) -> Result:
 
     The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
     """
-    more = {**SETTINGS, **DYNAMIC, "spark.dynamicAllocation.maxExecutors": str(most)}
+    more = {**SETTINGS, **DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)}
     with (
         session_on_hosts(most, most, host=HOST, states=STATE_PARTITIONS, more=more, at_first=1) as (spark, cluster, root),
         closing(Occupation(cluster, Executors(DriverSide(spark)).by_address)) as occupied,
@@ -373,7 +360,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     for name, results in found.items():
         report.figures |= {f"{name}: {what}": value for what, value in figures(results).items()}
     report.figures["settings of dynamic allocation"] = ", ".join(
-        f"{k.removeprefix('spark.dynamicAllocation.')} {v}" for k, v in DYNAMIC.items()
+        f"{k.removeprefix('spark.dynamicAllocation.')} {v}" for k, v in DYNAMIC_ALLOCATION.items()
     )
     report.figures["runs"] = {name: [asdict(each) for each in results] for name, results in found.items()}
     if not arguments.only:

@@ -68,3 +68,9 @@ def test_unknown_workload_ends_with_one_sentence_and_status_2(workload):
     result = CliRunner().invoke(app, ["bench", "demand", workload])
     assert result.exit_code == 2
     assert "there is no" in result.stderr
+
+
+def test_rate_that_no_machine_makes_ends_before_a_cluster_starts():
+    result = CliRunner().invoke(app, ["bench", "demand", "shuffle", "--rate", "900M/s"])
+    assert result.exit_code == 2
+    assert "is more than this machine can make" in result.stderr

@@ -56,7 +56,11 @@ DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
         "spark.dynamicAllocation.executorIdleTimeout": "5s",
     }
 )
-"""Settings of dynamic allocation that had most records in time of those tried. Spark's defaults give no executor back."""
+"""Settings of dynamic allocation that had most records in time of those tried.
+
+Every executor has a task in every batch: an idle timeout above the trigger's interval gives few executors back. A shorter
+one gives them back between two batches, and the next batch waits for executors that start.
+"""
 
 Spans: TypeAlias = Sequence[tuple[float, float | None]]
 """Registration and end of each executor, in seconds since 1970; None: it is there yet."""

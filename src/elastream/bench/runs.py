@@ -40,7 +40,7 @@ class Setup:
         cluster: Where executors run.
         target_latency: Seconds from an event's due time to its commit.
         kafka: Servers of a Kafka broker that carries the events; empty: events are made where they are read.
-        kills: Local hosts that are killed while the load lasts, at equal distances.
+        kills: Local hosts that are killed while the load lasts, evenly spaced.
     """
 
     cluster: Cluster

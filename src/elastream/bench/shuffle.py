@@ -7,7 +7,7 @@ records, so that every event can be checked.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -98,8 +98,7 @@ class Shuffle:
     selectivity: float = 0.2
     state_bytes: int = 1_000_000
     every: int = 10
-    name: str = field(default="shuffle")
-
+    name: ClassVar[str] = "shuffle"
     mode: ClassVar[Literal["append", "update"]] = "append"
     disk: ClassVar[bool] = True
 
@@ -125,6 +124,11 @@ class Shuffle:
         """Return contents of a row, kind of state, and limits of Spark."""
         kind = f"{self.consumers} x {self.state_each} bytes in `transformWithState` on RocksDB"
         return f"every {self.every} records of a consumer: count, sum, first and last number", kind, "-"
+
+    def make(self, count: int) -> None:
+        """Make the first `count` records."""
+        for _ in self.records.batches("record", 0, count):
+            pass
 
     def check(self) -> None:
         """Raise EnvironmentProblem if the PySpark at hand lacks transformWithState."""

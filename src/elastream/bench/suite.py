@@ -55,20 +55,22 @@ def _said(tell: Tell, workload: Workload, arm: Arm, done: int, total: int) -> Ca
     return lambda text: tell(f"{workload.name} under {arm.name}: {text}", done, total)
 
 
-def check_rate(rate: float, per_core: float, cores: int | None = None) -> None:
-    """Raise InputError if this machine, with `per_core` events a second, cannot make `rate`."""
-    cores = cores or os.cpu_count() or 1
-    if rate > (most := cores * per_core):
+def check(workloads: Sequence[Workload], rate: float) -> None:
+    """Check that this machine can run workloads.
+
+    Raises:
+        EnvironmentProblem: The PySpark at hand lacks what one needs.
+        InputError: It cannot make `rate` events a second, by a measurement.
+    """
+    for workload in workloads:
+        workload.check()
+    cores, since = os.cpu_count() or 1, time.process_time()
+    workloads[0].make(MEASURED_EVENTS)
+    most = cores * MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
+    if rate > most:
         raise InputError(
             f"a rate of {format_rate(rate)} is more than this machine can make: its {cores} cores make {format_rate(most)}"
         )
-
-
-def events_per_core(make: Callable[[], int]) -> float:
-    """Measure the events per second that one core makes; `make` makes some and returns their number."""
-    since = time.process_time()
-    events = make()
-    return events / max(time.process_time() - since, 1e-9)
 
 
 COLUMNS = (

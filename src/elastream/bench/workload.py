@@ -93,6 +93,9 @@ class Workload(Protocol):
     def facts(self) -> tuple[str, str, str]:
         """Contents of a row, kind of state, and limits of Spark, for the page."""
 
+    def make(self, count: int) -> None:
+        """Make the first `count` events, to see how fast that is."""
+
     def check(self) -> None:
         """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from elastream.cli.options import as_some_seconds
+from elastream.cli.options import as_some_seconds, parsed
 from elastream.cli.output import AsJson, print_json
-from elastream.errors import ElastreamError
 
 # Exit status if there are findings.
 FINDINGS_STATUS = 1
@@ -18,10 +17,7 @@ def _price(text: str) -> float:
     """Return the price of an hour. Raises a usage error for another text."""
     from elastream.units import price
 
-    try:
-        amount, per = price(text)
-    except ElastreamError as error:
-        raise typer.BadParameter(str(error)) from None
+    amount, per = parsed(price, text)
     if per is None:
         raise typer.BadParameter(f"{text!r} does not say for how long: write it as '0.096/h'")
     return amount / per * 3600

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json
-from elastream.cli.options import as_seconds, as_some_seconds
+from elastream.cli.options import as_seconds, as_some_seconds, parsed
 from elastream.cli.tables import print_table
-from elastream.errors import ElastreamError, InputError
+from elastream.errors import InputError
 
 if TYPE_CHECKING:
     from elastream.bench.arms import Arm, Cluster
@@ -28,8 +28,6 @@ bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of stre
 
 QUICK_SECONDS, SECONDS = 20.0, 60.0
 QUICK_QUERIES = "q0,q5,q8"
-MEASURED_EVENTS = 100_000
-LATE = 4  # seconds by which Nexmark's watermark follows
 
 
 @bench.callback()
@@ -38,26 +36,19 @@ def _group() -> None:
 
 
 def as_rate(text: str) -> float:
-    """Parse a rate such as `20k/s`. Raises a usage error for other text."""
+    """Parse a rate above 0 such as `20k/s`."""
     from elastream.units import rate
 
-    try:
-        events = rate(text)
-    except ElastreamError as error:
-        raise typer.BadParameter(str(error)) from None
-    if not events > 0:
+    if not (events := parsed(rate, text)) > 0:
         raise typer.BadParameter(f"{text!r} is no load: it must be above 0")
     return events
 
 
 def as_bytes(text: str) -> int:
-    """Parse a size such as `10MB`. Raises a usage error for other text."""
+    """Parse a size such as `10MB`."""
     from elastream.units import memory
 
-    try:
-        return round(memory(text) * 1e6)
-    except ElastreamError as error:
-        raise typer.BadParameter(str(error)) from None
+    return round(parsed(memory, text) * 1e6)
 
 
 @dataclass(frozen=True)
@@ -91,11 +82,11 @@ class Conditions:
     html: Html = None
     json_file: Json = None
 
-    def pattern(self, shortest: float = SECONDS) -> "Pattern":
-        """Return the load, of `shortest` seconds unless its length is given."""
+    def pattern(self, usual: float = SECONDS) -> "Pattern":
+        """Return the load, `usual` seconds long unless its length is given."""
         from elastream.bench.shapes import load_of
 
-        return load_of(self.load, self.rate, self.lasts or shortest)
+        return load_of(self.load, self.rate, self.lasts or usual)
 
     def cluster(self, executors: int, most: int) -> "Cluster":
         """Return the cluster for arms with up to `executors` executors, of which `most` where an arm scales."""
@@ -127,11 +118,10 @@ class Arms(Conditions):
         """Return the suite of `workloads`."""
         from elastream.bench.arms import arm_of
         from elastream.bench.runs import Setup
-        from elastream.bench.suite import Suite
+        from elastream.bench.suite import Suite, check
 
         arms: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, self.arms.split(","))))
-        for workload in workloads:
-            workload.check()
+        check(workloads, self.rate)
         if self.kill and self.master:
             raise InputError("--kill kills local hosts: leave out --master")
         fixed = max(arm.hosts for arm in arms)
@@ -184,24 +174,9 @@ def nexmark(
 
     names = queries or (QUICK_QUERIES if quick else ",".join(QUERIES))
     chosen = tuple(dict.fromkeys(map(query_of, names.split(","))))
-    if disorder >= LATE:
-        raise typer.BadParameter(
-            f"a disorder of {disorder:g} s: events behind the watermark, which follows by {LATE} s, have no answer"
-        )
     events = Events(options.seed, options.pattern(QUICK_SECONDS if quick else SECONDS), disorder)
     suite = options.suite([Nexmark(query, events) for query in chosen])
-    _check_rate(options.rate, lambda: events_made(options.seed))
     _run("Nexmark on Spark", suite, options, {"disorder, s": disorder})
-
-
-def events_made(seed: int) -> int:
-    """Make some of Nexmark's events and return their number."""
-    from elastream.bench.nexmark.events import KINDS, Events
-
-    for kind in KINDS:
-        for _ in Events(seed).batches(kind, 0, MEASURED_EVENTS):
-            pass
-    return MEASURED_EVENTS
 
 
 @bench.command()
@@ -222,7 +197,6 @@ def shuffle(
     records = Records(options.pattern(), record, options.seed)
     workload = Shuffle(records, consumers, selectivity, state, every)
     suite = options.suite([workload])
-    _check_rate(options.rate, lambda: sum(each.num_rows for each in records.batches("record", 0, MEASURED_EVENTS)))
     facts = {"state, bytes": state, "consumers": consumers, "record, bytes": record, "selectivity": selectivity}
     _run("ShuffleBench on Spark", suite, options, facts)
 
@@ -239,12 +213,13 @@ def demand(
     """Search for the fewest executors that hold the target latency, by load."""
     from elastream.bench import demand as demands
     from elastream.bench.runs import Setup
+    from elastream.bench.suite import check
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
 
     rates = [options.rate * (number + 1) / loads for number in range(loads)]
     at = [(rate, _workload(workload, options, rate / options.rate)) for rate in rates]
-    at[0][1].check()
+    check([workload for _, workload in at], options.rate)
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
@@ -271,12 +246,6 @@ def _workload(text: str, options: Conditions, scale: float) -> "Workload":
 
         return Shuffle(Records(load, seed=options.seed))
     raise InputError(f"there is no workload {text!r} (there are: nexmark:q0 to nexmark:q22, shuffle)")
-
-
-def _check_rate(rate: float, make: Callable[[], int]) -> None:
-    from elastream.bench.suite import check_rate, events_per_core
-
-    check_rate(rate, events_per_core(make))
 
 
 def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) -> None:

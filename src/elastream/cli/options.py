@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -26,13 +26,20 @@ from elastream.settings import (
 )
 from elastream.units import duration
 
+T = TypeVar("T")
+
+
+def parsed(parse: Callable[[str], T], text: str) -> T:
+    """Return what `parse` reads in the text of an option. Raises a usage error where it raises ElastreamError."""
+    try:
+        return parse(text)
+    except ElastreamError as error:
+        raise typer.BadParameter(str(error)) from None
+
 
 def as_seconds(text: str) -> float:
     """Parse a duration such as `90s` to seconds. Raises a usage error for other text."""
-    try:
-        return duration(text)
-    except ElastreamError as error:
-        raise typer.BadParameter(str(error)) from None
+    return parsed(duration, text)
 
 
 def as_some_seconds(text: str) -> float:

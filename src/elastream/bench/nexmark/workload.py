@@ -13,7 +13,7 @@ from pyspark.sql.group import GroupedData
 
 from elastream.bench.comparison import Difference, compare, final_rows
 from elastream.bench.nexmark.answers import ANSWERS
-from elastream.bench.nexmark.events import Events, kind_of
+from elastream.bench.nexmark.events import KINDS, Events, kind_of
 from elastream.bench.nexmark.queries import QUERIES, Query
 from elastream.bench.sources import read_events, with_watermark
 from elastream.bench.workload import Reading
@@ -21,7 +21,8 @@ from elastream.errors import EnvironmentProblem, InputError
 from elastream.loads.pattern import Pattern
 
 SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
-WATERMARK_DELAY = "4 seconds"
+WATERMARK_S = 4  # by which the watermark follows event times
+WATERMARK_DELAY = f"{WATERMARK_S} seconds"
 
 
 def query_of(text: str) -> Query:
@@ -34,10 +35,21 @@ def query_of(text: str) -> Query:
 
 @dataclass(frozen=True)
 class Nexmark:
-    """A query of Nexmark over events with a load that ends."""
+    """A query of Nexmark over events with a load that ends.
+
+    Raises:
+        InputError: The events' disorder is as long as the watermark's delay.
+    """
 
     query: Query
     events: Events
+
+    def __post_init__(self) -> None:
+        if self.events.disorder >= WATERMARK_S:
+            raise InputError(
+                f"a disorder of {self.events.disorder:g} s: events behind the watermark, which follows by {WATERMARK_S} s, "
+                "have no answer"
+            )
 
     @property
     def name(self) -> str:
@@ -63,6 +75,12 @@ class Nexmark:
     def facts(self) -> tuple[str, str, str]:
         """Return contents of a row, kind of state, and limits of Spark."""
         return self.query.title, self.query.state, self.query.limits or "-"
+
+    def make(self, count: int) -> None:
+        """Make the first `count` events of all kinds."""
+        for kind in KINDS:
+            for _ in self.events.batches(kind, 0, count):
+                pass
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
         """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""
