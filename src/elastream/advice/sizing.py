@@ -229,7 +229,7 @@ def _horizon(
     waits = (shortest,) if math.isnan(busiest.model.trigger) else (busiest.model.trigger + shortest,)
     service = Service((overhead,) * LEAST_COUNTED, waits, shortest)
     kind = HostType("executor", cores=cores, billing=Billing(1.0, 60.0))
-    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.minimum)
+    grid = Grid.of(HOST_START_S, service.budget(target, governed=False), PACE_S, None, kind.billing.shortest)
     rates = _summed([one.model.work * one.arrivals.rates(grid.seconds) for one in served])
     if rates.size < 2 * LEAST_PAST * grid.steps:
         least = format_duration(2 * LEAST_PAST * grid.steps * grid.seconds)

@@ -257,7 +257,7 @@ class MissingMetrics:
 
 
 def check_plan(plan: Any) -> Plan:
-    """Return `plan` if well-formed, or raise TypeError that names the field."""
+    """Return `plan`. Raises TypeError, which names the field, if it is not well-formed."""
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
     for action in _tuple("actions", plan.actions):

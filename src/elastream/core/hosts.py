@@ -37,6 +37,11 @@ class Billing:
         if self.minimum < 0:
             raise CloudError(f"a minimum billing time of {self.minimum:g} s: it must not be negative")
 
+    @property
+    def shortest(self) -> float:
+        """Return the seconds for which any lease is paid."""
+        return self.units(0.0) * self.unit
+
     def units(self, seconds: float) -> int:
         """Return the units paid for `seconds`, at least one."""
         # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.

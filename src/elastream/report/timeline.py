@@ -128,7 +128,7 @@ def _expected(recording: Recording) -> Iterator[Curve]:
     ]
     if ahead:
         times, rates = np.array(sorted(ahead)).T
-        shown = times <= recording.times[-1]
+        shown = times <= max([recording.end, *recording.times[-1:]])
         yield Curve("planned for", times[shown], rates[shown], 2, dash="dot")
 
 

@@ -51,7 +51,7 @@ def labelled(assumptions: A) -> Mapping[str, A]:
 
 
 def drawn(assumptions: A, seed: int) -> A:
-    """Return `assumptions` drawn evenly within `AROUND` of their values; equal for equal seeds."""
+    """Return `assumptions` with values drawn evenly within `AROUND` of theirs. Equal seeds give equal values."""
     groups = [each.name for each in fields(assumptions) if is_dataclass(getattr(assumptions, each.name))]
     if groups:
         seeds = {name: len(groups) * seed + number for number, name in enumerate(groups)}

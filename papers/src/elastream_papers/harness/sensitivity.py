@@ -1,4 +1,4 @@
-"""Curves of an experiment's bars over its assumptions."""
+"""How the bars of an experiment change with each of its assumptions, as curves and verdicts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -13,9 +13,9 @@ Turned: TypeAlias = Mapping[str, Mapping[str, Mapping[str, tuple[str, str]]]]
 
 
 def turned(base: Sequence[Check], varied: Varied) -> Turned:
-    """Return the curves of the bars whose verdict an assumption turns; an assumption without any has an empty entry.
+    """Return by assumption the curves of the bars whose verdict it turns, which may be none.
 
-    base: bars as assumed, of the same runs. Bars are matched by position, as names may contain results.
+    base: bars at the assumed values, of the same runs. Bars are matched by position, as names may contain results.
     """
     found: dict[str, dict[str, dict[str, tuple[str, str]]]] = {}
     for assumption in dict.fromkeys(name for name, _ in varied):

@@ -108,9 +108,10 @@ TABLES: Mapping[str, PaperTable] = {
 
 
 def implied_items(pattern: str, level: str, column: str) -> float:
-    """Return the items that a column implies: penalties over an item's, over the late fraction.
+    """Return how many items a run of the paper had, by one column of its table.
 
-    Imprecise near 100 %, as compliance is printed in whole percents.
+    The penalties that it paid, over the penalty of an item, are its late items; over the late share, all items. Near 100 %
+    of compliance that is imprecise, as the paper prints whole percents.
     """
     row = TABLES[pattern].rows
     penalties = row[f"{level} total cost"][column].mean - row["resource cost"][column].mean
@@ -118,5 +119,5 @@ def implied_items(pattern: str, level: str, column: str) -> float:
 
 
 def implied(pattern: str) -> dict[str, dict[str, float]]:
-    """Return implied items of every level and column."""
+    """Return the items by level and column, as `implied_items` does."""
     return {level: {column: implied_items(pattern, level, column) for column in COLUMNS} for level in LEVELS}

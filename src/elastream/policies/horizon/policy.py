@@ -177,7 +177,7 @@ class _Foreseeing(SizingRound):
     def _fitting_grid(self, before: Memory | None) -> Grid:
         governed = all(source.load is not None for source in self.observation.context.graph.sources)
         start, budget = self._host_start(), self.service.budget(self.target, governed=governed)
-        paid = max(self.host_type.billing.unit, self.host_type.billing.minimum)
+        paid = self.host_type.billing.shortest
         if before is None:
             return Grid.of(start, budget, self.pace, None, paid)
         # First rounds may be closer together than later ones. A bin holds a round at least, and then stays as long.
@@ -407,7 +407,7 @@ class _Unchained(_Foreseeing, UnchainedRound):
 
 
 def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
-    """Return the outlooks of the last `count` bins on another grid."""
+    """Return the outlooks of the last `count` bins of a past, in bins of `grid`."""
     outlooks = []
     for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):
         then = Past(past.seconds, past.rates[:end])

@@ -291,7 +291,7 @@ class RingLoad:
         return float(error[measured].sum()) / work if work > 0 else 0.0
 
     def heaviest(self, host: str) -> tuple[str, int, float] | None:
-        """Return (operator, number, busy cores) of the heaviest state partition on `host`; None if unknown."""
+        """Return the heaviest state partition on `host` as (operator, partition number, busy cores); None if unknown."""
         loads_by_partition = [
             (float(loads[number]), name, number)
             for name in self.units

@@ -410,9 +410,9 @@ class Round:
         return None
 
     def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
-        """Return an arc that begins with `hosts`, and its best cut; None if nothing helps.
+        """Return neighbours on the ring that share their partitions anew, and how many each then has.
 
-        With `cut` "load" further hosts may take part.
+        They are `hosts`; with the policy's `cut` of "load", as many more behind them as it takes. None if nothing helps.
         """
         ring = self.rings[operator]
         arc = self._arc_of(operator, ring, hosts)
@@ -423,7 +423,7 @@ class Round:
         return None if owned is None else (arc, owned)
 
     def _cut(self, arc: Arc) -> tuple[int, ...] | None:
-        """Return the partitions by host after a change; None if it would not help."""
+        """Return how many partitions each host of `arc` has after a change; None if it would not help."""
         half = half_cut(arc)
         if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
             return half

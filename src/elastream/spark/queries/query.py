@@ -382,7 +382,7 @@ class Query:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on what cannot be read of the query."""
+        """Return sentences for people on figures of the query that cannot be read."""
         return tuple(
             f"the state partitions of {name} are not balanced: in {UNREAD_BATCHES} batches with records, no job ran its "
             f"{counted(self.stages[name].partitions, 'partition')} as tasks of their own, as behind coalesce or a union of "
