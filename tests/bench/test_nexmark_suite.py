@@ -1,6 +1,7 @@
 """Loads, service figures and tables of `elastream bench nexmark`, and its errors: all without a query that runs."""
 
 import json
+import warnings
 from datetime import UTC, datetime
 
 import pytest
@@ -150,6 +151,7 @@ def test_page_and_figures_hold_every_run():
         (["--arms", "fixed:2,magic"], "there is no arm 'magic' (there are: fixed:N, dra, autopilot, autopilot:POLICY)"),
         (["--arms", "fixed:none"], "the arm 'fixed:none' needs a number of hosts, such as fixed:2"),
         (["--arms", "autopilot:magic"], "magic"),
+        (["--setting", "spark.jars"], "KEY=VALUE"),
         (["--master", "yarn"], "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
         (["--master", "spark://a:1", "--kill", "1"], "--kill kills local hosts: leave out --master"),
         (["--load", "zigzag"], "there is no load 'zigzag' (there are: constant, wave, steps, burst, and files"),
@@ -165,7 +167,9 @@ def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
 
 
 def test_a_rate_within_the_measured_ceiling_is_allowed():
-    suite.check([workload("q0")], 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        suite.check([workload("q0")], 1.0)
     with pytest.raises(InputError, match=r"cores make .*/s"):
         suite.check([workload("q0")], 1e12)
 

@@ -29,7 +29,7 @@ from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.by_load import ByLoad
-from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
@@ -111,6 +111,7 @@ class Cluster:
         partitions: State partitions of every arm.
         master: URL of a Standalone master; empty: local hosts.
         folder: Folder that the driver and all executors reach by this path; None: a temporary one.
+        settings: Further settings of Spark.
     """
 
     host: HostType
@@ -118,6 +119,7 @@ class Cluster:
     partitions: int
     master: str = ""
     folder: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.master and not self.master.startswith(SCHEME):
@@ -269,7 +271,7 @@ def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool, kafka: bool 
             **({**DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)} if arm.dynamic else {}),
             **own,
             **SETTINGS,
-            **(kafka_settings() if kafka else {}),
+            **(with_connector(cluster.settings) if kafka else cluster.settings),
         }
         (files := root / "session").mkdir(parents=True, exist_ok=True)
         spark = open_session(url, "nexmark", files, settings, secret)

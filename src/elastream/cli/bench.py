@@ -15,6 +15,7 @@ from elastream.cli.experiment import MISSED_STATUS, STDOUT, Html, Json
 from elastream.cli.options import as_seconds, as_some_seconds, parsed
 from elastream.cli.tables import print_table
 from elastream.errors import InputError
+from elastream.settings import SparkSettings
 
 if TYPE_CHECKING:
     from elastream.bench.arms import Arm, Cluster
@@ -79,6 +80,9 @@ class Conditions:
     executor_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of an executor, such as 4GB. Default: 1GB.")
     ] = None
+    setting: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark, such as spark.jars. Repeatable.")
+    ] = None
     html: Html = None
     json_file: Json = None
 
@@ -96,7 +100,8 @@ class Conditions:
 
         shaped = (self.executor_cores, self.executor_memory) != (None, None)
         host = declared_type(None, self.executor_cores, self.executor_memory, None) if shaped else SMALL
-        return Cluster(host, most, host.slots * max(executors, most), self.master, self.folder)
+        settings = SparkSettings().read("setting", self.setting or [])
+        return Cluster(host, most, host.slots * max(executors, most), self.master, self.folder, settings)
 
 
 @dataclass(frozen=True)

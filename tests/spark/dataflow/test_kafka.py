@@ -148,14 +148,20 @@ group.initial.rebalance.delay.ms=0
 
 
 @pytest.fixture(scope="module")
-def spark(broker: str) -> Iterator[SparkSession]:
-    """A session with the connector of this Spark, or else the newest that a repository has."""
+def connector() -> str:
+    """Jars of the connector of this Spark, or else of the newest that a repository has, as `spark.jars` names them."""
     found, pom = list[Path](), POMS / "connector.xml"
     for versions in sorted(CONNECTORS, key=lambda each: not (kept_jars(pom, each) / "complete").exists()):
         with contextlib.suppress(pytest.skip.Exception):
             found = found or java_dependencies(pom, transitive=True, **versions)
     if not found:
         pytest.skip("Maven cannot fetch the connector for Kafka")
+    return ",".join(map(str, found))
+
+
+@pytest.fixture(scope="module")
+def spark(broker: str, connector: str) -> Iterator[SparkSession]:
+    """A session with the connector."""
     forget_jvm()  # jars are found by a JVM that is started with them
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -166,7 +172,7 @@ def spark(broker: str) -> Iterator[SparkSession]:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "FATAL")
             .config("spark.python.authenticate.socketTimeout", "300s")
-            .config("spark.jars", ",".join(map(str, found)))
+            .config("spark.jars", connector)
             .getOrCreate()
         )
         yield session
@@ -342,6 +348,20 @@ def test_events_of_the_benchmark_pass_through_topics_of_their_own(spark: SparkSe
     admin = KafkaAdminClient(bootstrap_servers=broker)
     wait_until(lambda: Topic.of(control / "bid").name not in admin.list_topics())
     admin.close()
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_benchmark_runs_through_a_broker(broker: str, connector: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "from elastream.cli import main; main()", "bench", "nexmark", "--queries", "q0"]
+    load = ["--rate", "50/s", "--lasts", "10s", "--target-latency", "20s", "--arms", "fixed:1"]
+    brokers = ["--kafka", broker, "--setting", f"spark.jars={connector}"]
+    done = subprocess.run([*program, *load, *brokers, "--json", str(tmp_path / "f.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads((tmp_path / "f.json").read_text())["runs"]
+    assert (run["correct"], run["service"]["events"]) == (True, 500)
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ class Nexmark:
         return self.query.title, self.query.state, self.query.limits or "-"
 
     def make(self, count: int) -> None:
-        """Make the first `count` events of all kinds."""
+        """Make the first `count` events of all kinds, under a load without an end."""
         for kind in KINDS:
-            for _ in self.events.batches(kind, 0, count):
+            for _ in Events(self.events.seed).batches(kind, 0, count):
                 pass
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
