@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from elastream.api import autopilot
 from elastream.cli.app import app
+from elastream.cli.autopilot import LISTENER, submit_options
+from elastream.errors import InputError
 
 JOB = """
 import sys
@@ -55,6 +57,7 @@ def test_job_gets_one_autopilot_and_its_own_arguments(made, tmp_path, monkeypatc
     ("words", "sentence"),
     [
         (["nowhere.py"], "elastream: there is no job nowhere.py: name a Python program, after the options of autopilot"),
+        (["nowhere/spark-submit"], "elastream: there is no command nowhere/spark-submit: name Spark's spark-submit"),
         (["--min-hosts", "3", "--max-hosts", "2", __file__], "elastream: min_hosts 3 and max_hosts 2: 1 <= min_hosts"),
     ],
 )
@@ -62,3 +65,31 @@ def test_bad_option_is_one_sentence_before_the_job_starts(words, sentence):
     result = CliRunner().invoke(app, ["autopilot", *words])
     assert result.exit_code == 2
     assert result.stderr.startswith(sentence)
+
+
+def test_listener_joins_the_options_of_a_submitted_job():
+    job = [
+        "--driver-class-path",
+        "own.jar",
+        "-v",
+        "--conf",
+        "spark.extraListeners=a.Listener",
+        "--class=Main",
+        "app.jar",
+        "--x",
+    ]
+    ours = [
+        "--driver-class-path",
+        "our.jar:own.jar",
+        "--conf",
+        "k=v",
+        "--conf",
+        f"spark.extraListeners={LISTENER},a.Listener",
+    ]
+    assert submit_options(job, "our.jar", {"k": "v"}) == ["-v", "--class", "Main", *ours, "app.jar", "--x"]
+
+
+def test_driver_on_the_cluster_is_refused():
+    for words in (["--deploy-mode", "cluster"], ["--conf", "spark.submit.deployMode=cluster"]):
+        with pytest.raises(InputError, match="use client mode"):
+            submit_options([*words, "app.jar"], "our.jar", {})

@@ -180,9 +180,12 @@ class Autopilot:
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
 
-    def stop(self) -> None:
-        """Stop Autopilot; the queries continue. Any thread may call it, also twice."""
-        self._stop("stopped on request")
+    def stop(self, reason: str = "stopped on request") -> None:
+        """Stop Autopilot, for a reason that its last line gives; the queries continue.
+
+        Any thread may call it, also twice.
+        """
+        self._stop(reason)
 
     def _stop(self, reason: str) -> None:
         with self._lock:
