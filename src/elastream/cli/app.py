@@ -30,6 +30,7 @@ from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.runs import ls, status, stop
 from elastream.cli.simulate import simulate
+from elastream.cli.state import repartition, state
 from elastream.errors import ElastreamError, missing
 
 # 128 and the number of SIGINT, as in shells.
@@ -51,6 +52,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     manager,
     pause,
     unpause,
+    state,
+    repartition,
     monitoring,
 )
 

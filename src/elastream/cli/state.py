@@ -1,0 +1,141 @@
+"""`elastream state` and `elastream repartition`: the width of a query's state, and its change."""
+
+import os
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from elastream.cli.options import is_quiet
+from elastream.cli.output import AsJson, print_json
+from elastream.core.wording import clock, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from elastream.checkpoints.state import CheckpointState
+
+Place = Annotated[Path, typer.Argument(metavar="PLACE", help="Folder of a run, or a query's checkpoint.")]
+Partitions = Annotated[int, typer.Option("--partitions", metavar="NUMBER", help="State partitions from now on.")]
+Skip = Annotated[
+    bool, typer.Option("--skip-open-batch", help="Let the records of a batch that was cut off come again in the next one.")
+]
+MOST_CORES = 4
+# Files of a query that ran without this package have checksums beside them, which Spark's own file manager keeps right.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def state(place: Place, as_json: AsJson = False) -> None:
+    """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
+
+    It reads files only. Rows are those of the newest snapshots; the memory store does not tell them.
+    """
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+
+    states = {name: checkpoint_state(folder) for name, folder in checkpoints_of(place).items()}
+    if as_json:
+        print_json([_described(name, each) for name, each in states.items()])
+        return
+    for name, each in states.items():
+        _show(name, each)
+
+
+def repartition(context: typer.Context, place: Place, partitions: Partitions, skip_open_batch: Skip = False) -> None:
+    """Change the number of state partitions of a stopped query or run, by Spark 4.2 or newer, for RocksDB.
+
+    The checkpoint changes whole or not at all. The one before stays beside it.
+
+    A query that was stopped under load has usually cut off a batch. With --skip-open-batch its records come again in the
+    next batch, so its sink must tolerate repeated records, as updated results do.
+    """
+    from elastream.api.folder import PARTITIONS
+    from elastream.checkpoints.repartition import check_repartition
+    from elastream.checkpoints.repartition import repartition as change
+    from elastream.checkpoints.state import checkpoint_state, checkpoints_of
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.manifest import read_manifest, run_lock, write_manifest
+
+    folders, directory = checkpoints_of(place), RunDirectory(place)
+    is_run = directory.manifest.is_file()
+    with ExitStack() as stack:
+        if is_run:
+            stack.enter_context(run_lock(directory))
+        states = {
+            name: each for name, folder in folders.items() if (each := checkpoint_state(folder)).operators or not is_run
+        }
+        # A run whose repartition was cut off has queries of both widths.
+        changing = {name: each for name, each in states.items() if not is_run or each.width != partitions}
+        for each in changing.values() or states.values():
+            check_repartition(each, partitions, skip_open_batch=skip_open_batch)
+        spark = stack.enter_context(_session())
+        say = (lambda sentence: None) if is_quiet(context) else (lambda sentence: typer.echo(sentence, err=True))
+        for name, each in changing.items():
+            done = change(spark, each.folder, partitions, say, skip_open_batch=skip_open_batch)
+            query = f"{name}: " if name else ""
+            typer.echo(
+                f"{query}{counted(done.rows, 'row')} of state, equal before and after, in {counted(done.new, 'partition')} "
+                f"({done.old} before), in {done.seconds:.1f} s; the checkpoint before is {done.before}"
+            )
+        if is_run:
+            manifest = read_manifest(directory)
+            identity = {**manifest.identity, PARTITIONS: str(partitions)}
+            write_manifest(directory, replace(manifest, identity=identity))
+
+
+def _show(name: str, state: "CheckpointState") -> None:
+    from elastream.dashboard.console import make_console, plain_table
+
+    store = state.provider.rsplit(".", 1)[-1] or "unknown"
+    committed = "no batch is committed" if state.committed < 0 else f"batch {state.committed} is committed"
+    typer.echo(f"{name or state.folder}: {counted(state.width, 'state partition')} in {store}; {committed}")
+    if not state.operators:
+        typer.echo("no state: the query keeps none")
+        return
+    table = plain_table("operator", "partitions", "rows", "MB", "largest / mean", "logs since snapshot", "oldest snapshot")
+    for each in state.operators:
+        ages = [part.snapshot_age for part in each.partitions if part.snapshot_age == part.snapshot_age]
+        table.add_row(
+            each.name,
+            str(len(each.partitions)),
+            "–" if each.rows != each.rows else f"{each.rows:,.0f}",
+            f"{each.bytes / 1e6:,.2f}",
+            "–" if each.skew != each.skew else f"{each.skew:.2f}",
+            str(max((part.logs for part in each.partitions), default=0)),
+            clock(max(ages)) if ages else "none",
+        )
+    make_console().print(table)
+    for sentence in state.remarks():
+        typer.echo(sentence)
+
+
+def _described(name: str, state: "CheckpointState") -> dict[str, Any]:
+    operators = [
+        {"name": each.name, "rows": each.rows, "bytes": each.bytes, "skew": each.skew, "partitions": each.partitions}
+        for each in state.operators
+    ]
+    figures = {"batch": state.batch, "committed": state.committed, "partitions": state.width, "store": state.provider}
+    return {"query": name, "folder": state.folder, **figures, "operators": operators, "remarks": state.remarks()}
+
+
+@contextmanager
+def _session() -> "Iterator[SparkSession]":
+    """Open a session on this machine that reads and writes RocksDB state."""
+    from elastream.clouds.in_process import LOOPBACK
+    from elastream.spark.jvm.session import open_session, settings_for
+
+    cores = min(os.cpu_count() or 1, MOST_CORES)
+    settings = settings_for(
+        driver_address=LOOPBACK, executor_memory=1024, executor_cores=cores, state_partitions=cores, state_store="disk"
+    )
+    settings = {name: each for name, each in settings.items() if name != FILE_MANAGER}
+    with tempfile.TemporaryDirectory(prefix="elastream-repartition-", ignore_cleanup_errors=True) as folder:
+        spark = open_session(f"local[{cores}]", "elastream.repartition", Path(folder), settings)
+        try:
+            yield spark
+        finally:
+            spark.stop()

@@ -1,0 +1,126 @@
+"""State of checkpoints, read from files as Spark writes them."""
+
+import json
+import math
+import os
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from elastream.checkpoints.repartition import _exchange, check_repartition
+from elastream.checkpoints.state import PROVIDER, ROCKSDB, WIDTH, checkpoint_state, checkpoints_of
+from elastream.cli.app import app
+from elastream.errors import EnvironmentProblem, InputError
+
+BATCH = 4
+
+
+def checkpoint(folder: Path, *, rows: tuple[int, ...], logs: int = 2, store: str = ROCKSDB, committed: int = BATCH) -> Path:
+    """Write the checkpoint of a query with one stateful operator, whose snapshots are of the first batch."""
+    for name in ("offsets", "commits", "state/0/_metadata"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"1"}')
+    settings = {PROVIDER: f"spark.{store}", WIDTH: str(len(rows))}
+    (folder / "offsets" / str(BATCH)).write_text(f"v1\n{json.dumps({'conf': settings})}\n{{}}")
+    (folder / "commits" / str(committed)).write_text("v1\n{}")
+    os.utime(folder / "commits" / str(committed), (0, 0))
+    info = {"operatorInfo": {"operatorId": 0, "operatorName": "dedupe"}, "stateStoreInfo": []}
+    (folder / "state/0/_metadata/metadata").write_text(f"v1\n{json.dumps(info)}")
+    for number, count in enumerate(rows):
+        place = folder / "state" / "0" / str(number)
+        place.mkdir()
+        with zipfile.ZipFile(place / "1.zip", "w") as packed:
+            listed = {"sstFiles": [{"sizeBytes": 1000 * count}], "numKeys": count}
+            packed.writestr("metadata", f"v1\n{json.dumps(listed)}")
+        for version in range(2, 2 + logs):
+            (place / f"{version}.changelog").write_bytes(b"12345")
+    return folder
+
+
+def test_rows_bytes_and_change_logs_of_each_partition(tmp_path: Path) -> None:
+    state = checkpoint_state(checkpoint(tmp_path / "c", rows=(1, 3)))
+    (operator,) = state.operators
+    zipped = sum((tmp_path / "c/state/0" / each / "1.zip").stat().st_size for each in "01")
+    assert (state.width, state.batch, state.committed, operator.name) == (2, BATCH, BATCH, "dedupe")
+    assert (operator.rows, operator.bytes) == (4, 4000 + zipped + 2 * 10)
+    assert [part.logs for part in operator.partitions] == [2, 2]
+
+
+def test_changes_after_the_newest_committed_batch_do_not_count(tmp_path: Path) -> None:
+    state = checkpoint_state(checkpoint(tmp_path / "c", rows=(1,), logs=9, committed=3))
+    assert state.operators[0].partitions[0].logs == 3
+
+
+def test_memory_store_tells_no_rows(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(0,), store="HDFSBackedStateStoreProvider", logs=0)
+    (folder / "state/0/0/1.zip").rename(folder / "state/0/0/1.snapshot")
+    state = checkpoint_state(folder)
+    assert math.isnan(state.operators[0].rows)
+    assert any("RocksDB only" in sentence for sentence in state.remarks())
+
+
+def test_remarks_name_a_partition_with_most_bytes_and_long_chains_of_changes(tmp_path: Path) -> None:
+    said = checkpoint_state(checkpoint(tmp_path / "c", rows=(90, 1, 1, 1), logs=3)).remarks()
+    assert len(said) == 1
+    assert "partition 0 holds" in said[0]
+    assert checkpoint_state(checkpoint(tmp_path / "even", rows=(2, 2, 2, 2), logs=3)).remarks() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "partitions", "sentence"),
+    [
+        ({}, 0, "partitions is 0: it must be from 1 to 10,000"),
+        ({}, 10_001, "it must be from 1 to 10,000"),
+        ({}, 2, "has 2 state partitions already"),
+        ({"store": "HDFSBackedStateStoreProvider"}, 4, "Spark repartitions RocksDB only"),
+        ({"committed": 3}, 4, "batch 4 of .* is not committed"),
+    ],
+)
+def test_repartition_is_refused_in_a_sentence(tmp_path: Path, change: dict, partitions: int, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        check_repartition(checkpoint_state(checkpoint(tmp_path / "c", rows=(1, 1), **change)), partitions)
+
+
+def test_query_that_just_wrote_is_running(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 1))
+    os.utime(folder / "commits" / str(BATCH), (time.time(), time.time()))
+    with pytest.raises(InputError, match="stop the query first"):
+        check_repartition(checkpoint_state(folder), 4)
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    for command in (["state"], ["repartition", "--partitions", "4"]):
+        result = CliRunner().invoke(app, [*command, str(tmp_path)])
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"elastream: {tmp_path} is no checkpoint and no run")
+
+
+def test_torn_offsets_are_named(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1,))
+    (folder / "offsets" / str(BATCH)).write_text("v1\n{torn")
+    with pytest.raises(InputError, match="cannot be read as a checkpoint"):
+        checkpoint_state(folder)
+
+
+def test_folders_are_exchanged_or_stay(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    (one / "of one").touch()
+    _exchange(one, other)
+    assert (other / "of one").exists()
+    with pytest.raises(EnvironmentProblem, match="stays as it was"):
+        _exchange(one, tmp_path / "missing")
+    assert one.exists()
+
+
+def test_json_holds_every_partition(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", rows=(1, 3))
+    assert checkpoints_of(folder) == {"": folder}
+    result = CliRunner().invoke(app, ["state", str(folder), "--json"])
+    (query,) = json.loads(result.stdout)
+    assert [part["rows"] for part in query["operators"][0]["partitions"]] == [1.0, 3.0]
+    assert CliRunner().invoke(app, ["state", str(folder)]).exit_code == 0

@@ -1,0 +1,69 @@
+"""A run is stopped, gets more state partitions, goes on, and its results are exact."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark import __version__ as SPARK
+
+from elastream.checkpoints.repartition import QUIET_S, SINCE
+from elastream.spark.dataflow.sinks import latest
+from elastream.spark.jvm.releases import release_of
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.skipif(release_of(SPARK) < SINCE, reason="this release of Spark cannot repartition state"),
+]
+
+RECORDS = 3000
+PROGRAM = f"""
+from elastream import Dataflow, run
+from elastream.clouds import InProcess
+from elastream.io import parquet, records
+from elastream.loads import constant
+
+flow = Dataflow("keys")
+rows = records([{{"k": n % 40}} for n in range(80)], "k int")
+source = flow.source(rows, load=constant("100/s", lasts="{RECORDS // 100}s"))
+source.key_by("k").aggregate({{"n": "count(*)"}}).sink(parquet())
+run(flow, cloud=InProcess(cores=2), state_store="disk", show=False)
+"""
+
+
+def elastream(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from elastream.cli import main; main()", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return output
+
+
+def test_run_goes_on_with_more_state_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys.py").write_text(PROGRAM)
+    first = elastream("run", "keys.py")
+    while not list(tmp_path.glob("runs/*/checkpoint/*/commits/3")):
+        assert first.poll() is None, first.communicate()[1]
+        time.sleep(0.2)
+    os.kill(first.pid, signal.SIGINT)
+    first.communicate()
+    (run,) = (tmp_path / "runs").iterdir()
+    time.sleep(QUIET_S)
+    done = ended(elastream("repartition", str(run), "--partitions", "5", "--skip-open-batch"))
+    assert "equal before and after, in 5 partitions (4 before)" in done
+    ended(elastream("run", "--resume", str(run)))
+    (query,) = json.loads(ended(elastream("state", str(run), "--json")))
+    assert (query["partitions"], query["operators"][0]["rows"]) == (5, 40)
+    (results,) = (each for each in (run / "results").iterdir() if each.is_dir())
+    counted = dict(latest(results)[["k", "n"]].itertuples(index=False))
+    assert counted == Counter(n % 40 for n in range(RECORDS))
