@@ -26,9 +26,9 @@ def split_words(line):
     return WORD.findall(line.lower())
 
 
-# Hosts have 0.35 cores each, so that two cores leave the driver room beside four. 18,000 lines/s are work for two or three
-# of these on a quick machine, and for four on one of half its speed.
-RISE, FALL = ramp("1k/s", "18k/s", over="90s"), ramp("18k/s", "1k/s", over="60s")
+# Hosts have 0.35 cores each, so that two cores leave the driver room beside four. 10,000 lines/s are work for two of these
+# on a quick machine, and for four on one of half its speed, where a host takes half a minute to start.
+RISE, FALL = ramp("1k/s", "10k/s", over="150s"), ramp("10k/s", "1k/s", over="60s")
 LOAD = constant("1k/s", lasts="15s").then(RISE).then(FALL).then(constant("1k/s", lasts="40s"))
 
 flow = Dataflow("word_count")
