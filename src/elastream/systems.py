@@ -27,9 +27,7 @@ WORKING = {
 class HasDescriptor(Protocol):
     """An open file."""
 
-    def fileno(self) -> int:
-        """Return its descriptor."""
-        ...
+    def fileno(self) -> int: ...
 
 
 def check_system(what: str, *, also: Collection[str] = (), system: str = sys.platform) -> None:

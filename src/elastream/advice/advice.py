@@ -91,7 +91,6 @@ class Advice:
         yield Table("What the log does not tell", ("",), tuple((each,) for each in self.unknown))
 
     def page(self) -> Page:
-        """Return the advice as one page."""
         application = self.application
         about = f"{application.kind}, {application.source}" + (
             f", Spark {application.version}" if application.version else ""

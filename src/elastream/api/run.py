@@ -373,7 +373,6 @@ def _ending_in_order() -> Iterator[_Stop]:
 
 
 def _with_input(graph: Graph, path: str | None) -> Graph:
-    """Return `graph` with its only file source reading `path`; raise InputError unless there is exactly one."""
     if path is None:
         return graph
     readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}

@@ -250,7 +250,6 @@ class ExecutorProvider(Provider):
             self._give_back(executor)
 
     def _mark_lost(self, allocator: ExecutorAllocator, registered: Collection[str]) -> bool:
-        """Mark executors that ended unasked; return True if there are new ones."""
         lost = False
         for host in self._hosts.values():
             if host.executor is not None and host.executor not in registered and not host.gone:
@@ -262,7 +261,6 @@ class ExecutorProvider(Provider):
         return lost
 
     def _apply_pending_reason(self, allocator: ExecutorAllocator) -> PendingReason:
-        """Update waiting hosts by the cluster manager's reason, and return it."""
         waiting = [host for host in self._hosts.values() if host.waits]
         pending = allocator.pending_reason() if waiting else PendingReason()
         for host in waiting[: pending.starting]:
@@ -390,7 +388,6 @@ class ExecutorCloud(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The one host type."""
         return (declared_type(self.host_type, self.cores, self.memory, self.price),)
 
     @property
@@ -428,7 +425,6 @@ class ExecutorCloud(Cloud):
         return ClusterEndpoint(master, driver_address, executor_memory(kind), kind.slots, settings)
 
     def open_own_session(self, folder: Path) -> ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         raise NotImplementedError
 
 

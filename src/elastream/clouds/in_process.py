@@ -1,4 +1,4 @@
-"""`InProcess`: a dataflow runs in this process, in a Spark session of its own or the one that is open."""
+"""`InProcess`: the dataflow runs in this process."""
 
 import os
 import sys
@@ -54,7 +54,6 @@ class InProcess(Cloud):
 
     @property
     def max_hosts(self) -> int:
-        """One, the process."""
         return 1
 
     def open(

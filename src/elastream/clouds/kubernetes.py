@@ -64,7 +64,6 @@ class Kubernetes(executors.ExecutorCloud):
         return f"https://{host}:{port or PORTS['https']}" if host else ""
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         if not self._server:
             raise CloudError(f"say master={SCHEME}https://HOST:PORT: this program does not run in a pod of a cluster")
         url = urlsplit(self._server)

@@ -1,7 +1,7 @@
 """Membership of an application in a pool of shared machines.
 
-The application claims machines over HTTP and locks each one that it uses. The kernel grants a lock to one process, so no
-machine has two users even if the pool counts a user as dead. While the pool is silent, granted machines stay granted.
+It claims machines over HTTP and locks those it uses, so that no machine has two users even if the pool believes one dead.
+While the pool is silent, granted machines stay granted.
 """
 
 import contextlib
@@ -102,7 +102,6 @@ class PoolClient(ArbiterLink):
         return self.ask(WELCOME, "GET", "/").offer
 
     def join(self) -> Offer:
-        """Join the pool and return its offer."""
         welcome = self.ask(WELCOME, "POST", self._path, self._entitlement, self._key)
         self._key = welcome.key
         if self._key_file is not None:
@@ -185,7 +184,6 @@ class Membership:
         self._client.close()
 
     def recalled(self) -> Mapping[str, str]:
-        """Return hosts on recalled machines, with the reason."""
         with self._lock:
             leave = self._holder.leave
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
@@ -463,7 +461,6 @@ class PoolHosts(Provider):
             del self._waiting[name]
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
-        """Return replicas and CPU utilisation of each host, for the membership's thread."""
         now, state = self._clock(), self._state
         if now < self._next_use:
             return self._used
@@ -495,5 +492,4 @@ class PoolHosts(Provider):
 
 
 def local_cloud(offer: Offer, minimum: int = 1) -> Local:
-    """Return a `Local` with the host types of `offer`."""
     return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -47,7 +47,6 @@ class Yarn(executors.ExecutorCloud):
         return f"YARN's queue {self.queue!r}"
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         managers = resource_managers(os.environ)
         towards = executors.address_towards("YARN's resource manager", managers) if managers else ""
         (kind,) = self.types

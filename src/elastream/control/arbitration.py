@@ -93,7 +93,6 @@ class _Plan:
         return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
-        """Return True if `host` will take tasks or is starting."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
         return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 

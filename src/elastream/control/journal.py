@@ -1,6 +1,6 @@
-"""Life cycle of an action, and its journal, written before an action is tried.
+"""Life cycle of an action, and the journal written before it is tried.
 
-After a crash the next controller proposes unfinished actions again, because they are idempotent.
+After a crash the next controller proposes unfinished actions again.
 """
 
 import contextlib
@@ -167,7 +167,6 @@ class Journal:
             self._lines.close()
 
     def _forget(self) -> None:
-        """Forget the oldest concluded actions; compact the file at times."""
         left = len(self._entries) - self._capacity
         for number in [each.number for each in self._entries.values() if each.state in CONCLUDED][:left]:
             del self._entries[number]

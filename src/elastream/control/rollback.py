@@ -396,7 +396,6 @@ class RollBack:
         }
 
     def _lost(self, observation: Observation) -> bool:
-        """Return True if a working host is gone that no action removed."""
         before, self._leases = self._leases, observation.leases
         gone = before.keys() - observation.leases.keys()
         lost = any(before[host].state in (HostState.RUNNING, HostState.DRAINING) for host in gone - self._leaving)
@@ -428,7 +427,6 @@ class RollBack:
 
     @property
     def _usual_figures(self) -> Figures:
-        """Medians of the last rounds; NaN if unknown."""
         latencies = [each.latency for each in self._figures if not math.isnan(each.latency)]
         cores = [each.cores for each in self._figures if not math.isnan(each.cores)]
         return Figures(median(latencies or [math.nan]), median(cores or [math.nan]))
@@ -477,7 +475,6 @@ class RollBack:
         return Figures(latency, self._cores_needed(observation, observation.composition))
 
     def _cores_needed(self, observation: Observation, composition: Composition) -> float:
-        """Return the cores of `composition` per record/s; NaN without alternates, or if unknown."""
         graph = observation.context.graph
         if not graph.choices and all(len(each.alternates) < 2 for each in graph.operators):
             return math.nan
@@ -501,7 +498,6 @@ class RollBack:
         return trial
 
     def _evidence(self, trial: Trial, observation: Observation, now: Figures, newest: float) -> tuple[Evidence, str]:
-        """Return the evidence of this round, and the reason if the decision is worse than predicted."""
         if not trial.actions:
             return Evidence.NOT_IN_FORCE, ""
         if trial.changed:
@@ -619,7 +615,6 @@ class RollBack:
         self._refusals[key] = Refusal(at, seconds, why, of_hosts, level, band)
 
     def _instead(self, planned: Sequence[Action], observation: Observation, names: Iterator[str]) -> list[Action]:
-        """Return leases of another type in place of refused ones, so that no capacity is missing."""
         actions: list[Action] = []
         for action in planned:
             kind = observation.context.host_types.get(action.type) if isinstance(action, LeaseHost) else None
@@ -684,13 +679,11 @@ def _price(kind: HostType, observation: Observation) -> float:
 
 
 def _shown_speed(observation: Observation, kind: HostType) -> float:
-    """Return the median speed of the running hosts of a type; the declared one without any."""
     speeds = [observation.speeds[host] for host in observation.usable if observation.leases[host].type.name == kind.name]
     return median(speeds or [kind.speed])
 
 
 def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
-    """Return the actions that bring back as many of the removed hosts as are missing."""
     before, there = trial.before, len(observation.usable) + len(observation.coming)
     lacking = min(max(len(before.usable) - there, 0), len(trial.removed))
     draining = [host for host in trial.removed if host in observation.draining][:lacking]
@@ -700,7 +693,6 @@ def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], 
 
 
 def _opposite(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
-    """Return the action that reverts `action`, hosts excepted; None if nothing is left to revert."""
     undo: Action | None = None
     composition = before.composition
     match action:

@@ -1,7 +1,7 @@
-"""Closed set of actions that a policy can request, each with its rules.
+"""Closed set of actions, each with its rules.
 
-Actions are absolute ("three instances", not "one more") and idempotent, so a restarted controller may replay its
-journal. Comparisons ignore `why`. A new action needs a class here, an entry of `KINDS`, and a handler in each plant.
+Actions are absolute ("three instances", not "one more"), so a restarted controller may repeat them. Comparisons ignore
+`why`. A new action needs a class here, an entry of `KINDS`, and a handler in each plant.
 """
 
 import math
@@ -538,7 +538,6 @@ class HostAction(Action):
         return "" if self.host in observation.leases else f"host {self.host} is not leased"
 
     def state(self, observation: Observation) -> HostState | None:
-        """Return the state of the host's lease, if any."""
         lease = observation.leases.get(self.host)
         return None if lease is None else lease.state
 

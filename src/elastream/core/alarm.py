@@ -1,7 +1,4 @@
-"""Alarms: faults that need attention but do not end a run, such as a dead thread.
-
-Observations carry the active ones.
-"""
+"""Alarms: faults that do not end a run. Observations carry the active ones."""
 
 import logging
 import threading

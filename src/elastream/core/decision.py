@@ -48,7 +48,6 @@ class Fault:
 
     @classmethod
     def of(cls, source: str, message: str, error: BaseException) -> "Fault":
-        """Return the fault with the traceback of `error`."""
         return cls(source, message, "".join(traceback.format_exception(error)))
 
     @property

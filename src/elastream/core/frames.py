@@ -1,7 +1,6 @@
-"""Columns of metrics by rows, as numpy arrays: policies plan over tens of thousands of tasks in well under a second.
+"""Columns of metrics by rows, as numpy arrays.
 
-Unknown is NaN in a column and None in a `Reading`, never zero. Old values and impossible ones (`Quantity.most`) read as
-unknown, so that no policy, view or record needs its own rule for them.
+Unknown is NaN in a column and None in a `Reading`, never zero. Old and impossible values (`Quantity.most`) read as unknown.
 """
 
 import math
@@ -218,7 +217,6 @@ class TableFrame(Frame):
 
 
 def application_frame(name: str, values: Mapping[Metric, float], ages: float | Mapping[Metric, float] = 0.0) -> Frame:
-    """Return the frame of an application, which is one row."""
     table = np.array([*values.values()], dtype=np.float64).reshape(-1, 1)
     return TableFrame({name: 0}, {metric: row for row, metric in enumerate(values)}, table, ages)
 
@@ -254,7 +252,6 @@ class TaskFrame(Frame):
         return other
 
     def rows_of(self, operator: int) -> Integers:
-        """Return the rows of the tasks of an operator, by its row."""
         rows = self._rows_of.get(operator)
         if rows is None:
             rows = self._rows_of[operator] = np.flatnonzero(self.operator == operator)

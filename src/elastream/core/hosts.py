@@ -1,6 +1,6 @@
-"""Leased hosts: types, prices, billing time units (BTU), and the life cycle of a lease.
+"""Leased hosts: types, prices, billing time units (BTU), and the life cycle of a lease (`TRANSITIONS`).
 
-A lease is paid in whole BTU from its request on. `TRANSITIONS` has the states; only `Lease.to` sets one.
+A lease is paid in whole BTU from its request on.
 """
 
 import math
@@ -284,7 +284,6 @@ class Lease:
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:
-    """Return the cost of `leases` by `now`."""
     return math.fsum(lease.cost(now) for lease in leases)
 
 
@@ -364,6 +363,5 @@ class PriceList:
                 raise CloudError(f"{name} is {value!r}; it is a price, 0 or more", ("prices", name))
 
     def of(self, kind: HostType) -> HostType:
-        """Return `kind` at the list's prices and billing."""
         hourly = kind.cores * self.core_hour + kind.memory / 1000 * self.gb_hour
         return replace(kind, price=hourly * self.billing.unit / HOUR_S, billing=self.billing)

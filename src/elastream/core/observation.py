@@ -1,7 +1,6 @@
 """Observations of a plant: per metric a value or *unknown*, and its age.
 
-Columns are numpy arrays, because policies plan over tens of thousands of tasks. Unknown is NaN in a column and None in
-a `Reading`, never zero. Comparisons with NaN are false, so an unprepared policy does nothing.
+Unknown is NaN in a column and None in a `Reading`. Comparisons with NaN are false, so an unprepared policy does nothing.
 """
 
 import math
@@ -560,7 +559,6 @@ class Observation:
 
     @property
     def mean_speed(self) -> float:
-        """Return the mean core speed of the usable hosts (`Cores.mean_speed`)."""
         return self.cores.mean_speed
 
     @property

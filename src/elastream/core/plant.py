@@ -226,6 +226,5 @@ def as_policy(planner: Policy | SupportsPlan) -> Policy:
 
 
 def check_supported(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with the reason if the policy cannot work in `context`."""
     if policy is not None and (reason := policy.unsupported_reason(context)):
         raise DataflowError(f"policy {policy.name}: {reason}", ("policy",))

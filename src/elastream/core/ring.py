@@ -1,7 +1,4 @@
-"""Rings of hosts: ownership of an operator's keys, and location of standby replicas.
-
-Thesis, section 6.4: a host owns the keys from its token in [0, 1) to the next one clockwise (upwards).
-"""
+"""Rings of hosts: owners of an operator's keys, from a host's token in [0, 1) to the next one clockwise (thesis, 6.4)."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -137,7 +134,6 @@ class Ring:
         return Ring({**self.tokens, node: token})
 
     def at(self, node: str, token: float) -> "Ring":
-        """Return the ring with `node` at another token, or raise InputError if taken."""
         if node not in self.tokens:
             raise InputError(f"{node!r} is not on the ring")
         return Ring({**self.tokens, node: token})

@@ -95,9 +95,7 @@ class Builder(Protocol[S_co]):
 
     name: str
 
-    def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> S_co:
-        """Add `operator` downstream of `taps`."""
-        ...
+    def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> S_co: ...
 
     def free_name(self, name: str) -> str:
         """Return `name`, with a number appended if an operator has that name."""
@@ -195,7 +193,6 @@ S = TypeVar("S")
 
 
 def _expression(operator: str, expression: Expression) -> Expression:
-    """Return `expression`. Raises DataflowError if it is neither SQL text nor a Column."""
     if not natives.is_expression(expression) or (isinstance(expression, str) and not expression.strip()):
         raise DataflowError(f"operator {operator!r}: {expression!r} is neither SQL text, such as 'n > 5', nor a Column")
     return expression
@@ -814,7 +811,6 @@ class Stream:
         return Stream(self._flow, tuple(replace(tap, **changes) for tap in self.taps))
 
     def _native(self, function: Any, name: str, needs: NativeNeeds, returns: Schema = "") -> "Stream":
-        """Add native code: a value of `elastream.dataflow.natives`, or several by name of the alternate."""
         chosen = self._flow.free_name(name)
         named = function if isinstance(function, Mapping) else {chosen: function}
         alternates = tuple(Alternate(label, each, Form.FRAME) for label, each in named.items())

@@ -1,8 +1,8 @@
 """Chains of stateless operators: one Arrow stage each, with native operators at their borders.
 
 Native operators run in the JVM directly after a source, keyed operator or durable edge that feeds nothing else, and
-directly before a sink, keyed operator or durable edge. Between functions they would need a second transfer into Python, and
-are rejected. All functions here are pure: `check` calls them, and the Spark compiler builds the result.
+directly before a sink, keyed operator or durable edge. Between functions they would cost a second transfer into Python, and
+are rejected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -237,7 +237,6 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
 
 
 def _check_duplicates(graph: Graph, segment: Segment, keyed: Sequence[Operator]) -> None:
-    """Reject a query with two operators that keep state."""
     members = [graph.operator(name) for name in segment.operators]
     dropping = [each for each in members if any(isinstance(a.function, DropDuplicates) for a in each.alternates)]
     if len(both := [*dropping, *keyed]) > 1 and dropping:

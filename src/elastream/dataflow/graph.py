@@ -1,8 +1,4 @@
-"""The dataflow graph: operators and edges, validated once and immutable.
-
-Plants and policies share it. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder` the API to declare
-one, and `elastream.dataflow.stages` the operators that run together.
-"""
+"""The dataflow graph: operators and edges, validated once and immutable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,7 +59,6 @@ class Graph:
 
     @cached_property
     def sources(self) -> tuple[Operator, ...]:
-        """Operators of kind SOURCE."""
         return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
 
     @cached_property
@@ -73,7 +68,6 @@ class Graph:
 
     @cached_property
     def sinks(self) -> tuple[Operator, ...]:
-        """Operators of kind SINK."""
         return tuple(o for o in self.operators if o.kind is Kind.SINK)
 
     @cached_property

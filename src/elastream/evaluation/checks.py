@@ -32,11 +32,9 @@ class MeanInterval:
         return cls(mean, mean - wide, mean + wide, len(values))
 
     def at_least(self, bar: float) -> bool | None:
-        """Return True if the true mean is at least `bar`; None if undecided."""
         return True if self.low >= bar else False if self.high < bar else None
 
     def at_most(self, bar: float) -> bool | None:
-        """Return True if the true mean is at most `bar`; None if undecided."""
         return True if self.high <= bar else False if self.low > bar else None
 
     def within(self, low: float, high: float) -> bool | None:

@@ -233,7 +233,6 @@ class Replayed:
         return Table(caption, tuple(header), tuple(rows), tuple(good))
 
     def constants(self) -> Table:
-        """Return a table of the constants with their sources."""
         rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 

@@ -53,5 +53,4 @@ OWN = EntryPoint("policies", "elastream.evaluation.policies.experiment:POLICIES"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the installed experiments' entry points by name."""
     return {each.name: each for each in (OWN, *entry_points(group=GROUP))}

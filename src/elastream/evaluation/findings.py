@@ -1,7 +1,4 @@
-"""Findings of an experiment: its figures, the paper's, and bars that are held, missed or undecided.
-
-`elastream.evaluation.page` renders them.
-"""
+"""Findings of an experiment: its figures, the paper's, and bars that are held, missed or undecided."""
 
 import math
 import os
@@ -36,19 +33,16 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """Return "held", "missed", "undecided" or "refuted"."""
         if self.refuted:
             return "refuted"
         return "undecided" if self.holds is None else "held" if self.holds else "missed"
 
     @classmethod
     def at_least(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """Return a check that `value` >= `bar`."""
         return cls(name, round(value, digits), f">= {bar:g}", value >= bar, source)
 
     @classmethod
     def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """Return a check that `value` <= `bar`."""
         return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
 
 

@@ -1,7 +1,4 @@
-"""Results of cases in a file, so that an interrupted experiment continues.
-
-A file of other code is refused. Results are pickled: read only files of your own.
-"""
+"""Results of cases in a file, so that an interrupted experiment continues. Pickled: read only files of your own."""
 
 import hashlib
 import os
@@ -66,7 +63,6 @@ class KeptResults:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Read all results and return the end of the last whole row; drops interrupted writes."""
         end, first = 0, True
         while True:
             try:
@@ -86,7 +82,6 @@ class KeptResults:
 
 @cache
 def _code(package: str) -> str:
-    """Return a digest of this package's code, and of the `package` whose function makes the results."""
     digest = hashlib.sha256()
     for module in {"elastream": elastream, package: sys.modules[package]}.values():
         file = Path(str(module.__file__))

@@ -1,7 +1,4 @@
-"""Trials of policies on the simulated plant, in the loop of live runs, on parallel workers.
-
-A record that waits at the end is in time only while its deadline lies ahead.
-"""
+"""Trials of policies on the simulated plant, in the loop of live runs, on parallel workers."""
 
 import gc
 import logging
@@ -476,7 +473,6 @@ def _overdue(
     records: int,
     target_latency: float | None,
 ) -> float:
-    """Return the fraction of records queued and late at the end."""
     graph = layout.graph
     done: dict[str, float] = {}
     for name in graph.order:

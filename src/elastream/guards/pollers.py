@@ -1,7 +1,4 @@
-"""External signals: files, HTTP addresses and Kafka topics, polled by threads.
-
-Control never waits for them. After a failed poll the last reading ages.
-"""
+"""External signals: files, HTTP addresses and Kafka topics, polled by threads. If a poll fails, the last reading ages."""
 
 import json
 import logging
@@ -95,7 +92,6 @@ class Pollers:
                 running.look(seconds)
 
     def newest(self) -> Signals:
-        """Return each signal's newest reading."""
         with self._lock:
             return dict(self._readings)
 
@@ -103,7 +99,6 @@ class Pollers:
         self.follow(())
 
     def _store(self, source: PolledPlace, answer: bytes, ago: float) -> str:
-        """Store an answer; return what is wrong with it."""
         at, problems = self._clock() - ago, []
         with self._lock:
             for signal in self._followed.get(source, ()):

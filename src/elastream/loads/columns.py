@@ -1,7 +1,4 @@
-"""Meaning of the names of columns: times, counts of records, records per second, or neither.
-
-A name that can mean several things is unclear. A caller refuses it rather than guess.
-"""
+"""Meaning of columns' names: times, counts of records, records per second, neither, or unclear, which callers refuse."""
 
 import re
 from collections.abc import Mapping

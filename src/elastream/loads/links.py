@@ -1,7 +1,4 @@
-"""Links between hosts during a run: traces of latency and bandwidth.
-
-A trace holds factors on declared values. A link is equal in both directions.
-"""
+"""Traces of latency and bandwidth of links, as factors on declared values. A link is equal in both directions."""
 
 import math
 from dataclasses import dataclass
@@ -63,7 +60,6 @@ class LinkTrace:
         return np.where(is_self, 1.0, latency[rows]), np.where(is_self, 1.0, bandwidth[rows])
 
     def rows_of(self, source: Integers, target: Integers) -> Integers:
-        """Return the row of the link from each source to each target, by host number."""
         return np.asarray(pair_number(source[:, None], target[None, :]) % self.latency.shape[0])
 
     def column(self, now: float) -> tuple[Floats, Floats]:

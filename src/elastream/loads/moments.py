@@ -1,6 +1,6 @@
 """Times as files write them: ISO 8601, dates with slashes or dots, numbers of a unit, seconds since 1970.
 
-Local times without a zone are taken as UTC: they must not jump at this machine's changes of the clock.
+Times without a zone are UTC.
 """
 
 import re
@@ -101,7 +101,6 @@ def _is_day_of_sheet(first: float, step: float) -> bool:
 
 
 def _has_digits_of_date(first: float) -> bool:
-    """Return True for numbers such as 20260301 and 2026030123."""
     return bool(re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])?", f"{first:.0f}"))
 
 

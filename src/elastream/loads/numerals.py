@@ -35,7 +35,6 @@ def is_missing(text: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return True if `text` is a number in some form."""
     return text.isdecimal() or any(form.fullmatch(text.strip()) for form in _FORMS.values())
 
 

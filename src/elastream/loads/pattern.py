@@ -1,7 +1,4 @@
-"""Loads as piecewise linear rates, with counts that are identical on every machine.
-
-Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit. The shapes and `trace` build the pieces.
-"""
+"""Loads as piecewise linear rates, with counts that are identical on every machine: IEEE 754 defines all operations."""
 
 import math
 import random

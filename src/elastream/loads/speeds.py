@@ -1,8 +1,4 @@
-"""Host speeds during a run: traces, and generators of traces.
-
-Cloud hosts vary: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a table of factors, so
-it applies to hosts of any type.
-"""
+"""Host speeds during a run (cf. Kumbhare 2015, section 1.3): traces of factors for hosts of any type; generators."""
 
 import math
 from collections.abc import Iterator
@@ -56,7 +52,6 @@ class SpeedTrace:
         return slot_at(now, self.interval)
 
     def at(self, numbers: Integers, now: float) -> Floats:
-        """Return the factors at `now` of hosts by number (`number_of`)."""
         rows, slots = self.factors.shape
         return np.asarray(self.factors[numbers % rows, self.slot(now) % slots])
 

@@ -1,7 +1,4 @@
-"""Files with a table: CSV with any separator, Parquet, range results of Prometheus, exports of CloudWatch.
-
-Cells are texts as the file has them. A line has as many as the first one; another number is an error.
-"""
+"""Files with a table, as texts: CSV with any separator, Parquet, range results of Prometheus, exports of CloudWatch."""
 
 import codecs
 import csv
@@ -55,7 +52,6 @@ class Table:
         return len(self.names) if self.names is not None else len(self.rows[0].cells) if self.rows else 0
 
     def column(self, at: int) -> list[str]:
-        """Return the cells of a column."""
         return [row.cells[at] for row in self.rows]
 
     def name(self, at: int) -> str:

@@ -57,7 +57,6 @@ class EventBook:
         self._history: dict[tuple[Reason, str], tuple[float, int]] = {}
 
     def observed(self, observation: Observation) -> list[RunEvent]:
-        """Return events of hosts and alarms."""
         return list(self._new(observation.time, self._host_and_alarm_events(observation)))
 
     def decided(self, decision: Decision) -> list[RunEvent]:
@@ -206,7 +205,6 @@ class EventLog:
                 raise EnvironmentProblem(f"events cannot be written to {path}: {error.strerror or error}") from error
 
     def started(self, header: Header) -> None:
-        """Send the start of the run."""
         self._epoch = header.started
         self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
 

@@ -1,7 +1,4 @@
-"""Prometheus metrics of a run, under Prometheus' naming rules.
-
-A scrape returns the last observation. The library is imported only if metrics are exported.
-"""
+"""Prometheus metrics of a run. A scrape returns the last observation."""
 
 import logging
 import math

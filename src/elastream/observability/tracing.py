@@ -1,8 +1,4 @@
-"""OpenTelemetry spans of planning rounds and actions.
-
-It uses only OpenTelemetry's API: the program, or `opentelemetry-instrument`, chooses SDK and exporter. The library is
-imported only if spans are made.
-"""
+"""OpenTelemetry spans of planning rounds and actions. The program or `opentelemetry-instrument` sets up exporters."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -1,7 +1,6 @@
 """Selection among alternates and branches: the highest value that guards allow and the usable cores carry.
 
-From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5. Value-based guards
-leave the choice to the system, which maximises the value under the available resources.
+From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5.
 """
 
 import math

@@ -1,7 +1,6 @@
 """HTTP service of the arbiter of shared hosts.
 
-A shared token authenticates callers, and a key from joining identifies each application. Both are in headers, beyond this
-machine only over TLS (`pool.document` refuses anything else).
+Headers carry a shared token and a key that identifies each application; beyond this machine only over TLS.
 """
 
 import asyncio

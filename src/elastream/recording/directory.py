@@ -1,8 +1,7 @@
 """Paths of a run's files, so that no other module joins paths.
 
-Each run has one folder: Spark's state (checkpoints, durable edges), settings of the control plane (control), results for
-users (journal, recording, report), and logs of hosts (cluster). If executors cannot reach this machine, their files are
-in another folder on a shared file system. The driver's own files stay here, with a copy there (`recording.mirror`).
+If executors cannot reach this machine, their files are in another folder, on a shared file system. The driver's own files
+stay here, with a copy there (`recording.mirror`).
 """
 
 import os

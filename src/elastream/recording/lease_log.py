@@ -62,7 +62,6 @@ class LeaseLog:
             self._lines.append(self._requested(host, type, at))
 
     def ended(self, lease: Lease, why: str = "") -> None:
-        """Log the end of a lease."""
         if self._lines is not None:
             self._lines.append(self._ended(lease, why))
 

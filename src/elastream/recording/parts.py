@@ -1,7 +1,7 @@
 """Files of a recording: the current one, and its earlier parts, compressed, until they are forgotten.
 
-A part is named after the time of the run [ms] at which it ends: `recording-000086400000.jsonl.gz`. Each file begins with
-the run's header, which has the totals of all earlier parts. So the oldest part can be removed at any time.
+A part is named after the time of the run [ms] at which it ends. Each file begins with the run's header and the totals of
+all earlier parts, so the oldest can be removed at any time.
 """
 
 import gzip
@@ -41,7 +41,6 @@ def file_of(path: Path) -> Path:
 
 
 def _parts(file: Path) -> dict[int, Path]:
-    """Return the earlier parts of a recording by their end [ms], oldest first."""
     parts: dict[int, Path] = {}
     name = re.compile(re.escape(file.stem) + r"-(\d{12,})" + re.escape(file.suffix) + r"(\.gz)?")
     for each in file.parent.iterdir() if file.parent.is_dir() else ():

@@ -1,8 +1,6 @@
 """Paths on file systems that this machine has not mounted (HDFS, object stores), and functions for these and local paths.
 
-Python reaches them without a JVM (`file_systems`), since tasks and sources have none to ask. Spark gets the address and
-uses Hadoop. A folder on HDFS is renamed atomically, as on a local disk. Object stores have no folders to rename; there
-the file `WHOLE` marks a batch as completely written.
+Object stores have no folders to rename: there the file `WHOLE` marks a completely written batch.
 """
 
 import contextlib

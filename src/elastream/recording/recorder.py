@@ -1,8 +1,4 @@
-"""Recordings of runs as JSON lines: a header, every observation, every decision, and the ending.
-
-The HTML report, `elastream explain`, the summary and the simulator's calibration read this one record, and therefore agree
-about a run. `elastream.report.summary` computes its figures.
-"""
+"""Recordings of runs as JSON lines: a header, every observation, every decision, and the ending."""
 
 import json
 import logging
@@ -161,7 +157,6 @@ class Recorder(Entries):
         self._file.close()
 
     def _begin_part(self, keep: Keep, now: float) -> None:
-        """Continue in a new file that begins with the totals of all before."""
         try:
             before = keep.summed(Recording.outline(self.path, whole=True))
         except ElastreamError:
@@ -323,7 +318,6 @@ class Recording:
         return instances
 
     def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
-        """Return for each observation the host of each placed task of `operator`, by task index."""
         row = self.operators.index(operator)
         return tuple({index: host for (of, index), host in now.items() if of == row} for now in self.series.placed)
 

@@ -1,4 +1,4 @@
-"""State of a run from its folder, for commands that look at runs of other processes, and requests to end them."""
+"""State of a run from its folder, and requests to end it, for other processes."""
 
 import os
 from collections.abc import Callable

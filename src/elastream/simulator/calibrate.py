@@ -312,7 +312,6 @@ def _batch_costs(
     notes: Notes,
     base: Settings,
 ) -> Costs:
-    """Fit durations and CPU use; `shares` is each stage's fraction of a record's cost."""
     a_record, even, coming, moved, warm = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
     burden = a_record * np.array([batch.records for batch in batches])

@@ -1,7 +1,6 @@
 """Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-Queries do not slow each other down, so each advances alone over many periods, upstream ones first. Records between queries
-carry the epoch of their composition.
+Each query advances alone over many periods, upstream ones first. Records between queries carry their composition's epoch.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Simulation of one query as on Spark: micro-batches through its stages, one after the other.
 
 A batch starts at its trigger once the previous one has ended, and takes due records up to the governor's limit. A stage
-lasts as long as its most loaded host. Stateless tasks spread over hosts; keyed tasks stay with their state.
+lasts as long as its most loaded host.
 """
 
 import copy
@@ -433,7 +433,6 @@ class FusedSegment:
             self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=np.pad(query.charges, (0, more)))
 
     def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
-        """Return tasks by host, cached until hosts, tasks or state change."""
         for station in self.stations:
             station.now = turn.begin
         slot = self.settings.share_slot(turn.begin) if self.settings.shares else 0

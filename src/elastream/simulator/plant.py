@@ -186,7 +186,6 @@ class SimulatedPlant:
         return self.time + rounds * step if rounds > 1 and watch.fused.steady else until
 
     def _arrive(self) -> None:
-        """Advance the network itself to the present."""
         ahead, self._foresight = self._foresight, None
         if ahead is None:
             return

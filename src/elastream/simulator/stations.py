@@ -419,7 +419,6 @@ class Station:
             self.inbox[port].append(flow)
 
     def _arrived(self, end: float) -> Items:
-        """Return the items in the queue before `end`, inputs merged or joined."""
         for port, flows in enumerate(self.inbox):
             if flows:
                 came, later = joined(flows).before(end)

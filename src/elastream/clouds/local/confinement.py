@@ -1,7 +1,4 @@
-"""CPU limits of hosts by control groups (cgroups, version 1 or 2), and the processes of a host.
-
-It runs inside the supervisor and imports little.
-"""
+"""CPU limits (cgroups, version 1 or 2) and processes of a host. Runs in the supervisor and imports little."""
 
 import contextlib
 import math
@@ -159,7 +156,6 @@ def own_groups() -> tuple[Path, ...]:
 
 
 def cores_allowed(groups: Iterable[Path]) -> float:
-    """Return the cores that the quotas of `groups` allow together; inf without a quota."""
     return min(map(_quota_of, groups), default=math.inf)
 
 
@@ -209,7 +205,6 @@ def _delegate_cpu(root: Path) -> None:
 
 
 def _in_a_child(action: Callable[[], None]) -> None:
-    """Run `action` in a child process and raise its OSError here."""
     child = os.fork()
     if child == 0:
         status = 0

@@ -1,7 +1,7 @@
 """Provider over the processes of this machine.
 
-A host starts at once if `max_hosts` and the machine's cores allow it; the others wait in request order. Starting hosts
-have a lower CPU weight than working ones, the first of them the highest, so that it is ready first.
+Hosts start in request order as `max_hosts` and the cores allow. Starting hosts have a lower CPU weight than working ones,
+the first of them the highest.
 """
 
 import os

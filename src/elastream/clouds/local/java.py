@@ -1,7 +1,4 @@
-"""Java and the commands of Spark's daemons, without Spark's shell scripts.
-
-The scripts start an extra JVM to print a command; without them a worker starts in half the time.
-"""
+"""Java and the commands of Spark's daemons. Spark's scripts would start one more JVM to print a command."""
 
 import contextlib
 import functools

@@ -1,6 +1,6 @@
 """Network of each host, made with `ip` and `tc`: a namespace, a limited link, and delays between regions.
 
-An OSError names the part that this machine does not allow. It runs inside the supervisor and imports little.
+An OSError names what this machine does not allow. Runs in the supervisor and imports little.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Bars of the experiment, and its tables.
 
-A bar about any load is missed as soon as one cell misses it, and held if the whole grid ran. A bar about a mean counts each
-load and seed once, and is decided by the confidence interval of these.
+A bar about any load is missed once one cell misses it, and held if the whole grid ran. A bar about a mean is decided by the
+confidence interval over loads and seeds.
 """
 
 import math
@@ -29,7 +29,6 @@ BOUND_TARGET_S = 30.0
 
 
 def ours(row: Row) -> Row:
-    """Return the figures of our policy."""
     figures: Row = row["policies"][OURS]
     return figures
 
@@ -100,7 +99,6 @@ def checks_of(rows: Sequence[Row], *, whole: bool) -> tuple[Check, ...]:
 
 
 def _any(name: str, rows: Iterable[Row], figure: Figure, bar: float, *, whole: bool, least: bool = False) -> Check:
-    """Return the check of the worst cell against `bar`; `least`: the figure must be at least as high."""
     cells = [(value, row) for row in rows if (value := figure(row)) is not None]
     bound = f"{'>=' if least else '<='} {bar:g}"
     if not cells:

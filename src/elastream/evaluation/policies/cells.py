@@ -252,7 +252,6 @@ def dataflow(course: Course) -> Graph:
 
 
 def settings_of(cell: Cell, course: Course, *, bound: bool) -> SimulateSettings:
-    """Return the settings of a cell's simulations."""
     return SimulateSettings(
         host_types=[cell.host], fused=cell.chained, target_latency=cell.target, target=IN_TIME, period=PERIOD_S,
         max_hosts=most_hosts(course), bound=bound, show=False,

@@ -35,7 +35,6 @@ class LeasedHosts:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Row of each host name."""
         return {name: row for row, name in enumerate(self.names)}
 
 
@@ -287,7 +286,6 @@ def _never_idle(observation: Observation) -> bool:
 
 
 def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
-    """Return one instance for each host with tasks of the operator."""
     mine = host[observation.tasks.operator == operator]
     rows, count = np.unique(mine[mine >= 0], return_counts=True)
     busy = _busy(observation, observation.operators.ids[operator])
@@ -310,7 +308,6 @@ def floating(observation: Observation) -> list[int]:
 
 
 def _instances(observation: Observation, operator: int) -> _Part:
-    """Return unplaced instances, all used alike."""
     n, usable, name = int(width(observation, operator)), observation.usable, observation.operators.ids[operator]
     if _waits(observation, operator):
         each = observation.operators.value(name, Metric.UTILISATION)

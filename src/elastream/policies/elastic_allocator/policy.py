@@ -1,7 +1,7 @@
 """Elastic Allocator: places tasks by their needs of cores and links, beside other load.
 
-From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section IV.
-Algorithm 1 matches greedily; time is counted in trials, so results are deterministic.
+From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section IV. Time is
+counted in trials, so results are deterministic.
 """
 
 import math
@@ -318,7 +318,6 @@ def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
 def _shifted(
     moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool, scored: int
 ) -> float:
-    """Return the change of the objective if `moved` goes from host `a` to host `b`."""
     change = used = 0.0
     hosts = sizes.shape[0]
     for k in range(scored):

@@ -1,8 +1,4 @@
-"""Time series for forecasts, thinned with age, the interface of forecasters, and the oracle (Kumbhare, pp. 112-113).
-
-`Observation.history` covers minutes, a season needs weeks. Series are immutable, so that a policy can store them in its
-plan's memory.
-"""
+"""Time series for forecasts, thinned with age, the interface of forecasters, and the oracle (Kumbhare, pp. 112-113)."""
 
 import math
 import zlib

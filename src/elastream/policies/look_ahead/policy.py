@@ -134,7 +134,6 @@ class LookAhead(ValueCost):
         remarks: tuple[str, ...] = (),
         why: str = "",
     ) -> SearchResult:
-        """Return a search result, with remarks on retracted plans and reversed actions."""
         before, conditions = _before(request), request.situation.conditions
         done = own.done.after(
             request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
@@ -169,7 +168,6 @@ def _before(request: SearchRequest) -> ForecastMemory:
 
 
 def _outdated(policy: LookAhead, own: ForecastMemory, now: float) -> bool:
-    """Return True if a new forecast is due: by age, near its end, or because it was wrong."""
     assert own.ahead is not None
     since = now - own.ahead.start
     if since >= policy.renew - TIME_TOLERANCE_S or own.ahead.end - now < policy.step - TIME_TOLERANCE_S:

@@ -1,7 +1,7 @@
 """Load of hosts on rings, from an observation, for decisions about tokens.
 
-The thesis's hosts have a queue each. With micro-batches, all hosts of a query share one at its source and wait for the
-slowest host. CPU use is therefore scaled to the arrival rate, and the queue counts only for hosts that would then be busy.
+With micro-batches all hosts of a query share one queue at its source. CPU use is therefore scaled to the arrival rate, and
+the queue counts only for hosts that would then be busy.
 """
 
 import math
@@ -48,7 +48,6 @@ class RingLoad:
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
-        """Unit of each operator with state partitions."""
         context = self.observation.context
         return {name: unit for unit in context.units for name in unit.operators if context.partitions.get(name, 0) > 0}
 

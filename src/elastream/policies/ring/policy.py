@@ -1,6 +1,6 @@
 """Load balancing and elasticity of operators with state: hosts on a ring negotiate with their neighbours.
 
-Kumbhare's thesis, section 6.5. `docs/explanation/resilient-state.md` lists what it leaves open and where this differs.
+Kumbhare's thesis, section 6.5; `docs/explanation/resilient-state.md` lists the differences.
 """
 
 import math
@@ -225,7 +225,6 @@ class Round:
         return self._worst(host for host, began in self.memory.high.items() if began <= since)
 
     def _worst(self, hosts: Iterable[str]) -> list[str]:
-        """Return `hosts`, the highest level (to a hundredth) first; of equal ones the longest queue."""
         levels, queues = self.load.levels, self.load.queues
         return sorted(hosts, key=lambda host: (-round(levels[host], 2), -queues[host], host))
 
@@ -290,7 +289,6 @@ class Round:
         return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]
 
     def _divided(self, operator: str, ring: Ring, host: str, joins: str) -> Ring:
-        """Return `ring` with `joins`, which takes over a part of the interval of `host`."""
         before = self._before(ring, host, joins)
         arc = self._arc_of(operator, ring, (host,), joins)
         if before:  # what `host` gives up lies at the other end
@@ -333,7 +331,6 @@ class Round:
                 )
 
     def _warn_of_exposed_zones(self) -> None:
-        """Add remarks about fault zones with all copies of some state, if that is avoidable."""
         replicas, leases = self.observation.context.replicas, self.observation.leases
         zones: dict[str, list[str]] = {}
         for host in self.observation.usable:
@@ -389,7 +386,6 @@ class Round:
         return tuple(neighbours[:2]) if self.policy.cut == "load" and loads_known and len(neighbours) > 1 else None
 
     def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
-        """Return the change that balances `hosts`, of the operator that keeps the first busiest; None without one."""
         by_load = sorted(
             self.rings, key=lambda name: -float(np.nan_to_num(self._arc_of(name, self.rings[name], hosts[:1]).loads).sum())
         )

@@ -1,8 +1,7 @@
 """Daedalus: capacity by regression, forecast of the load, and a target for the recovery time.
 
 From Pfister et al., "Daedalus: self-adaptive horizontal autoscaling for resource efficiency of distributed stream
-processing systems" (ICPE 2024), and its repository: rules of `execution_manager.py`, `capacity.py`, `forecasting.py` and
-`recovery_time.py`, defaults of `config.py`.
+processing systems" (ICPE 2024), with rules and defaults of its repository.
 """
 
 import math

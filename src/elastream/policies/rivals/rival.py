@@ -1,7 +1,4 @@
-"""Common part of the rivals: a number for each group, and the actions towards it.
-
-As under `threshold`, a host goes when its paid time ends, because releasing it earlier saves nothing.
-"""
+"""Common part of the rivals: a number for each group, and the actions towards it. Hosts go when their paid time ends."""
 
 import math
 from abc import abstractmethod

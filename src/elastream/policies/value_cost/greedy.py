@@ -1,4 +1,4 @@
-"""Greedy searches (thesis, 4.8, Table 4.1): CE knows all operators; in SH each operator has a scheduler of its own."""
+"""Greedy searches (thesis, 4.8, Table 4.1): CE knows all operators; SH has a scheduler per operator."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -226,7 +226,6 @@ def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> flo
 
 
 def with_option(active: Sequence[int], operator: int, option: int) -> list[int]:
-    """Return `active` with another option of `operator`."""
     return [*active[:operator], option, *active[operator + 1 :]]
 
 

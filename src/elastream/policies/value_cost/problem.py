@@ -1,8 +1,7 @@
 """Plans as values that are scored without being enacted (thesis, 4.4 to 4.6), and the cheapest hosts for their needs.
 
-`elastream.core.qos` has the equations. Hosts are packed after Kang and Park, "Algorithms for the variable sized bin
-packing problem" (2003): fill bins of one size, put the rest into the next smaller one. Price lists differ from theirs, so
-every size is tried first, and dear sizes are not filled.
+Hosts are packed after Kang and Park, "Algorithms for the variable sized bin packing problem" (2003): fill bins of one size,
+put the rest into the next smaller one. Here every size is tried first, and dear sizes are not filled.
 """
 
 import math
@@ -121,7 +120,6 @@ class Problem:
 
     @cached_property
     def row(self) -> Mapping[str, int]:
-        """Row of each operator."""
         return {name: row for row, name in enumerate(self.operators)}
 
     @cached_property
@@ -322,7 +320,6 @@ def paid(host: Host, since: float, until: float) -> float:
 
 
 def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> Score:
-    """Return the score of `deployment` under `conditions`."""
     rates = throughput(
         problem,
         deployment.active,
@@ -369,7 +366,6 @@ class Bin:
 
     @classmethod
     def empty(cls, type: HostType, operators: int) -> "Bin":
-        """Return an empty host of `type`."""
         return cls(type, np.zeros(operators, dtype=np.int64), type.cores, type.memory)
 
     def room(self, cores: float, memory: float) -> int:

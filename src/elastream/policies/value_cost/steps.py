@@ -71,7 +71,6 @@ class Assembly:
 
     @property
     def cores(self) -> Floats:
-        """Cores of each host, shape (hosts,)."""
         return self._of[CORES, : len(self.hosts)]
 
     @property
@@ -96,7 +95,6 @@ class Assembly:
 
     @property
     def may_lease(self) -> bool:
-        """True if one more host may be leased."""
         return len(self.hosts) < self.problem.max_hosts
 
     def deployment(self) -> Deployment:

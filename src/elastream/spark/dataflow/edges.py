@@ -1,7 +1,6 @@
 """Reads a durable edge as a Spark data source: ranges of numbered records.
 
-Spark's file source takes all files into one batch, which leaves no backlog to measure and no parallelism to set. Here the
-offset carries composition and parallelism, as in `sources`.
+Spark's file source takes all files into one batch, which leaves no backlog to measure and no parallelism to set.
 """
 
 import time

@@ -7,8 +7,7 @@ Normally the next batch runs under the newest request. If records keep the versi
     durable edges     the lowest next version of any edge. Edges that are ahead wait, sources beside edges follow. A
                       version without records gets an empty batch, to announce it downstream
 
-Each reader decides alone, in a process of its own. That is safe: all know the positions of the last planned batch, and
-versions only grow along an edge.
+Each reader decides alone: all know the positions of the last planned batch, and versions only grow along an edge.
 """
 
 import json
@@ -222,7 +221,6 @@ class RangeReader(DataSourceStreamReader):
         return offset
 
     def _offset(self, **position: Any) -> dict[str, Any]:
-        """Return a position with the composition and parallelism of the batch that ends there."""
         next_batch = self._next_batch
         return {
             **position,

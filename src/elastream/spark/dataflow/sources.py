@@ -1,7 +1,6 @@
 """Opens the sources of a dataflow: shaped loads as a replayable data source, others with Spark's readers.
 
-A shaped load is a function of time: any range of its records can be read again. Its offset also carries the batch's
-composition, so that a batch never mixes two and a replay uses the same one.
+A shaped load's offset also carries the batch's composition, so that a batch never mixes two and a replay uses the same.
 """
 
 import pickle

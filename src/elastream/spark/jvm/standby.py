@@ -1,8 +1,7 @@
 """Standby replicas: copies of state partitions that executors keep for a task that may need one.
 
 Each executor's follower (`copies/Follower.java`) reads committed changes from the checkpoint, and hands a replica to a task
-that opens the partition there. Spark's coordinator does not know of them. This module sets which replicas followers keep,
-and reads their reports.
+that opens the partition there. This module sets which replicas followers keep, and reads their reports.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """The jar of the classes that keep standby replicas (`copies/*.java`), and the settings that load it.
 
-Spark's compiler (Janino) makes it once, into the user's cache folder, without a JDK or network. Executors fetch it by
-`spark.jars`, so that their class path and class archives stay the same.
+Spark's compiler (Janino) makes it once, into the user's cache folder, without a JDK or network.
 """
 
 import hashlib

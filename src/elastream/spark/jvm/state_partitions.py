@@ -1,10 +1,10 @@
 """State partitions of a running query: its stateful operators, moves between executors, and loading state ahead.
 
-Operators without a shuffle between them run in one task and move together: one `StatefulStage`, one operator to policies.
+Operators without a shuffle between them move together: one `StatefulStage`, one operator to policies.
 
-Spark's state store coordinator has, per partition, the executor that loaded it last, and schedules the task there.
-Reporting another executor between batches makes the next batch run there, with state loaded from the checkpoint: nothing is
-copied or lost. A running batch may overwrite the report, so move right after a batch ends, check, repeat.
+Spark's state store coordinator schedules a partition's task where it was loaded last. Reporting another executor between
+batches makes the next batch run there, with state loaded from the checkpoint. A running batch may overwrite the report, so
+move right after a batch ends, check, repeat.
 """
 
 import contextlib
@@ -226,7 +226,6 @@ def _nodes(plan: Java) -> Iterator[Java]:
 
 
 def _field(instance: Java, name: str) -> Java:
-    """Return a private field of a Java object. Raises KeyError without one."""
     kind = instance.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():

@@ -1,7 +1,6 @@
-"""The allocation plan: the planned host of each task, in an append-only file.
+"""The allocation plan: the planned host of each task, in an append-only file (N-Storm, section 3.1).
 
-The planner writes versions, the reconciler reads the newest, and neither waits (N-Storm, section 3.1). A version is on disk
-before it takes effect.
+The planner writes versions, the reconciler reads the newest, and neither waits.
 """
 
 import contextlib

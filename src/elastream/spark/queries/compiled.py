@@ -205,7 +205,6 @@ class CompiledQueries:
         table.answer(SetParallelism, self._scale)
 
     def _scale(self, action: SetParallelism) -> tuple[Status, str]:
-        """Set the parallelism of one of the next batches."""
         operator = action.operator
         if operator not in self.layout.graph.by_name:
             return Status.REFUSED, f"there is no operator {operator!r}"
@@ -284,7 +283,6 @@ class CompiledQueries:
         self._updates.requested(time.time(), before, after)
 
     def _parallelism(self) -> dict[str, float]:
-        """Return the number of tasks of each operator's stage, if set."""
         widths: dict[str, float] = {}
         for stage in self.layout.stages:
             width = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0])

@@ -1,11 +1,7 @@
-"""Frames of an observation from the micro-batches of compiled queries.
+"""Frames of an observation from the micro-batches of compiled queries: their progress, and the meter in fused stages.
 
-Two sources, each cheap enough for every second: the progress of each query (one gateway call a look), and the meter in the
-fused stages. The latency of a record is its batch's commit time less the moment from which it counts. Over durable
-edges that
-moment leads back to the sources: records written by a batch of the previous query count from where that batch's
-records did.
-Queries report in any order, so a batch waits until its predecessors are known.
+A record's latency is its batch's commit time less the moment from which it counts. Over durable edges that moment leads
+back to the sources. Queries report in any order, so a batch waits until its predecessors are known.
 """
 
 import math
@@ -173,7 +169,6 @@ class Latencies:
 
 
 def _during(batches: Mapping[int, BatchMoments], at: float) -> BatchMoments | None:
-    """Return the batch that ran at epoch second `at`."""
     return next((each for each in batches.values() if each.batch.start <= at <= each.batch.end), None)
 
 
@@ -597,7 +592,6 @@ class Telemetry:
                 describe_durations(columns, target, spent[target])
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
-        """Return the records on a durable edge of files that no batch has taken."""
         offsets = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
         return float(max(0, self.queues[edge].refresh() - max(offsets, default=0)))
 

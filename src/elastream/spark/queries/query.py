@@ -1,7 +1,6 @@
 """One streaming query observed from outside, compiled or the user's: batches, stateful stages, loads of partitions.
 
-A look costs two calls to the driver, and a third if traffic is measured. A query is identified by its id, which survives a
-restart from its checkpoint; each run starts with nothing known. Missed batches are unknown.
+A query is identified by its id, which survives a restart from its checkpoint. Missed batches are unknown.
 """
 
 import logging
@@ -199,7 +198,6 @@ class Query:
         return fresh
 
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
-        """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
             last = self._last
             batch = self._with_held_files(read_batch(self.name, row, last, self.status))
@@ -213,7 +211,6 @@ class Query:
                 sizes.look(self.newest)
 
     def _with_held_files(self, batch: Batch) -> Batch:
-        """Return the batch with what its limited file sources hold back."""
         sources = list(batch.sources)
         for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
             if number not in self._held:

@@ -1,10 +1,7 @@
 """The user's streaming queries, for a plant: they run unchanged and end by themselves.
 
-Due times of records and loads of operators inside a stage are unknown. The stages form a chain, because their real edges do
-not matter to the placement of their partitions.
-
-A query in Spark's real-time mode, or with a continuous trigger, is left alone. Its tasks run for minutes or for ever, so
-nothing can move between batches, and an executor with one of its tasks stays.
+Due times of records and loads of operators inside a stage are unknown; the stages form a chain. A query in real-time mode,
+or with a continuous trigger, is left alone: nothing can move between batches, and its executors stay.
 """
 
 import logging
@@ -105,11 +102,9 @@ class SessionQueries:
         return Frame()
 
     def application(self, wall: float, cost: float) -> Frame:
-        """Return one row for all queries."""
         return application_row(self.layout.graph, self.live, wall, cost, self._target)
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Return the basis of latencies by query."""
         return {query.name: Basis.BOUND for query in self.live if query.timed}
 
     def stalled(self, wall: float) -> Mapping[str, float]:
@@ -154,7 +149,6 @@ class SessionQueries:
         return {"batches": self._batches, "records": self._rows, "longest batch": self._longest, "query runs": runs}
 
     def _find(self, now: float) -> None:
-        """Detect the running queries at second `now`."""
         chosen = self._chosen()
         running, running_now = set(), running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
@@ -180,7 +174,6 @@ class SessionQueries:
                 self._gone_since[query.id] = now
 
     def _free_name(self, name: str) -> str:
-        """Return a name that no other query has."""
         names = {query.name for query in self.all}
         return next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
 

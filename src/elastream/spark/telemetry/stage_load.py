@@ -1,7 +1,4 @@
-"""Cost of one stage in one micro-batch, task by task, parsed from lines of text.
-
-Pure arithmetic, so that tests can replay recorded output of Spark. `StatefulTasks` and `MapOutputs` fetch the text.
-"""
+"""Cost of one stage in one micro-batch, task by task, parsed from the lines of `StatefulTasks` and `MapOutputs`."""
 
 import math
 from collections import deque
@@ -243,12 +240,10 @@ def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]
 
 
 def _parts(load: StageLoad) -> Floats:
-    """Return each partition's share of the work."""
     return load.busy / float(load.busy.sum())
 
 
 def _usual(loads: Sequence[StageLoad]) -> Floats:
-    """Return the median of each partition's share of the work."""
     return np.asarray(np.median([_parts(each) for each in loads], axis=0))
 
 

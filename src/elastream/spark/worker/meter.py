@@ -1,7 +1,4 @@
-"""Meters each operator by batch inside the Python workers, at two clock readings a call.
-
-Spark sees only stages, and its time metrics include waiting. `spark.telemetry` derives metrics from this accumulator.
-"""
+"""Meters each operator by batch inside the Python workers, at two clock readings a call."""
 
 import time
 from collections.abc import Iterable
