@@ -62,7 +62,6 @@ MAX_STATE_PARTITIONS = 100_000
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of `value` for an error if it is short, or else its type."""
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
@@ -163,7 +162,6 @@ class ListOf(Kind):
         self.item, self.single = item, single
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return the list as a tuple."""
         several = isinstance(value, Iterable) and not isinstance(value, str)
         if not several and not self.single:
             raise self._refusal(name, value)
@@ -205,7 +203,6 @@ class Fraction(Kind):
         super().__init__((), "a fraction between 0 and 1")
 
     def accepts(self, value: object) -> bool:
-        """Return True for a number from 0 to 1."""
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
 
 

@@ -52,5 +52,4 @@ def lock(file: int | HasDescriptor, *, wait: bool = True, shared: bool = False) 
 
 
 def unlock(file: int | HasDescriptor) -> None:
-    """Unlock a file that stays open."""
     fcntl.flock(file, fcntl.LOCK_UN)

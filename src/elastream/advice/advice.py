@@ -101,7 +101,6 @@ class Advice:
         return Page(f"Advice for {application.name or application.source}", (*about_all, *tables[:-1], *plots, tables[-1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice for programs."""
         application = self.application
         return {
             "source": application.source,

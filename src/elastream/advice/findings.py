@@ -73,7 +73,6 @@ class Finding:
         subject: Name of the query, or "application".
         kind: Short name for programs.
         evidence: Sentence with the figures.
-        change: What to change.
     """
 
     subject: str

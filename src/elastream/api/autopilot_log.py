@@ -90,7 +90,6 @@ class AutopilotStatus:
 
     Attributes:
         state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
-        queries: Names of the watched queries.
         hosts: Executors that take tasks.
         coming: Executors that are requested or start.
         throughput: Records committed per second; NaN if unknown.

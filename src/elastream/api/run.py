@@ -115,7 +115,6 @@ class Command:
     Attributes:
         settings: Settings of `CommandSettings` by name.
         rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the program.
-        observers: Further observers.
         program: Description of how to execute the program again, for the run's folder.
         calls: Number of calls so far.
     """

@@ -363,7 +363,6 @@ class ExecutorCloud(Cloud):
         driver_address: Address of the driver as executors see it; default: this machine's towards the cluster manager.
         shared: Executors see the run's folder and the program's modules under the same path. Otherwise those on other
             machines are refused.
-        settings: Further Spark settings.
 
     Raises:
         CloudError: An unknown type, or impossible numbers of hosts.
@@ -392,7 +391,6 @@ class ExecutorCloud(Cloud):
 
     @property
     def declared(self) -> bool:
-        """Return True if the user declared the shape of an executor."""
         return any(each is not None for each in (self.host_type, self.cores, self.memory))
 
     stabilization_down: ClassVar[float] = STABILIZATION_DOWN
@@ -545,7 +543,6 @@ def _unreachable_reason(address: str, folder: Path) -> str:
 
 @functools.cache
 def is_this_machine(address: str) -> bool:
-    """Return True if `address` is one of this machine's."""
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:

@@ -47,7 +47,6 @@ class InProcess(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The process, as a host type without price."""
         cores = self.cores or min(os.cpu_count() or 1, MOST_DEFAULT_CORES)
         memory = psutil.virtual_memory().total / 1e6
         return (HostType("process", cores=cores, slots=cores, memory=memory, price=0.0, billing=Billing(1.0)),)

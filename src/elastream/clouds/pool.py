@@ -98,7 +98,6 @@ class PoolClient(ArbiterLink):
         self._key = "" if key_file is None or not key_file.exists() else key_file.read_text()
 
     def offer(self) -> Offer:
-        """Return the hosts that the pool offers."""
         return self.ask(WELCOME, "GET", "/").offer
 
     def join(self) -> Offer:

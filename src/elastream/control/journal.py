@@ -150,7 +150,6 @@ class Journal:
         return entry
 
     def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
-        """Move `entry` to `state` on disk; return the new entry."""
         moved = entry.to(state, at, reason)
         self._entries[moved.number] = moved
         if state is not ActionState.GRANTED:
@@ -228,7 +227,6 @@ class JournalWriter:
         return []
 
     def note(self, entry: Entry, state: ActionState, reason: str = "") -> Entry:
-        """Move an entry to `state`; return the new entry."""
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 

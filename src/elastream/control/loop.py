@@ -66,7 +66,6 @@ class Loop:
         clock: By default the plant's.
         limit: Time of the stop (seconds).
         to_the_limit: True: continue after the load until the limit.
-        extensions: Further participants of each round, in order.
         scaling: The user's rules.
         facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.

@@ -3,8 +3,8 @@
 A decision is bad if the objective is worse than predicted beyond the usual error in three rounds in a row, at an unchanged
 load. The objective is latency against its target, then cost per record: the cores that a record needs, times the price of
 a core. Both should stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of
-its alternates, measured or declared; a lease predicts the declared speed of its type. The usual error is a robust scale of
-the errors of earlier rounds of this run. Unknown figures are never worse.
+its alternates; a lease predicts the declared speed of its type. The usual error is a robust scale of the errors of earlier
+rounds. Unknown figures are never worse.
 
 | state | this round | next | reason |
 | --- | --- | --- | --- |
@@ -22,9 +22,9 @@ the errors of earlier rounds of this run. Unknown figures are never worse.
 | suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
 | undone | the refusal ends | free | the same action may be tried again |
 
-A refusal lasts `FIRST_REFUSAL_S`. If the action is undone again within a refusal's length after its end, the next refusal
-lasts twice as long. A refusal to remove hosts ends early if the load changes or a host is lost. A host of another type is
-leased in place of a refused lease. The journal holds undone actions, so refusals survive a resumed run; trials do not.
+A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
+ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. The journal holds
+undone actions, so refusals survive a resumed run; trials do not.
 """
 
 import math
@@ -204,7 +204,6 @@ class Trial:
     """A decision on trial.
 
     Attributes:
-        round: Number of the round.
         actions: Granted actions that have an effect: leases, or others.
         before: Observation of its round.
         composition: Requested composition after it.
@@ -253,7 +252,6 @@ class Trial:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Return the working hosts that it removes."""
         return tuple(each.host for each in self.actions if isinstance(each, DrainHost | ReleaseHost))
 
     def describe(self) -> str:
@@ -296,7 +294,6 @@ class Refusal:
 
     Attributes:
         at: Time of the undo (seconds).
-        seconds: Length.
         why: Reason of the undo.
         of_hosts: True for removals of hosts; another load or a lost host ends their refusal.
         level: Rate for which it was judged; NaN if unknown.
@@ -315,7 +312,6 @@ class Refusal:
         return self.at + self.seconds
 
     def other_load(self, rate: float) -> bool:
-        """Return True if `rate` is outside the band of the judged one."""
         return rate >= 0 and self.level > 0 and not _within(rate, self.level, self.band)
 
 
@@ -638,7 +634,6 @@ class RollBack:
         """Begin the trials of a round's decision: one of its leases, which take time, and one of other actions.
 
         Args:
-            number: Number of the round.
             granted: Proposals of the policy that were tried.
             outcomes: Outcomes of the round, also of actions by others.
             predicted: The policy's figures; a longer latency replaces that of the last rounds.

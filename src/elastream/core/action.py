@@ -713,7 +713,6 @@ class ActionTable:
         self.on(kind, lambda action: Outcome(action, *handler(action)))
 
     def refuse(self, kind: type[Action], why: str) -> None:
-        """Refuse actions of `kind` because of `why`."""
         self._handlers.pop(kind.__name__, None)
         self._refused[kind.__name__] = why
 

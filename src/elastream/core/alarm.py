@@ -44,7 +44,6 @@ class Alarms:
 
     @property
     def active(self) -> tuple[Alarm, ...]:
-        """Return the active alarms, oldest first."""
         with self._lock:
             return tuple(self._active.values())
 
@@ -59,7 +58,6 @@ class Alarms:
             log.error("%s", message, exc_info=error)
 
     def clear(self, source: str) -> None:
-        """End the alarm of `source`, if any."""
         with self._lock:
             cleared = self._active.pop(source, None)
         if cleared is not None:

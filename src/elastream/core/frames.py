@@ -129,7 +129,6 @@ class Frame:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Metrics with a column, known or not."""
         return tuple(self._columns)
 
     def __len__(self) -> int:

@@ -324,7 +324,6 @@ class EndedLeases:
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "EndedLeases":
-        """Return the totals from `facts`."""
         figures = (facts.get(f"{FACT_PREFIX} {name}") for name in FACTS)
         leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in figures)
         return cls(int(leases), int(released), int(lost), seconds, cost)

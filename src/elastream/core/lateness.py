@@ -72,7 +72,6 @@ class StageTimes:
 
     Attributes:
         begun: Epoch seconds, as `ended`.
-        tasks: Number of tasks.
         run: Seconds that all tasks ran.
         longest: Seconds that the longest task ran.
         cpu: CPU seconds of all tasks in the JVM.
@@ -156,8 +155,6 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     """Return why a late query is late, from its newest warm batches with records.
 
     Args:
-        query: Name of the query.
-        batches: Batches in order.
         target: Target latency (seconds).
     """
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]

@@ -147,14 +147,12 @@ class Cores:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Measured traffic between tasks: a sparse matrix with an entry per communicating pair.
-
-    Columns have one length and are read-only. Check `known` first: a pair absent from a known exchange sends nothing.
+    """Measured traffic between tasks: a sparse matrix with an entry per communicating pair. Columns are read-only.
 
     Attributes:
         source: Rows of `Observation.tasks`, int64; -1 for a sender without a host, such as a floating source.
         target: Rows of the receivers, as in `source`.
-        rate: Mean of the last monitoring period (bytes/s, float64).
+        rate: Mean of the last monitoring period (bytes/s, float64); a pair without an entry sends nothing.
         known: False if unmeasured or older than OLD. Entries are then empty.
         age: Age of the measurement (seconds).
 
@@ -398,13 +396,11 @@ class Observation:
         hosts: A row per active lease, in the order of `leases`.
         tasks: A row per placed task.
         links: A row per pair of hosts, `"h1>h2"`.
-        leases: Active leases by host.
         composition: The requested composition.
         images: Operators whose image a host has cached, by host.
         history: Frames of operators at earlier monitoring times, oldest first.
         next_host: Number of the next unused host name.
         batches: Batches committed since the last observation.
-        exchange: Traffic between tasks.
         alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
         effective: Composition of each query's last committed batch, if any.
@@ -414,7 +410,6 @@ class Observation:
         guards: Version of the guards in force; 0 without guards.
         stalled: Time for which an unusually long batch has run, by query (seconds). Its metrics follow at its end.
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
-        standby: Standby replicas of state.
         moving: Tasks that run elsewhere until their state reaches their host.
         remarks: Sentences for people on what cannot be observed.
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
@@ -490,7 +485,6 @@ class Observation:
 
     @property
     def frames(self) -> Mapping[Rows, Frame]:
-        """Return the frames by kind of row."""
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
@@ -506,7 +500,6 @@ class Observation:
         return self.application.value(ids[0], metric) if ids else math.nan
 
     def latency(self, metric: Metric = Metric.LATENCY_P99) -> Reading:
-        """Return the application's latency."""
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 

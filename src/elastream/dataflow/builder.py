@@ -268,8 +268,6 @@ class KeyedStream(_Groups[S]):
             state: Schema of the state, or one for each alternate by name.
             own_state: Give each alternate a state of its own, which rests while another alternate runs.
             timeout: Time after a key's last record at which its state ends, or `elastream.timeout(...)`. None: never.
-            name: Name of the operator.
-            **needs: Service level and resources; see `Needs`.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.STATE, name)
         schemas = dict(state) if isinstance(state, Mapping) else {}
@@ -338,8 +336,6 @@ class WindowedStream(Generic[S]):
                 a right record, with the columns `on`, then the left's, then the right's.
             returns: Schema of the rows that `function` emits, as Spark DDL.
             timeout: Time without a record after which an incomplete count or landmark window is emitted. None: never.
-            name: Name of the operator.
-            **needs: Service level and resources; see `Needs`.
         """
         key = (on,) if isinstance(on, str) else tuple(on)
         label = name or ("join" if function is None else None)
@@ -418,8 +414,6 @@ class Dataflow:
             frame: The DataFrame, or a function `spark -> DataFrame`, called when the query starts.
             schema: Columns of the records. Empty: those of the DataFrame.
             timestamp: Column with the time at which a record originated, from which its latency counts.
-            name: Name of the source.
-            **needs: Service level and resources.
         """
         if not callable(frame) and not getattr(frame, "isStreaming", False):
             raise DataflowError(f"source {name!r}: {frame!r} is no streaming DataFrame, such as one of spark.readStream")
@@ -458,7 +452,7 @@ class Stream:
     may be one function, functions by name of the alternate, or a sequence of `Alternate` objects.
 
     Native operators (`transform`, `select`, `where`, ...) run in the JVM. Their expressions are SQL text, or Columns where
-    a Spark session exists already. They take `cost` and `selectivity` for simulations (see `NativeNeeds`).
+    a Spark session exists. They take `cost` and `selectivity` for simulations (see `NativeNeeds`).
     """
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
@@ -515,8 +509,6 @@ class Stream:
         Args:
             function: The function, functions by name of the alternate, or `Alternate` objects.
             returns: Schema of the output. Empty: Spark knows it.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         named = isinstance(function, Mapping) or getattr(function, "__name__", "<lambda>") != "<lambda>"
         label = name or (None if named else "transform")
@@ -598,8 +590,6 @@ class Stream:
             column: The array: a column's name, SQL text such as `"split(value, ' ')"`, or a Column.
             into: Column of the element. None: it replaces the column `column`.
             outer: True: an empty array gives a record, too.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if into is None and not (isinstance(column, str) and column.isidentifier()):
             raise DataflowError(f"explode: {column!r} is no column's name: say into='...', the column of the element")
@@ -623,8 +613,6 @@ class Stream:
             *columns: Columns that identify a record.
             within_watermark: Time within which duplicates arrive (seconds, or text). None: every value is kept for ever.
             by: Timestamp column that measures the time.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if (within_watermark is None) != (not by):
             raise DataflowError(
@@ -694,8 +682,6 @@ class Stream:
             other: A DataFrame, or a function `spark -> DataFrame`, called once when the query starts.
             on: Columns with equal values on both sides.
             how: `"inner"`, `"left"`, `"left_semi"` or `"left_anti"`.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if isinstance(other, Stream):
             raise DataflowError(
@@ -760,7 +746,6 @@ class Stream:
         """Make the attached operators branches of a choice, of which the composition selects one.
 
         Args:
-            name: Name of the choice.
             value: Value of the branches attached to the returned stream, relative to the best branch, in [0, 1].
         """
         return self._tapped(choice=name, value=value)
@@ -782,7 +767,6 @@ class Stream:
         """Attach a diagnostic branch that reduces each micro-batch to a value for guards.
 
         Args:
-            name: Name of the signal.
             aggregate: `count()`, or `sum`, `mean`, `min`, `max`, `any` or `all` of a column, such as `"mean(error)"`.
             stale: Age at which a value counts as unknown (seconds, or text).
             trace: Value by seconds since the start, for simulated runs.
@@ -801,7 +785,6 @@ class Stream:
         Args:
             writer: Function from the streaming DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output
                 mode and trigger, and starts the query.
-            name: Name of the sink.
         """
         if not callable(writer):
             raise DataflowError(f"sink {name!r}: {writer!r} is no function from a DataFrame to its writeStream")

@@ -73,7 +73,6 @@ class Chain:
     """Stateless part of one stage.
 
     Attributes:
-        inlets: Entries of records.
         steps: Operators with functions, in topological order. Empty if all operators are native.
         outlets: Exits of records. Empty branches have none: their records end in the chain.
     """
@@ -101,7 +100,6 @@ def chain_of(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> 
     """Return the chain of a stage.
 
     Args:
-        graph: The dataflow.
         operators: Operators of the stage, in topological order.
         inputs: Durable edges into the stage.
 
@@ -252,13 +250,11 @@ def _is_frame(operator: Operator) -> bool:
 
 
 def native_in_words(operator: Operator) -> str:
-    """Return the native code of `operator`, as a plural."""
     columns = any(alternate.form is Form.COLUMNS for alternate in operator.alternates)
     return f"the {'column expressions' if columns else 'DataFrame expressions'} of {operator.name!r}"
 
 
 def native_key(operator: Operator) -> str:
-    """Return the key of the native `operator` in a document."""
     keys: Mapping[type, str] = {Where: "where", Sql: "sql"}
     return keys.get(type(operator.alternates[0].function), "select")
 

@@ -39,7 +39,6 @@ def check_expressions(
     """Raise DataflowError for an expression that cannot be parsed or names a missing column.
 
     Args:
-        operator: Name of the operator.
         expressions: SQL text by name of the new column. Columns of PySpark are left to Spark.
         columns: Columns of the arriving records.
         key: Key of an aggregation; its expressions must aggregate all other columns. None: expressions of single records,
@@ -284,7 +283,6 @@ def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[st
     """Return the error that `name` merges streams of different columns.
 
     Args:
-        graph: The dataflow.
         name: The merging operator.
         first: An operator upstream, and its columns in words.
         other: Another operator upstream, and its columns in words.

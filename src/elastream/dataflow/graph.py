@@ -29,7 +29,6 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:
-        """Operators by name, in declaration order."""
         return {operator.name: operator for operator in self.operators}
 
     @cached_property
@@ -72,7 +71,6 @@ class Graph:
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
-        """Domain signals of the diagnostic branches, by name."""
         return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
 
     @cached_property

@@ -34,7 +34,6 @@ class Selection:
 
     Attributes:
         columns: Spark type of each key column; None if only Spark knows it.
-        alternates: Names of the operator's alternates.
     """
 
     dataflow: str

@@ -52,7 +52,6 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
     """Return the types by column of a schema in Spark DDL.
 
     Args:
-        ddl: The schema.
         what: Subject of the error message.
         at: Keys of the schema in a document.
 

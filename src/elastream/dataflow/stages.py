@@ -141,7 +141,6 @@ def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
     """Divide `graph` into segments and stages.
 
     Args:
-        graph: The dataflow.
         chained: False: make each operator a stage of its own (simulation only).
     """
     rank = {name: position for position, name in enumerate(graph.order)}

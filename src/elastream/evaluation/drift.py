@@ -171,7 +171,6 @@ class Way:
     drifts: tuple[tuple[Drift, ...], ...]
 
     def figure(self, number: int) -> Drift:
-        """Return a figure's drift: median over the runs."""
         values = self.values(number)
         return replace(self.drifts[0][number], simulated=float(np.median(values)))
 
@@ -237,7 +236,6 @@ class Replayed:
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 
     def phases(self) -> Table:
-        """Return a table of batches and backlog by phase."""
         rows = [
             (
                 name,

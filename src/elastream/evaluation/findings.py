@@ -28,7 +28,6 @@ class Check:
 
     @property
     def missed(self) -> bool:
-        """Return True if the bar is missed, False if undecided or refuted."""
         return self.holds is False and not self.refuted
 
     @property
@@ -63,7 +62,6 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Return True if no bar is missed."""
         return not any(check.missed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:

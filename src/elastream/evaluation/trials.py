@@ -326,7 +326,6 @@ def prospect_of(
     seconds: float | None = None,
     window: float | None = None,
 ) -> Prospect:
-    """Return the prospect of a run; arguments as of `Prospect`."""
     costs = {operator: (each.cost, each.selectivity) for operator, each in settings.services.items()}
     speeds = None if settings.speed_trace is None else _speeds(settings.speed_trace)
     links = None if settings.link_trace is None else _links(settings.link_trace)
@@ -409,7 +408,6 @@ class Scene:
         )
 
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
-        """Return the initial plant and the prepared policy."""
         policy = policy.prepared(self.prospect)
         constants, types = self.constants, self.settings.types
         if self.partitions_for is not None:

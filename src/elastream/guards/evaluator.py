@@ -34,7 +34,6 @@ class Element:
 
 
 def held_for(condition: Node, seconds: float) -> Node:
-    """Return `condition`, held for `seconds` without a break."""
     return Call("held", (condition, Literal("string", f"{seconds!r} s")), condition.at) if seconds else condition
 
 

@@ -163,11 +163,9 @@ class Language:
         self._env = _environment({signal.name: _KINDS[signal.kind] for signal in self.signals.values()})
 
     def condition(self, text: str) -> Node:
-        """Return the tree of a truth value."""
         return self._checked(text, ("bool",), "a guard is a truth value")
 
     def number(self, text: str) -> Node:
-        """Return the tree of a number."""
         return self._checked(text, ("double", "int"), "a value is a number")
 
     def _checked(self, text: str, results: tuple[str, ...], rule: str) -> Node:

@@ -334,7 +334,6 @@ class ReadOnce:
             self._values[signal.name] = value
 
     def newest(self) -> Signals:
-        """Return all readings, as of now."""
         return {name: SignalReading(value, self._now()) for name, value in self._values.items()}
 
     def close(self) -> None:

@@ -45,7 +45,6 @@ class Unsupported(Exception):
 
 
 def nodes(tree: Node) -> Iterator[Node]:
-    """Yield `tree` and all nodes below."""
     pending: list[Node] = [tree]
     while pending:
         node = pending.pop()

@@ -50,7 +50,6 @@ class LinkTrace:
         check_shape("links between hosts", self.interval, self.latency, self.bandwidth)
 
     def slot(self, now: float) -> int:
-        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, source: Integers, target: Integers, now: float) -> tuple[Floats, Floats]:

@@ -30,7 +30,6 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})([.]\d+)?)?(?:\s*([AaPp])\.?[M
 
 
 def is_date(text: str) -> bool:
-    """Return True if `text` is a date, in any order of its parts."""
     return not is_number(text) and (_iso(text) is not None or bool(_dates(text)))
 
 
@@ -74,9 +73,7 @@ def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[
     """Return times in seconds, since 1970 or since a start.
 
     Args:
-        numbers: Times as numbers.
         unit: The unit in the name of the column (seconds), if any.
-        name: The name.
 
     Raises:
         ValueError: The first number makes no sense in the unit, or can mean several times.
@@ -120,7 +117,6 @@ def read_dates(texts: Sequence[str]) -> tuple[list[float], bool]:
 
 
 def is_zone(name: str) -> bool:
-    """Return True if there is a time zone of this name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

@@ -42,7 +42,6 @@ def decimal_mark(texts: Sequence[str], separator: str) -> str:
     """Return the mark before the decimals of a column, `.` or `,`.
 
     Args:
-        texts: Its cells.
         separator: Separator of the file's cells. Where it is a comma, the decimals of its writer have a point.
 
     Raises:

@@ -48,7 +48,6 @@ class SpeedTrace:
         check_shape("speeds of hosts", self.interval, self.factors)
 
     def slot(self, now: float) -> int:
-        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, numbers: Integers, now: float) -> Floats:
@@ -91,7 +90,6 @@ class SpeedWalk:
         _check_counts(self.hosts, self.every)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Return the walk of each host."""
         draw, every = np.random.default_rng(self.seed), duration(self.every)
         low, high = 2 * self.mean - self.highest, self.highest
         level = draw.uniform(low, high, self.hosts)
@@ -118,7 +116,6 @@ class Ec2Speeds:
         _check_counts(self.hosts, SLOT_S)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Return the speeds of each host."""
         draw = np.random.default_rng(self.seed)
         level = LEVEL_CENTRE + DEVIATION_BETWEEN * draw.standard_normal(self.hosts)
         drifts = drifts_of(draw, self.hosts, math.ceil(seconds / SLOT_S))
@@ -144,7 +141,6 @@ def number_of(host: str, default: int) -> int:
 
 
 def slot_at(now: float, interval: float) -> int:
-    """Return the number of the slot of `now`."""
     return int(now / interval + ROUNDING)
 
 

@@ -35,7 +35,6 @@ class Table:
     """The table of a file.
 
     Attributes:
-        names: Names of the columns; None without a header.
         mark: Separator of its cells; empty if numbers are not written by people.
         queried: True if the values come from a query, which the file does not name.
     """

@@ -209,12 +209,10 @@ class EventLog:
         self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
 
     def observed(self, observation: Observation) -> None:
-        """Send events of hosts and alarms."""
         for event in self._book.observed(observation):
             self._send(event)
 
     def decided(self, decision: Decision) -> None:
-        """Send events of a planning round."""
         for event in self._book.decided(decision):
             self._send(event)
 

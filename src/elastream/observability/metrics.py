@@ -168,7 +168,6 @@ class PrometheusObserver:
         self._errors.update((fault.source,) for fault in decision.faults)
 
     def ended(self, ending: Ending) -> None:
-        """Stop serving."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

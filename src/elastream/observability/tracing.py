@@ -89,7 +89,6 @@ class SpanObserver:
         span.end(end)
 
     def ended(self, ending: Ending) -> None:
-        """End all open spans."""
         for _, span in self._open.values():
             span.set_attribute("elastream.status", "under way at the end")
             span.end(self._nanoseconds(ending.time))

@@ -263,8 +263,9 @@ class Btu(Policy):
     def ends_soon(self, lease: Lease, now: float) -> bool:
         """Return True if a host must be released or renewed in this round.
 
-        The last 5 % of a ten-minute BTU are 30 s, less than the paper's interval of 60 s. So the window is at least one
-        period plus the stop time. With less than the stop time left, the next BTU is paid anyway and the host stays.
+        The window is at least one period plus the stop time. With less than the stop time left, the next BTU is paid anyway
+        and the
+        host stays.
         """
         if lease.state is not HostState.RUNNING:
             return False

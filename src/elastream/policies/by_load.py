@@ -29,7 +29,6 @@ class ByLoad(Policy):
 
     @property
     def default_window(self) -> bool:
-        """Return True if the window was left at its default."""
         return self.hosts == HOSTS or self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:

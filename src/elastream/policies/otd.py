@@ -113,10 +113,9 @@ class Case(IntEnum):
 class OtdRules:
     """Thresholds of load and benefit. The paper gives no figures.
 
-    `relief` is an extension. As published, both algorithms consider traffic alone and may undo each other without end.
-    With `relief`, Algorithm 1 must lower the higher utilisation by that share, and Algorithm 2 must leave its receiver
-    below high load. A relief of b on utilisation u pays within T where b / u >= s / T, for a move that stops processing
-    for s seconds.
+    `relief` is an extension: as published, both algorithms consider traffic alone and may undo each other without end. With
+    it, Algorithm 1 must lower the higher utilisation by that share, and Algorithm 2 must leave its receiver below high
+    load.
 
     Args:
         high: Utilisation from which load is high.
@@ -124,7 +123,7 @@ class OtdRules:
         long_queue: Waiting records that make load high, if the worker's rate is unknown.
         long_wait: Seconds of waiting work that make load high.
         threshold: Least change of score for Algorithm 2, as a share of a task's mean traffic (paper: threshold_ASC).
-        relief: Least relief; 0 as published, default one second over a minute.
+        relief: Least relief; 0 as published, default one second without processing over a minute.
     """
 
     high: float = 0.9

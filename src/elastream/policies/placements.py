@@ -78,7 +78,6 @@ class Untouched(Policy):
     name: ClassVar = "untouched"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Return an empty plan."""
         return Plan()
 
 

@@ -75,11 +75,12 @@ class ScalingPlan:
 class Threshold(Policy):
     """Lease hosts for the load expected one host start ahead; release them when their paid time ends.
 
-    Each round forecasts the arrival rate for the time at which a host requested now would work. The need is this rate
-    times the measured work per record, plus the work of the late backlog. Hosts whose need exceeds `scale_out` by more
-    than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could carry the highest need of the last
-    `settle` seconds, nothing is late, and their paid time ends. Under a constant load the plan reaches a fixed point.
-    Unknown metrics never count as 0: the plan names them (`Plan.unknown`) and sizes nothing.
+    The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. Hosts whose
+    need exceeds `scale_out` by more than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could
+    carry
+    the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never count as
+    0:
+    the plan names them (`Plan.unknown`) and sizes nothing.
 
     Args:
         scale_out: Part of the usable cores to fill (Flink's autoscaler: 0.7).
@@ -120,7 +121,6 @@ class Threshold(Policy):
 
     @property
     def default_window(self) -> bool:
-        """Return True if `settle` was left at its default."""
         return self.settle is None
 
     def unsupported_reason(self, context: Context) -> str | None:

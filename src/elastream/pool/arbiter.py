@@ -87,7 +87,6 @@ class ArbiterNode:
 
     @property
     def state(self) -> Arbiter:
-        """Current state."""
         return self._state
 
     def join(self, application: str, entitlement: Entitlement, key: str = "") -> str:

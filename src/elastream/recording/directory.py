@@ -70,7 +70,6 @@ class RunDirectory:
         return self.root if self.files is None else self.files
 
     def checkpoint(self, segment: str) -> AnyPath:
-        """Return the checkpoint of the query of `segment`."""
         return self.reached / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:

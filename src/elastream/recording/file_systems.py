@@ -78,10 +78,8 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
     """Return the client for addresses `scheme://authority/...`, one for each thread.
 
     Args:
-        scheme: Of the address.
         authority: Host, bucket or name service.
         reached: The value of `reached_by`.
-        thread: Id of the calling thread.
 
     Raises:
         EnvironmentProblem: If its library is missing.

@@ -13,7 +13,6 @@ FORMAT = 1
 
 
 def marked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` with the format version."""
     return {"format": FORMAT, **fields}
 
 

@@ -57,7 +57,6 @@ class LeaseLog:
         return self._past
 
     def requested(self, host: str, type: HostType, at: float) -> None:
-        """Log a request and sync it to disk."""
         if self._lines is not None:
             self._lines.append(self._requested(host, type, at))
 

@@ -58,7 +58,6 @@ class Lines:
         return list(whole_lines(content, self.path))
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append a line and sync it to disk."""
         end = None
         try:
             end = self._file.seek(0, os.SEEK_END)

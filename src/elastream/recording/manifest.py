@@ -45,7 +45,6 @@ class Manifest:
     files: str = ""  # address of executors' files; empty if they are in the run's folder
 
     def after(self, resumption: Json) -> "Manifest":
-        """Return the manifest with one more resumption."""
         return replace(self, resumed=(*self.resumed, resumption))
 
 

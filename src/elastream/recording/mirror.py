@@ -160,12 +160,9 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 def mirrored(
     directory: RunDirectory, period: float = EVERY, renewal: float = RENEWED
 ) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Claim the run's files and copy the driver's files there, until the end of the context.
-
-    Later failures of the copy are warnings.
+    """Claim the run's files and copy the driver's files there, until the end of the context. Later failures are warnings.
 
     Args:
-        directory: Folders of the run.
         period: Time from one copy to the next (seconds).
         renewal: Time from one renewal of the claim to the next (seconds).
 

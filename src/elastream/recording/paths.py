@@ -104,7 +104,6 @@ class RemotePath:
         return _entry(about)
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield the paths in this folder."""
         return (self / entry.name for entry in scanned(self))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
@@ -202,7 +201,6 @@ AnyPath: TypeAlias = Path | RemotePath
 
 
 def is_address(path: str | os.PathLike[str] | RemotePath) -> bool:
-    """Return True for an address that is no path of this machine."""
     return isinstance(path, RemotePath) or _address(os.fspath(path)) is not None
 
 

@@ -422,7 +422,6 @@ class Recording:
 
     @property
     def host_types(self) -> tuple[HostType, ...]:
-        """Host types that could be leased."""
         return tuple(form.host_types(self.header).values())
 
     @property

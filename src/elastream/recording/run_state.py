@@ -32,7 +32,6 @@ class RunState:
 
     @property
     def live(self) -> bool:
-        """True if a process drives the run."""
         return self.driver is not None
 
 
@@ -87,5 +86,4 @@ class StopRequests:
         """Do nothing."""
 
     def ended(self, ending: Ending) -> None:
-        """Remove the request."""
         self._directory.stop_request.unlink(missing_ok=True)

@@ -50,7 +50,6 @@ class Ledger:
         self._bumped: set[tuple[bool, str]] = set()
 
     def owned(self, application: str) -> Iterable[str]:
-        """Return the current hosts of an application."""
         return tuple(self._of_members.get(application, self.members[application].hosts))
 
     def present(self, region: str) -> bool:
@@ -337,8 +336,8 @@ def decide(
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
     """Process the messages of a round in order; return the new state, orders and views.
 
-    Old numbers only show that a sender is alive. A message does not apply to hosts with a newer term than its sender has
-    seen. Orders and views repeat until they are acknowledged.
+    A message does not apply to hosts with a newer term than its sender has seen. Orders and views repeat until
+    acknowledged.
     """
     messages = tuple(messages)
     ledger = Ledger(rules, state, now)

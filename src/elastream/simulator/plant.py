@@ -110,7 +110,6 @@ class SimulatedPlant:
 
     @property
     def watch(self) -> MetricsCollector:
-        """The collector of metrics, at the present."""
         self._arrive()
         return self._watch
 
@@ -152,7 +151,6 @@ class SimulatedPlant:
         self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
-        """Simulate up to `until` (seconds)."""
         if self._foresight is not None:
             if self._foresight.look(until):
                 self.time = until
@@ -403,9 +401,7 @@ def make_plant(
     A stage of several operators means micro-batches as on Spark; otherwise operators have the queues of `network`.
 
     Args:
-        hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator, spread over
-            zones
-        (`by_zones`).
+        hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator (`by_zones`).
         loads: Loads by source; override declared ones.
         parallelism: Initial instances by operator; default 1.
         on: Initial hosts (from 0) of each operator's first instances.

@@ -44,7 +44,6 @@ class ClassArchive:
 
     @property
     def file(self) -> Path:
-        """File of the archive, which may not exist."""
         return self.folder / ARCHIVE
 
     def usable(self) -> bool:

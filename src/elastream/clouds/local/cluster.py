@@ -137,7 +137,6 @@ class LocalCluster:
         url: Master URL (`spark://127.0.x.1:PORT`), set by `start`.
         driver_address: Address of this machine as hosts see it, set by `start`.
         confinement: One sentence on the limits of hosts, set by `start`.
-        secrets: Secrets of the cluster.
         executor_memory_mb: `spark.executor.memory` that fits the smallest host type (MiB).
 
     Raises:

@@ -99,10 +99,8 @@ def group_of(run: str, host: str) -> str:
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Yield candidate parents for groups, best first.
-
-    In version 2 a group with processes cannot delegate controllers, so every ancestor of this process's group is a
-    candidate.
+    """Yield candidate parents for groups, best first: in version 2 every ancestor, as a group with processes cannot
+    delegate.
 
     Args:
         mountinfo: Contents of `/proc/self/mountinfo`.

@@ -83,7 +83,6 @@ class Network:
         return self.bridge_of(0)
 
     def bridge_of(self, region: int) -> str:
-        """Return the name of a region's bridge."""
         return f"elastream{self.number}r{region}" if region else f"elastream{self.number}"
 
     def end_of(self, region: int) -> str:
@@ -163,7 +162,6 @@ class Network:
         return wire
 
     def close(self) -> None:
-        """Remove the bridges."""
         for region in range(self.regions):
             with contextlib.suppress(OSError):  # it is gone already
                 _run("ip", "link", "delete", self.bridge_of(region))
@@ -185,7 +183,6 @@ class Network:
             _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *discipline)
 
     def remove(self, index: int) -> None:
-        """Remove the namespace and both ends of its link."""
         # The kernel would remove the link with the namespace, but only some time later.
         for command in (("link", "delete", self.device(index)), ("netns", "delete", self.namespace(index))):
             with contextlib.suppress(OSError):  # it is gone already

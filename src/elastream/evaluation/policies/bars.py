@@ -46,13 +46,11 @@ def over_bound(row: Row) -> float | None:
 
 
 def over_constant(row: Row) -> float | None:
-    """Return the cost over that of the best constant fleet; None without one."""
     constant = row.get("constant")
     return None if constant is None else float(ours(row)["cost"] / constant["cost"])
 
 
 def cheapest_rival(row: Row) -> str | None:
-    """Return the cheapest rival that meets the target, or None."""
     figures = row["policies"]
     meeting = [name for name in RIVALS if name in figures and figures[name]["in time"] >= IN_TIME]
     return min(meeting, key=lambda name: float(figures[name]["cost"]), default=None)

@@ -67,7 +67,6 @@ class _Draw:
         return 2 * np.pi * (self.times / period + self.between(0.0, 1.0))
 
     def in_steps(self, levels: Callable[[], float], seconds: float) -> Floats:
-        """Return levels that hold for `seconds` each."""
         bins = max(1, round(seconds / BIN_S))
         return np.repeat([levels() for _ in range(-(-self.times.size // bins))], bins)[: self.times.size]
 

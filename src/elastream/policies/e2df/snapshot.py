@@ -134,10 +134,11 @@ def ranks(groups: Integers) -> Integers:
 def snapshot_of(observation: Observation) -> Snapshot:
     """Return the managers' snapshot of an observation.
 
-    If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions).
-
-    Chained stages of a query take turns on the same slots. Each instance then counts as used for all turns together, and as
-    fully used with several waiting micro-batches. If none wait, its own turn tells if another instance would help.
+    If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions). Chained
+    stages
+    of a query take turns on the same slots: each instance counts as used for all turns together, and as fully used with
+    several
+    waiting micro-batches.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}

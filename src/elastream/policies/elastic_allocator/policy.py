@@ -387,10 +387,10 @@ class AllocatorMemory:
 
 @dataclass(frozen=True)
 class ElasticAllocator(Policy):
-    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load.
+    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load (C0, B_pre; section
+    IV).
 
-    Other use of a host counts as its load before (C0, B_pre; section IV). Unmeasured work of tasks is in it and moves along
-    with them, so a round waits until measurements belong to the current placement.
+    A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
     Args:
         operators: Names; empty for all.
@@ -400,7 +400,6 @@ class ElasticAllocator(Policy):
         trials: Time limit of the matching.
         search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
-        hosts: Hosts to keep leased; 0 for those present.
     """
 
     operators: Sequence[str] = ()

@@ -130,7 +130,6 @@ class BackTested:
 
     @property
     def name(self) -> str:
-        """Name for people."""
         return "back-tested"
 
     def lacking(self) -> str:

@@ -108,7 +108,6 @@ class LookAhead(ValueCost):
 
     @property
     def forecaster(self) -> Forecaster:
-        """Forecaster from the settings."""
         match self.forecast:
             case "real":
                 return BackTested() if self.season is None else BackTested((self.season,))
@@ -359,7 +358,6 @@ class Wpa(_Representative):
     performance: ClassVar[Fold] = np.mean
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return one value for each forecast series."""
         cls = type(self)
         return {
             subject: float((cls.rate if subject.rows is Rows.OPERATOR else cls.performance)(column))

@@ -43,10 +43,11 @@ class Knowledge:
 class Daedalus(Rival):
     """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
 
-    The capacity is where the line through utilisation and throughput reaches full utilisation. Numbers that have run have a
-    capacity of their own; others one in proportion. An autoregressive model of the differences between loops forecasts 15
-    minutes (the authors search an ARIMA model by second), or a line through the last loop while that errs. Hosts are equal
-    here, so that no worker limits the others.
+    The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
+    one
+    in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through the
+    last
+    loop while that errs. Hosts are equal here, so that no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).

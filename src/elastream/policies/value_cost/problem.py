@@ -177,7 +177,6 @@ class Deployment:
     instances: Integers  # int64, shape (hosts, operators); zero where cores are shared
 
     def switched(self, operator: int, option: int) -> "Deployment":
-        """Return a copy with another option of one operator."""
         return replace(self, active=(*self.active[:operator], option, *self.active[operator + 1 :]))
 
 

@@ -75,7 +75,6 @@ class Assembly:
 
     @property
     def free_cores(self) -> Floats:
-        """Free cores of each host."""
         return self._of[FREE_CORES, : len(self.hosts)]
 
     @property
@@ -90,7 +89,6 @@ class Assembly:
 
     @property
     def speeds(self) -> Floats:
-        """Mean speed of a core of each host."""
         return np.asarray(self._speeds[:, : len(self.hosts)].mean(axis=0))
 
     @property
@@ -98,7 +96,6 @@ class Assembly:
         return len(self.hosts) < self.problem.max_hosts
 
     def deployment(self) -> Deployment:
-        """Return the current deployment."""
         return Deployment(tuple(self.active), tuple(self.hosts), self.instances.copy())
 
     def copy(self) -> "Assembly":
@@ -135,7 +132,6 @@ class Assembly:
         return float(self.flows(bandwidth).application.mean())
 
     def switch(self, operator: int, option: int) -> None:
-        """Run another option of `operator`."""
         self.active[operator] = option
 
     def holding(self, operator: int) -> Integers:

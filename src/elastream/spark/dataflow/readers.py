@@ -119,7 +119,6 @@ class NextBatchPlan:
 
     @property
     def partitions(self) -> int:
-        """Return the most tasks of the next batch."""
         return self.request.partitions.get(self._steering.name, self._steering.partitions)
 
     @property
@@ -145,7 +144,6 @@ class Pacing:
 
     @property
     def batch_seconds(self) -> float:
-        """Return the target duration of a batch (seconds)."""
         return self._governor.batch_seconds
 
     @property

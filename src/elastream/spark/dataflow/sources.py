@@ -164,7 +164,6 @@ class ShapedSource(DataSource):
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "ShapedReader":
-        """Create the reader."""
         options = self.options
         return ShapedReader(
             Path(options["control"]),
@@ -253,7 +252,6 @@ class ShapedReader(RangeReader):
         return [Slice(a, b) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Yield the Arrow batches of a slice."""
         freeze_imports()
         for batch in slices(open_corpus(self._corpus), partition.first, partition.last):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)

@@ -132,7 +132,6 @@ class RunningQuery(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return its name, or the beginning of its id."""
         return self.name or self.id[:8]
 
 

@@ -122,7 +122,6 @@ class AllocationClient:
 
     @property
     def application(self) -> str:
-        """Return the id of the session's application."""
         return str(self._spark.sparkContext.applicationId)
 
     @property

@@ -90,11 +90,9 @@ class StandbyRegistry:
         return tuple(replicas), faults
 
     def replicas(self) -> tuple[StandbyReplica, ...]:
-        """Return the last reported replicas."""
         return self.reports()[0]
 
     def opened(self) -> tuple[OpenedReplica, ...]:
-        """Return the replicas that tasks have opened so far."""
         for line in _lines(self.java.opened()):
             executor, operator, partition, replica_version, version, files, took = line.split("\t")
             numbers = int(partition), int(replica_version), int(version), int(files)

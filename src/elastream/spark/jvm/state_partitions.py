@@ -335,8 +335,8 @@ class StatePartitions:
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """Load the state of partitions, each at its place, for a later batch; block until done.
 
-        With `keep`, the old location is restored after each report: only for executors without tasks, as others unload the
-        state. Returns the loaded partitions; None if this operator's state cannot be loaded ahead.
+        With `keep`, the old location is restored after each report: only for executors without tasks. Returns the loaded
+        partitions; None if this operator's state cannot be loaded ahead.
         """
         if len(self._operators) > 1:
             return None

@@ -135,16 +135,13 @@ class Placing:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Return all state partitions."""
         return tuple(TaskId(name, index) for name, count in self.partitions.items() for index in range(count))
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """Return the number of state partitions by operator."""
         return {name: state.partitions for name, state in self.states.items()}
 
     def where(self) -> Mapping[TaskId, Location]:
-        """Return the last location of each task."""
         with self._lock:
             return dict(self._where)
 
@@ -153,7 +150,6 @@ class Placing:
             return {task: each.migration.host for task, each in self._under_way.items()}
 
     def migrations(self) -> tuple[Migration, ...]:
-        """Return the running migrations."""
         with self._lock:
             return tuple(each.migration for each in self._under_way.values())
 

@@ -42,9 +42,8 @@ from elastream.spark.worker.signals import Part, SignalRow, folded
 class DomainSignals:
     """Signals from the diagnostic branches of `graph`, one value a batch, readable after its commit.
 
-    Tasks report parts. A part counts once for each batch and task: a task that ran again, or a replayed batch,
-    replaces it. A batch
-    without records for a signal keeps its last value.
+    A part counts once for each batch and task, also after a replay. A batch without records for a signal keeps its last
+    value.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -53,7 +52,6 @@ class DomainSignals:
         self._newest: dict[str, SignalReading] = {}
 
     def add_parts(self, rows: Iterable[SignalRow]) -> None:
-        """Add the parts that tasks have reported, of batches committed or not."""
         for segment, batch, signal, partition, count, value in rows:
             self._parts[segment, batch][signal][partition] = (count, value)
 
@@ -83,8 +81,6 @@ class CompiledQueries:
 
     Args:
         access: Access to the session's queries.
-        layout: Of the dataflow.
-        running: Its segments and their queries.
         partitions: State partitions of each keyed operator.
         target_latency: Seconds.
         consistency: As at the start of the queries.
@@ -123,7 +119,6 @@ class CompiledQueries:
 
     @property
     def composition(self) -> Composition:
-        """The requested composition."""
         return self._switching.composition
 
     @property
@@ -142,7 +137,6 @@ class CompiledQueries:
         return self._updates.updates(self._epoch)
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
-        """Fetch the new batches of all queries."""
         fresh = [batch for query in self.live for batch in query.look()]
         if step := max((query.stepped for query in self.live), key=abs, default=0.0):
             self.telemetry.stepped(step, wall)
@@ -175,7 +169,6 @@ class CompiledQueries:
         return self.telemetry.application(wall, cost, {**self._updates.measured(), **left_out})
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Return the basis of latencies by source."""
         return self.telemetry.latency_basis
 
     def stalled(self, wall: float) -> Mapping[str, float]:
@@ -199,7 +192,6 @@ class CompiledQueries:
         return self._switching.settle()
 
     def handle(self, table: ActionTable) -> None:
-        """Add the handlers of actions on queries to `table`."""
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)

@@ -188,12 +188,7 @@ class _Cost:
 
 
 class AlternateCosts:
-    """Cost and selectivity of each alternate, from the last batches in which it ran.
-
-    A batch runs under one composition, or with a key table under several alternates; the meter counts each
-    separately. Costs of
-    different alternates are never averaged.
-    """
+    """Cost and selectivity of each alternate, from the last batches in which it ran; never averaged over alternates."""
 
     def __init__(self) -> None:
         self._costs: dict[tuple[str, str], _Cost] = {}
@@ -259,8 +254,6 @@ class Telemetry:
     """Reports of the running queries, as frames. `add_batches` and `metered` add what is new; the rest is arithmetic.
 
     Args:
-        layout: Of the dataflow.
-        running: Its segments and their queries.
         batches: Last batches of each segment, oldest first; they grow as they are read.
         target_latency: Seconds.
     """
@@ -319,7 +312,6 @@ class Telemetry:
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Basis of recent latencies, by source."""
         return self._latencies.basis
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
@@ -333,7 +325,6 @@ class Telemetry:
                 del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
-        """Return the newest committed batch of a segment."""
         return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
@@ -363,10 +354,7 @@ class Telemetry:
         return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
-        """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then.
-
-        An observation takes a moment, in which a batch may be planned; its records still waited at `at`.
-        """
+        """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then."""
         if source in self._patterns:
             planned_since = self._planned_at(self._sources[source][0]) > at  # not where none is under way
             read = self.committed(source) if planned_since else self.planned(source)
@@ -402,9 +390,9 @@ class Telemetry:
     ) -> Frame:
         """Return a row per operator.
 
-        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the
-        keyed operators, or
-        to the sources without any. So the operators' busy cores add up to the hosts'.
+        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the keyed
+        operators,
+        or to the sources without any, so that the operators' busy cores add up to the hosts'.
 
         Args:
             now: Epoch seconds.

@@ -85,9 +85,6 @@ def start_queries(
     """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
     Args:
-        spark: The session.
-        layout: Of the dataflow.
-        directory: Of the run.
         composition: To start under.
         state_partitions: Of keyed operators; fixed for the life of a checkpoint.
         batch_seconds: Longest batch of our own sources.
@@ -166,9 +163,7 @@ def _start(compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructTyp
 def _await_sources(each: RunningSegment) -> None:
     """Wait until the sources of a query have started, or it has failed.
 
-    Spark gives each Python source 10 s to connect. Several queries that start together on a busy machine need longer;
-    one alone
-    does not.
+    Spark gives each Python source 10 s to connect; several queries that start together on a busy machine need longer.
     """
     while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
         time.sleep(SHORTEST_INTERVAL)

@@ -131,7 +131,6 @@ class Switching:
             return True
 
     def add_batches(self, fresh: Sequence[Batch]) -> None:
-        """Add committed batches, those of each query in order."""
         compositions = {batch.query: self.under(ran) for batch in fresh if (ran := self.ran(batch)) is not None}
         self.effective = {**self.effective, **compositions}
 

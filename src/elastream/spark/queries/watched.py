@@ -122,7 +122,6 @@ class SessionQueries:
         return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
 
     def handle(self, table: action.ActionTable) -> None:
-        """Make `table` refuse actions on queries."""
         for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
             table.refuse(kind, WRITTEN)
 

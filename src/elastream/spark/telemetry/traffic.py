@@ -104,7 +104,6 @@ class Traffic:
             self._flows[query].append((operators, tuple(flows)))
 
     def forget(self, query: str) -> None:
-        """Forget a query that ended or restarted."""
         self._flows.pop(query, None)
 
     @property

@@ -41,7 +41,6 @@ class SpeedReading:
 
 
 def file_of(folder: Path, executor: str) -> Path:
-    """Return the file with the newest reading of an executor."""
     return folder / f"{executor}.json"
 
 

@@ -41,7 +41,6 @@ class Implementation:
 
 
 def in_short(value: object) -> str:
-    """Return the `repr` of `value`, cut off."""
     shown = repr(value)
     return shown if len(shown) <= MAX_RECORD_CHARS else shown[: MAX_RECORD_CHARS - 3] + "..."
 

@@ -260,7 +260,6 @@ class Walker:
         return rows
 
     def close(self) -> None:
-        """Shut down the thread pools."""
         for run in self.metered():
             if run.runner.pool is not None:
                 run.runner.pool.shutdown(wait=False, cancel_futures=True)
