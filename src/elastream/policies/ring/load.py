@@ -53,7 +53,7 @@ class RingLoad:
 
     @cached_property
     def waits(self) -> Mapping[str, float]:
-        """Seconds that new records will wait for each operator beyond one batch, from queues and latency; NaN if unknown."""
+        """Seconds that new records will wait for each operator beyond one batch; NaN if unknown."""
         held_up = self._batch if self.without_pause and self._batch >= self.late else 0.0
         latency = self.observation.overall(Metric.LATENCY)
         if latency > self.target and self._batch == self._batch:
