@@ -45,7 +45,7 @@ from elastream.policies.common.provision import Costs
 from elastream.policies.static import initial_hosts
 from elastream.policies.value_cost.problem import Goal
 from elastream.recording.guard_log import GuardLog
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Observer
 from elastream.settings import SimulateSettings
 from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
 from elastream.simulator.plant import Advancing
@@ -186,14 +186,12 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Watch:
+class _Watch(Observer):
     def __init__(self, look: Callable[[Observation], None]) -> None:
         self._look = look
         self.stop: Callable[[], None] = lambda: None
         self.decisions: dict[int, Decision] = {}
         self.broken: Exception | None = None
-
-    def started(self, header: Header) -> None: ...
 
     def observed(self, observation: Observation) -> None:
         try:
@@ -206,8 +204,6 @@ class _Watch:
         self.decisions[decision.round] = decision
         if decision.faults:
             self.stop()
-
-    def ended(self, ending: Ending) -> None: ...
 
 
 # seconds between looks at the workers' progress; least seconds between a worker's reports

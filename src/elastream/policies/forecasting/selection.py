@@ -16,15 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from elastream.core.decision import Decision
 from elastream.core.frames import Floats, Integers
-from elastream.core.observation import Observation
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, KeyTables, Selection
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Header, Observer
 from elastream.units import ROUNDING
 
 # Neurons of the hidden layer (p. 52).
@@ -275,7 +273,7 @@ def _lists(value: Any) -> Any:
     return [_lists(each) for each in value] if isinstance(value, tuple) else np.asarray(value).tolist()
 
 
-class SelectorSink:
+class SelectorSink(Observer):
     """Sink for errors that chooses each key's alternate with `selector` and writes key tables.
 
     It also observes the run, which tells it the run's folder:
@@ -361,12 +359,3 @@ class SelectorSink:
                 rows = {(key,): name for key, name in self._running.items()}
                 about = self._selector
                 self._tables.append(KeyTable(about.dataflow, about.operator, (self._key,), rows), "selector")
-
-    def observed(self, observation: Observation) -> None:
-        """Ignore the observation; only errors count."""
-
-    def decided(self, decision: Decision) -> None:
-        """Ignore the decision."""
-
-    def ended(self, ending: Ending) -> None:
-        """Ignore the end of the run."""
