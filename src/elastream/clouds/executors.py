@@ -133,7 +133,6 @@ class ExecutorProvider(Provider):
             self._save()
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Raise Spark's total by one for each new host."""
         types = {kind.name for kind in self.terms.types}
         for name, kind in hosts.items():
             if not name:
@@ -165,7 +164,6 @@ class ExecutorProvider(Provider):
                 self._request()
 
     def release(self, hosts: Collection[str]) -> None:
-        """Withdraw requests and release executors with all their tasks."""
         with self._lock:
             for name in hosts:
                 host = self._hosts.get(name)
@@ -181,7 +179,6 @@ class ExecutorProvider(Provider):
             self._save()
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host, as of the session's last poll."""
         with self._lock:
             if self._allocator is None:
                 return {name: HostStatus(host.type, Phase.REQUESTED, NO_SESSION) for name, host in self._hosts.items()}

@@ -52,7 +52,6 @@ class Kubernetes(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"Kubernetes' namespace {self.namespace!r}"
 
     @property

@@ -399,7 +399,6 @@ class PoolHosts(Provider):
         membership.start(local.occupied, self._evict, self._use)
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Start hosts once the pool has granted machines for them."""
         with self._lock:
             self.local.check(hosts)
             listed = self.local.hosts()
@@ -407,7 +406,6 @@ class PoolHosts(Provider):
             self._place()
 
     def release(self, hosts: Collection[str]) -> None:
-        """End hosts; the next claim returns their machines."""
         with self._lock:
             for name in hosts:
                 self._waiting.pop(name, None)
@@ -415,7 +413,6 @@ class PoolHosts(Provider):
             self.local.release(hosts)
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host; start those with a granted machine."""
         with self._lock:
             self._place()
             recalled = self._membership.recalled()
@@ -434,7 +431,6 @@ class PoolHosts(Provider):
             }
 
     def measure(self) -> Mapping[str, HostUsage]:
-        """Return CPU time and memory of the hosts' processes."""
         return self.local.measure()
 
     def report(self, state: RunState) -> None:
@@ -444,11 +440,9 @@ class PoolHosts(Provider):
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
-        """Return this application's part of the pool's bill."""
         return self._membership.amount_due()
 
     def close(self) -> None:
-        """End all hosts, then leave the pool; may be called twice."""
         if not self._closed:
             self._closed = True
             self._membership.stop()

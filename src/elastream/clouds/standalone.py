@@ -48,7 +48,6 @@ class Standalone(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"the Standalone master {self.master}"
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:

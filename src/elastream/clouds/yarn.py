@@ -43,7 +43,6 @@ class Yarn(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"YARN's queue {self.queue!r}"
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:

@@ -192,19 +192,16 @@ class TableFrame(Frame):
         return tuple(self._at)
 
     def column(self, metric: Metric) -> Floats:
-        """Return all values of `metric`, NaN if unknown; shape (rows,)."""
         row = self._at.get(metric)
         if row is None:
             return np.full(len(self.ids), np.nan)
         return self._plausible(metric, self._table[row])
 
     def reading(self, name: str, metric: Metric) -> Reading:
-        """Return one value; unknown if row or metric is missing."""
         value = self.value(name, metric)
         return Reading(None if math.isnan(value) else value, self.age(metric))
 
     def value(self, name: str, metric: Metric) -> float:
-        """Return one value, NaN if unknown, for arithmetic that carries unknown through."""
         row, at = self.rows.get(name), self._at.get(metric)
         if row is None or at is None:
             return math.nan

@@ -221,7 +221,6 @@ class Btu(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if queues or service levels are missing, otherwise None."""
         if sentence := fixed_queue(context) or missing_type_reason(context, self.host_type):
             return sentence
         levels, by_name = service_levels(context), context.graph.by_name

@@ -71,7 +71,6 @@ class HighestValue(Policy):
 
     @property
     def needs(self) -> Needs:
-        """Arrival rates, and the metrics of the sizing policy."""
         own: Needs = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
         return own if self.sizing is None else own | self.sizing.needs
 
@@ -88,7 +87,6 @@ class HighestValue(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         graph = context.graph
         if not graph.choices and all(len(operator.alternates) < 2 for operator in graph.operators):
             return "no operator has several alternates, and there is no choice: it has nothing to choose from"

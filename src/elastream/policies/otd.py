@@ -371,7 +371,6 @@ class Otd(OtdRules, Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if hosts or placement do not fit, otherwise None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:

@@ -64,7 +64,6 @@ class QueueThreshold(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         return fixed_queue(context) or missing_type_reason(context, self.host_type)
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:

@@ -124,7 +124,6 @@ class Threshold(Policy):
         return self.settle is None
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered, otherwise None."""
         return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:

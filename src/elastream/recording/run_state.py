@@ -74,7 +74,6 @@ class StopRequests(Observer):
         self.stop: Callable[[str], object] = lambda reason: None
 
     def observed(self, observation: Observation) -> None:
-        """End the run if that is requested."""
         if self._directory.stop_requested:
             self.stop("elastream stop")
 

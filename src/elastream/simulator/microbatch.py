@@ -70,7 +70,6 @@ class StageStation(Station):
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the records by partition."""
         if not self.skewed:
             return super().shares
         mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
@@ -83,7 +82,6 @@ class StageStation(Station):
 
     @property
     def placed(self) -> bool:
-        """True if its partitions hold state and stay on hosts."""
         return self.stage.keyed
 
     @property

@@ -27,7 +27,7 @@ class CgroupV1:
     version: ClassVar[int] = 1
 
     def create(self, name: str) -> None:
-        """Create the group in both trees, without a quota."""
+        """Create the group, without a quota."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name).mkdir(exist_ok=True)
         (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
@@ -43,7 +43,6 @@ class CgroupV1:
         (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time of the group."""
         return int((self.cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def members(self, name: str) -> set[int]:
@@ -64,29 +63,23 @@ class CgroupV2:
     version: ClassVar[int] = 2
 
     def create(self, name: str) -> None:
-        """Create the group, without a quota."""
         (self.root / name).mkdir(exist_ok=True)
 
     def join(self, name: str) -> None:
-        """Move the calling process and its future children into the group."""
         (self.root / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
-        """Set the quota (None lifts it) and the weight relative to other groups."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
         (self.root / name / "cpu.weight").write_text(f"{round(100 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time of the group."""
         fields = dict(line.split() for line in (self.root / name / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
     def members(self, name: str) -> set[int]:
-        """Return the ids of the group's processes."""
         return _members(self.root / name)
 
     def remove(self, name: str) -> bool:
-        """Remove the group; return True if it is gone."""
         return _remove(self.root / name)
 
 

@@ -303,7 +303,6 @@ class E2df(Policy):
     name: ClassVar = "e2df"
 
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
-        """Return the plan of this round; no actions between two rounds."""
         memory, now = memory or E2dfMemory(), observation.time
         if now < memory.due - TICK or not observation.context.graph.operators:
             return Plan(memory=memory)

@@ -434,7 +434,6 @@ class ElasticAllocator(Policy):
         return Plan(actions, settling, unknown=self._lacking(observation))
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if hosts or placement do not fit, otherwise None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def _lacking(self, observation: Observation) -> tuple[Unknown, ...]:

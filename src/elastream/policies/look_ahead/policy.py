@@ -118,11 +118,9 @@ class LookAhead(ValueCost):
         return self.forecast
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host type can be leased or the forecaster lacks something."""
         return super().unsupported_reason(context) or (self.forecaster.lacking() or None if self.ahead else None)
 
     def prepared(self, prospect: Prospect) -> "LookAhead":
-        """Return a copy whose oracle knows the coming run."""
         return replace(self, forecast=informed(self.forecaster, prospect)) if self.ahead else self
 
     def _concluded(

@@ -137,7 +137,6 @@ class RingBalance(Policy):
         return Round(self, observation, memory).plan()
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         if context.layout.unchained:
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):

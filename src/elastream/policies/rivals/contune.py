@@ -51,7 +51,6 @@ class ContTune(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Rates of one interval, decided on once an interval."""
         return self.interval, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

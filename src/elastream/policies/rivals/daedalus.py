@@ -64,7 +64,6 @@ class Daedalus(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Figures of one loop, decided on once a loop."""
         return self.loop_time, self.loop_time
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

@@ -49,11 +49,9 @@ class Databricks(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Utilisation of one interval, decided on once an interval."""
         return self.interval, self.interval
 
     def tasks(self, observation: Observation) -> list[Action]:
-        """Return changes towards a fixed number of tasks."""
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

@@ -376,7 +376,6 @@ class ValueCost(Policy):
         raise NotImplementedError
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Read the problem, search, and return the actions."""
         before = memory if isinstance(memory, SearchMemory) else SearchMemory()
         if not observation.context.graph.operators:  # no query runs: there is nothing to weigh
             return Plan(memory=before)
@@ -401,7 +400,6 @@ class ValueCost(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host type can be leased, otherwise None."""
         if context.host_types:
             return None
         return (

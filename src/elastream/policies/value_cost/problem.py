@@ -451,8 +451,8 @@ def _filled(
         if not problem.placed[operator]:
             continue
         cores, memory = float(problem.cores[operator]), float(problem.memory[operator])
-        wanted = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
-        count = math.floor(wanted + ROUNDING) if full else max(int(least[operator]), math.ceil(wanted - ROUNDING))
+        exact = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
+        count = math.floor(exact + ROUNDING) if full else max(int(least[operator]), math.ceil(exact - ROUNDING))
         while count > 0:
             into = next((one for one in open_ones if one.room(cores, memory)), None)
             if into is None:

@@ -235,7 +235,6 @@ class ShapedReader(RangeReader):
         return dict(self._planned)
 
     def due(self) -> int | None:
-        """Return the records due when the batch was planned."""
         return None if self._due is None else self._due[0]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
