@@ -150,10 +150,6 @@ def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: It
     return quantiles
 
 
-def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
-    return float(spread(records, oldest, newest, HALF_AND_99, limit)[-2])
-
-
 def spread_figures(
     records: Floats,
     oldest: Floats,

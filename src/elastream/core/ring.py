@@ -157,10 +157,6 @@ class Ring:
         owned = count if len(self) == 1 else last - first if begin < end else last - first + count
         return tuple((first + step) % count for step in range(owned))
 
-    def most_failures(self, r: int) -> int:
-        """Return the most simultaneous failures without loss: n r / (r + 1)."""
-        return max(0, min(len(self) * r // (r + 1), len(self) - 1))
-
     def survives(self, failed: Collection[str], r: int) -> bool:
         """Return True if no key is lost with `failed`: every host or one of its `r` successors remains."""
         gone = set(failed)

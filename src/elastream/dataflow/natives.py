@@ -3,7 +3,7 @@
 Expressions are SQL text or Columns of PySpark, which need a session when they are written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -157,4 +157,3 @@ class Sql(_Value):
 
 
 # A function from DataFrame to DataFrame.
-FrameFunction: TypeAlias = Callable[[Any], Any]

@@ -63,17 +63,6 @@ def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
     return Attraction(keys[first] // nodes, keys[first] % nodes, sums)
 
 
-def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """Return AS of Equation 4: traffic of `task` within `node` minus that with other nodes, if it were there."""
-    touching = (exchange.source == task) ^ (exchange.target == task)
-    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
-    rate = exchange.rate[touching]
-    there = np.append(place, -1)[other]
-    placed = there >= 0
-    within = rate[placed & (there == node)].sum()
-    return float(within - rate[placed & (there != node)].sum())
-
-
 def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
     """Return ASC of Equation 5 for moving each of `task` alone to its `node`."""
     return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))

@@ -21,7 +21,6 @@ from elastream.core.hosts import ACTIVE, HostState, HostType, Lease
 from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch, Observation
-from elastream.core.ring import Ring
 from elastream.core.wording import clock
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
@@ -409,11 +408,6 @@ class Recording:
         """Return the composition in force by query at the last observation by `time`; "" has the requested one."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: form.read_composition(fields) for _, query, fields in rows}
-
-    def rings_at(self, time: float) -> Mapping[str, Ring]:
-        """Return the operators' rings at the last observation by `time`."""
-        rings_until = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
-        return {operator: Ring(tokens) for operator, tokens in (rings_until[-1] if rings_until else {}).items()}
 
     def query_of(self, element: str) -> str:
         """Return the query (segment) in which an operator runs, or a choice decides."""
