@@ -204,7 +204,6 @@ class Application:
 
     @property
     def cores_each(self) -> float:
-        """Usual cores of an executor."""
         cores = sorted(each.cores for each in self.working)
         return cores[len(cores) // 2] if cores else NAN
 

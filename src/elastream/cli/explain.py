@@ -171,7 +171,6 @@ class _Printer:
         self._console.print(self._text(text, "bold"))
 
     def line(self, text: str, style: str = "") -> None:
-        """Print a line below the heading."""
         self._console.print(self._text(f"  {text}", style), soft_wrap=True)
 
     def trace(self, traceback: str) -> None:

@@ -112,7 +112,6 @@ class PoolClient(ArbiterLink):
         return self.ask(VIEW, "PUT", self._path, asdict(claim), self._key)
 
     def leave(self) -> None:
-        """End the membership."""
         self.ask(NOTHING, "DELETE", self._path, key=self._key)
         if self._key_file is not None:
             self._key_file.unlink(missing_ok=True)
@@ -166,7 +165,6 @@ class Membership:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sending claims."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * RESPONSE_TIMEOUT_S)

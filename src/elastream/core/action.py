@@ -66,7 +66,6 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Return True if done or in progress."""
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
@@ -701,7 +700,6 @@ class ActionTable:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Return the names of the handled actions."""
         return frozenset(self._handlers)
 
     def on(self, kind: type[A], handler: Callable[[A], Outcome]) -> None:

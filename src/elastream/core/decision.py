@@ -142,7 +142,6 @@ class Decision:
 
     @property
     def lasting(self) -> tuple[Unknown, ...]:
-        """Return the unknown metrics to show."""
         return tuple(each for each in self.unknown if each.lasting and self.time >= START_GRACE_S)
 
     @property

@@ -245,7 +245,6 @@ class Lease:
 
     @property
     def zone(self) -> str:
-        """Return the host's fault zone."""
         return self.type.zone
 
     @property

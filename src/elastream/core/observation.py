@@ -380,7 +380,6 @@ class MicroBatch(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Return the time of the commit."""
         return self.start + self.seconds
 
 

@@ -98,7 +98,6 @@ class StartProgress:
         self._bar.update(self._bar.task_ids[0], description=line)
 
     def close(self) -> None:
-        """Remove the line. May be called twice, and without a start."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

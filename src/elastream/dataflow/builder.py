@@ -437,7 +437,6 @@ class Dataflow:
         self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
     def free_name(self, name: str) -> str:
-        """Return `name`, with a number appended if an operator has that name."""
         names = {operator.name for operator in self._operators}
         if name not in names:
             return name

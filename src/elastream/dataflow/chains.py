@@ -92,7 +92,6 @@ class Chain:
 
     @property
     def written(self) -> tuple[Outlet, ...]:
-        """Outlets through which records leave."""
         return tuple(outlet for outlet in self.outlets if outlet.signal is None)
 
 

@@ -265,7 +265,6 @@ class FrameSource:
     load: None = None
 
     def read(self, spark: Any, /) -> Any:
-        """Return the streaming DataFrame."""
         return self.frame(spark) if callable(self.frame) else self.frame
 
 

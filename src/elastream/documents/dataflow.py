@@ -454,7 +454,6 @@ class Document:
 
     @property
     def graph(self) -> Graph:
-        """The dataflow's graph."""
         return self.flow.graph
 
 

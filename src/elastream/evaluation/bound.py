@@ -68,7 +68,6 @@ class Lease:
 
     @classmethod
     def of(cls, kind: HostType, capacity: float, start: float) -> "Lease":
-        """Return the terms of `kind`."""
         unit = kind.billing.unit
         return cls(capacity, start, unit, unit * kind.billing.units(0.0), kind.price / unit)
 

@@ -119,7 +119,6 @@ def median_at_most(name: str, runs: Sequence[float], bar: float, source: str, di
 def _decided(successes: int, runs: int) -> bool | None:
 
     def chance(least: int) -> float:
-        """Return the probability of at least `least` successes at 1/2."""
         return float(sum(math.comb(runs, number) for number in range(least, runs + 1)) / 2**runs)
 
     if chance(successes) <= CHANCE:

@@ -299,7 +299,6 @@ class Comparison:
         return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
 
     def outcome(self) -> Findings:
-        """Return table, page and JSON."""
         winner = self.winner
         check = Check(
             "a policy meets the target",

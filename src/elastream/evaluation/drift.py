@@ -179,7 +179,6 @@ class Way:
 
     @property
     def shown(self) -> Recording:
-        """Return the run with the median backlog."""
         backlog = [drift.metric for drift in self.drifts[0]].index("backlog, mean")
         values = self.values(backlog)
         return self.runs[int(np.argsort(values)[len(values) // 2])]
@@ -196,7 +195,6 @@ class Replayed:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Return a check per judged figure."""
         checks = []
         for number, drift in enumerate(self.ways[0].drifts[0]):
             if drift.metric in JUDGED:

@@ -49,7 +49,6 @@ class KeptResults:
         return self._results[_named(run, case)]
 
     def add(self, run: Callable[..., Any], case: object, result: object) -> None:
-        """Store a result on disk."""
         name = _named(run, case)
         self._results[name] = result
         self._append((name, result))

@@ -116,7 +116,6 @@ def says_unit(label: str) -> bool:
 
 
 def meaning(name: str) -> Meaning:
-    """Return the meaning of a column that holds no times."""
     selects = "{" in name  # a metric as it is, which is no count in an interval
     name = re.sub(r"\{[^{}]*\}", "", name).strip().removesuffix("(*)")
     if re.search(r"\w\s*\(.*\[|\b(rate|irate|increase|histogram_quantile)\(", name):

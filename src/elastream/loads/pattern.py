@@ -61,11 +61,9 @@ class Section:
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
     def reversed(self) -> "Section":
-        """Return the section backward in time."""
         return Section(self.seconds, self.last, self.first, self.total)
 
     def until(self, seconds: float) -> "Section":
-        """Return the first `seconds` of the section."""
         share = seconds / self.seconds
         if share >= 1:
             return self

@@ -47,7 +47,6 @@ class Table:
 
     @property
     def width(self) -> int:
-        """Return the number of columns."""
         return len(self.names) if self.names is not None else len(self.rows[0].cells) if self.rows else 0
 
     def column(self, at: int) -> list[str]:

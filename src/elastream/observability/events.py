@@ -217,7 +217,6 @@ class EventLog:
             self._send(event)
 
     def ended(self, ending: Ending) -> None:
-        """Send the end of the run and close the file."""
         reason = f": {ending.reason}" if ending.reason else ""
         self._send(RunEvent(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
         if self._file is not None and self._file is not sys.stderr:

@@ -37,7 +37,6 @@ class SpanObserver:
         self._open: dict[str, tuple[Action, Span]] = {}
 
     def started(self, header: Header) -> None:
-        """Store facts about the run."""
         self._epoch = header.started
         self._run = {"elastream.flow": header.flow, "elastream.policy": header.policy}
 

@@ -69,7 +69,6 @@ class CostSplit:
         return self._counted or self._rated
 
     def observed(self, observation: Observation) -> None:
-        """Add the next observation."""
         cost, layout = observation.overall(Metric.COST), observation.context.layout
         records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
         self._rated += records if records > 0 else 0.0

@@ -53,7 +53,6 @@ class DeadLetters:
             self.counts, self._newest = dict(last["so_far"]), dict(last["newest"])
 
     def has(self, query: str, batch: int) -> bool:
-        """Return True if the batch is already logged."""
         return batch <= self._newest.get(query, -1)
 
     def take(self, left_out: LeftOutBatch) -> None:

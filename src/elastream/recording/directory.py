@@ -146,7 +146,6 @@ class RunDirectory:
         return self.reached / "results"
 
     def results(self, sink: str) -> AnyPath:
-        """Return the output folder of `sink` there."""
         return self.all_results / sink
 
     def left_out(self, segment: str) -> AnyPath:

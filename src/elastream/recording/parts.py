@@ -36,7 +36,6 @@ class Keep:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file of a recording given by it, or by its folder."""
     return path / FILE_NAME if path.is_dir() else path
 
 
@@ -52,7 +51,6 @@ def _parts(file: Path) -> dict[int, Path]:
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return all files of a recording, oldest first."""
     return [*_parts(file).values(), file]
 
 

@@ -87,7 +87,6 @@ class RemotePath:
         return urlsplit(self._reached).scheme in (*HADOOP, *MINE, "memory")
 
     def exists(self) -> bool:
-        """Return True if there is such a file or folder."""
         return self._about() is not None
 
     def is_dir(self) -> bool:

@@ -274,7 +274,6 @@ class Recording:
 
     @cached_property
     def times(self) -> Floats:
-        """Seconds since the start of the run."""
         return np.array(self.series.times, dtype=np.float64)
 
     @property

@@ -285,7 +285,6 @@ class FusedNetwork:
                 segment.turn(self.demands[coming][name])
 
     def fork(self) -> "FusedNetwork":
-        """Return a copy that may advance alone."""
         other = copy.copy(self)
         other.stations = tuple(copy.copy(station) for station in self.stations)
         for station in other.stations:

@@ -262,7 +262,6 @@ class FusedSegment:
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def fork(self, stations: Mapping[str, StageStation]) -> "FusedSegment":
-        """Return a copy that runs on `stations`."""
         other = copy.copy(self)
         other.stations = [stations[station.name] for station in self.stations]
         other.leader = other.stations[0]

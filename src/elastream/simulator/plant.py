@@ -115,7 +115,6 @@ class SimulatedPlant:
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run, including ended ones."""
         return self.pool.leases
 
     @property

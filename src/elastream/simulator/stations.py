@@ -217,7 +217,7 @@ ONES.flags.writeable = False
 
 
 def each_one(size: int) -> Floats:
-    """Return read-only ones: the counts of single items."""
+    """Return a read-only array of ones, the counts of single items."""
     return ONES[:size] if size <= ONES.size else np.ones(size)
 
 

@@ -166,7 +166,6 @@ class SparkPlant(Generic[Q]):
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Return every lease of the run."""
         return tuple(self.hosts.leases.values())
 
     def describe(self, host: str) -> str:

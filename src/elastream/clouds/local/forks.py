@@ -67,7 +67,6 @@ class Forks:
         self._loaded: tuple[Any, ...] = ()
 
     def serve(self) -> None:
-        """Serve requests forever."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(_address(self._run))

@@ -121,7 +121,6 @@ class LocalHosts(Provider):
                 self._weigh(self.cluster.status())
 
     def occupied(self) -> Collection[str]:
-        """Return hosts that wait, run or have processes left."""
         with self._lock:
             left = {name for name, state in self.cluster.status().items() if not state["gone"]}
             return left | {name for name, host in self._hosts.items() if host.started is None}

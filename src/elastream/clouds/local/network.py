@@ -79,7 +79,6 @@ class Network:
 
     @property
     def bridge(self) -> str:
-        """Name of the first region's bridge."""
         return self.bridge_of(0)
 
     def bridge_of(self, region: int) -> str:
@@ -94,7 +93,6 @@ class Network:
         return f"{SUBNET}.{self.number}.{index}"
 
     def namespace(self, index: int) -> str:
-        """Return the name of a host's namespace."""
         return f"{self.bridge}-{index}"
 
     def device(self, index: int) -> str:

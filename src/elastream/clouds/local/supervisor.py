@@ -198,7 +198,6 @@ class Supervisor:
         }
 
     def forget(self, name: str) -> None:
-        """Drop a child of which nothing is left."""
         if self.children[name].gone:
             del self.children[name]
 

@@ -313,7 +313,6 @@ class SelectorSink(Observer):
 
     @property
     def running(self) -> Mapping[str, str]:
-        """The alternate chosen for each key so far."""
         return dict(self._running)
 
     def refuse(self, graph: Graph) -> None:

@@ -178,7 +178,6 @@ class Ahead:
 
     @property
     def end(self) -> float:
-        """End of the last step."""
         return self.start + self.seconds * self.steps
 
 

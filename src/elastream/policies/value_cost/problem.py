@@ -153,7 +153,6 @@ class Problem:
         return np.array([options[each].cost for options, each in zip(self.options, active, strict=True)])
 
     def selectivities(self, active: Sequence[int]) -> Floats:
-        """Return the selectivity of each operator's active option."""
         return np.array([options[each].selectivity for options, each in zip(self.options, active, strict=True)])
 
 
@@ -200,7 +199,6 @@ class Conditions:
 
     @property
     def instants(self) -> int:
-        """Number of instants, T."""
         return int(self.rates.shape[0])
 
 
@@ -368,13 +366,11 @@ class Bin:
         return cls(type, np.zeros(operators, dtype=np.int64), type.cores, type.memory)
 
     def room(self, cores: float, memory: float) -> int:
-        """Return how many such instances fit."""
         by_cores = (self.cores + ROUNDING) / cores if cores > 0 else math.inf
         by_memory = (self.memory + ROUNDING) / memory if memory > 0 else math.inf
         return max(0, math.floor(min(by_cores, by_memory, 1e9)))
 
     def put(self, operator: int, count: int, cores: float, memory: float) -> None:
-        """Put `count` such instances here."""
         self.counts[operator] += count
         self.cores -= count * cores
         self.memory -= count * memory

@@ -99,7 +99,6 @@ class Assembly:
         return Deployment(tuple(self.active), tuple(self.hosts), self.instances.copy())
 
     def copy(self) -> "Assembly":
-        """Return a copy to try changes on."""
         other = object.__new__(Assembly)
         other.__dict__.update(self.__dict__)
         other.active, other.hosts = list(self.active), list(self.hosts)
@@ -128,7 +127,6 @@ class Assembly:
         return limits(self.problem, self.deployment(), self.conditions)
 
     def reached(self, bandwidth: Floats | None = None) -> float:
-        """Return the application's mean relative throughput."""
         return float(self.flows(bandwidth).application.mean())
 
     def switch(self, operator: int, option: int) -> None:

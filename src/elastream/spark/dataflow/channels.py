@@ -68,7 +68,6 @@ class Outflow:
 
     @property
     def name(self) -> str:
-        """Return the operator that receives the records."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
     def part(self, frame: DataFrame, code: int | None = None) -> DataFrame:

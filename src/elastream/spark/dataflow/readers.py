@@ -58,7 +58,6 @@ class Steering:
     before: BatchComposition = BEGINNING
 
     def option(self) -> str:
-        """Return the option's text."""
         return json.dumps(
             [
                 self.name,
@@ -73,7 +72,6 @@ class Steering:
 
     @classmethod
     def of(cls, option: str) -> "Steering":
-        """Parse the text of `option`."""
         name, request, partitions, wave, checkpoint, edges, before = json.loads(option)
         return cls(
             name,
@@ -197,7 +195,6 @@ class RangeReader(DataSourceStreamReader):
         return None
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Plan the next batch for Spark."""
         # Before 4.2 Spark passes no start: the reader continues after its own last offset, stored beside the commit log,
         # and adds `due`, which Spark 4.2 requests separately.
         if start is not None:

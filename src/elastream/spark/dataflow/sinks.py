@@ -131,7 +131,6 @@ def write_batch(frame: DataFrame, path: AnyPath, batch: int, composition: BatchC
 
 
 def skip_batch(path: AnyPath, batch: int, composition: BatchComposition | None = None) -> None:
-    """Write a batch without rows."""
     folder, written = _batch_folder(path, batch)
     if not there_as_a_whole(folder):
         written.mkdir(parents=True, exist_ok=True)

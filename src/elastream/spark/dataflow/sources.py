@@ -160,7 +160,6 @@ class ShapedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "ShapedReader":

@@ -153,17 +153,14 @@ class CompiledQueries:
         return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """Return a row per operator."""
         further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
         further[Metric.LEFT_OUT] = self._left_out_so_far
         return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
-        """Return a row per alternate that has run."""
         return self.telemetry.alternates(wall, self._stretch)
 
     def application(self, wall: float, cost: float) -> Frame:
-        """Return the row of the dataflow."""
         counts = self._left_out_so_far
         left_out = {Metric.LEFT_OUT: sum(counts.values())} if counts else {}
         return self.telemetry.application(wall, cost, {**self._updates.measured(), **left_out})
@@ -237,7 +234,6 @@ class CompiledQueries:
         raise ElastreamError("the Spark session was stopped under the run")
 
     def facts(self) -> Mapping[str, float | str]:
-        """Return figures of the whole run."""
         telemetry = self.telemetry
         return {
             "batches": telemetry.batches,

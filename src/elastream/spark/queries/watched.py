@@ -71,7 +71,6 @@ class SessionQueries:
 
     @property
     def live(self) -> tuple[Query, ...]:
-        """Queries that ran at the last look."""
         return tuple(query for query in self.all if query.run_id is not None)
 
     @property
@@ -94,7 +93,6 @@ class SessionQueries:
         return [_described(batch, now - wall) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """Return a row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
 
     def alternates(self, wall: float) -> Frame:
@@ -143,7 +141,6 @@ class SessionQueries:
         """Do nothing: the session's owner may stop it."""
 
     def facts(self) -> Mapping[str, float | str]:
-        """Return figures of the whole run."""
         runs = sum(query.runs for query in self.all)
         return {"batches": self._batches, "records": self._rows, "longest batch": self._longest, "query runs": runs}
 

@@ -68,7 +68,6 @@ class StageLoad:
 
     @property
     def partitions(self) -> int:
-        """Number of tasks."""
         return len(self.executor)
 
     @property

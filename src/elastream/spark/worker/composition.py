@@ -41,7 +41,6 @@ class Digit:
     radix: int
 
     def of(self, code: int) -> int:
-        """Return the value of this digit in `code`."""
         return code // self.weight % self.radix
 
 
@@ -194,7 +193,6 @@ class CompositionLog:
         return BatchComposition(int(entry["version"]), int(entry["code"]))
 
     def newest(self) -> BatchComposition:
-        """Return the composition after all entries."""
         return self.at(10**12)
 
     def switch(self, checkpoint: AnyPath, version: int, code: int) -> int:

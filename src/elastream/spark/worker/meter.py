@@ -107,7 +107,6 @@ class MeteredRunner:
     last: float = field(default_factory=time.time)
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Apply the operator to `chunk`."""
         begun, started = time.time(), cpu_seconds()
         result = self.runner(chunk)
         self.count(begun, cpu_seconds() - started, chunk.rows, result.rows)

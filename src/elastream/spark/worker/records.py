@@ -31,7 +31,6 @@ class Chunk:
         return self._batch
 
     def values(self) -> list[Any]:
-        """Return the records as Python values."""
         values: list[Any] | None = self._values
         if values is None:
             columns = [_column_values(column) for column in self._batch.columns]
