@@ -27,15 +27,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from elastream.cli.experiment import save
-from elastream.core.decision import Decision
-from elastream.core.observation import Observation
 from elastream.errors import ElastreamError
 from elastream.evaluation import findings
 from elastream.evaluation.checks import median_at_least, median_at_most
 from elastream.evaluation.experiments import Progress
 from elastream.evaluation.findings import Check, Findings, check_table
 from elastream.evaluation.page import Page, Prose
-from elastream.recording.observer import Ending, Header, Observer
 from elastream.spark.jvm.session import session_settings
 
 OURS = "the project's bar"
@@ -62,22 +59,6 @@ class Report:
 
     def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str = OURS) -> None:
         self.checks.append(median_at_most(name, runs, bar, source))
-
-
-class PartialObserver(Observer):
-    """An observer that ignores the events that a subclass does not override."""
-
-    def started(self, header: Header) -> None:
-        return
-
-    def observed(self, observation: Observation) -> None:
-        return
-
-    def decided(self, decision: Decision) -> None:
-        return
-
-    def ended(self, ending: Ending) -> None:
-        return
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,12 @@ the same replayable source, whose offsets are record numbers (as Kafka's are): o
 """
 
 import hmac
-import json
-import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 from _common import write_changes
 from pyspark.sql import SparkSession
@@ -127,74 +122,3 @@ class Plain:
 
     def begin(self) -> None:
         self.hold.unlink()
-
-
-@dataclass(frozen=True)
-class Micro:
-    """A micro-batch: when it began and how long it took, records from `first` to before `last`, when the load began."""
-
-    start: float
-    seconds: float
-    first: int
-    last: int
-    began: float
-
-    @property
-    def end(self) -> float:
-        return self.start + self.seconds
-
-
-@dataclass(frozen=True)
-class Served:
-    """What a query did: when its load began and when it had taken `taken` records, in epoch seconds.
-
-    in_time: of all records that the load had, those whose result was committed within the target of being due; longest: the
-    longest batch, p99: 99th percentile of latency over the records taken, seconds.
-    """
-
-    began: float
-    ended: float
-    taken: int
-    in_time: float
-    longest: float
-    p99: float
-    batches: int
-
-
-def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
-    found = []
-    for each in progress:
-        first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
-        start, seconds = datetime.fromisoformat(each["timestamp"]).timestamp(), each["durationMs"]["triggerExecution"] / 1e3
-        found.append(Micro(start, seconds, int(first.get("n", 0)), int(last.get("n", 0)), float(last.get("started", 0))))
-    return found
-
-
-def _offset(value: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] | None = json.loads(value) if isinstance(value, str) else value
-    return found or {}
-
-
-def served(batches: Sequence[Micro], load: ArrivalPattern, target: float) -> Served:
-    full = [batch for batch in batches if batch.last > batch.first and batch.began > 0]
-    if not full:
-        return Served(0.0, 0.0, 0, 0.0, math.nan, math.nan, 0)
-    began = full[-1].began
-    fine = 0
-    latencies: list[float] = []
-    weights: list[float] = []
-    for batch in full:
-        low, high = batch.first, batch.last
-        fine += max(0, high - max(low, load.count(max(0.0, batch.end - target - began))))
-        points = np.linspace(low, high - 1, min(high - low, 50)).astype(int)
-        latencies += [batch.end - began - load.due(int(number)) for number in points]
-        weights += [(high - low) / len(points)] * len(points)
-    return Served(
-        began,
-        max(batch.end for batch in full),
-        max(batch.last for batch in full),
-        fine / load.count(load.seconds),
-        max(batch.seconds for batch in full),
-        float(np.quantile(latencies, 0.99, weights=weights, method="inverted_cdf")),
-        len(full),
-    )

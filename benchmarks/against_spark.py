@@ -15,28 +15,27 @@ between the load's beginning and its last result; with dynamic allocation while 
 """
 
 import argparse
-import http.client
-import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from _common import Report, in_random_order, main, progress, wait_until, with_median
 from _stranger import session_on_hosts
-from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
-from py4j.protocol import Py4JError
+from _visitors import STATE_PARTITIONS, as_dataflow, is_exact, start_plain
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot, HostType, Local
-from elastream.bench.arms import DYNAMIC_ALLOCATION
-from elastream.clouds.local.cluster import LocalCluster
+from elastream.bench import arms
+from elastream.bench.arms import DYNAMIC_ALLOCATION, SETTLING_S, Arm, Cluster, Spans, open_arm
+from elastream.bench.runs import costs_of
+from elastream.bench.service import Service, batches_of, service
 from elastream.control.loop import Loop
 from elastream.core.hosts import Billing, Lease
 from elastream.dataflow.endpoints import ArrivalPattern
@@ -55,35 +54,30 @@ from elastream.spark.start import pace_of, start_plant
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)
 """Four of them use 1.4 cores of two."""
 TARGET = 5.0  # seconds from a record being due to its result being committed
-SETTLING = 6.0
-"""Seconds that a host keeps its quota away after its start: as many as three batches take, as with Elastream's hosts."""
-BUSIEST = 8.0  # seconds over which the use of hosts is taken
 AFTER = 0.4  # of the load's length, how long late records are waited for after its end
 
-SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
+RETAINED = {"spark.sql.streaming.minBatchesToRetain": "10"}
+SETTINGS = {**arms.SETTINGS, **RETAINED}
 """The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one way gave: `served`, and hosts held from the load's beginning to the last result.
+    """What one way gave, with hosts held from the load's beginning to the last result.
 
-    host_seconds, cost: of these hosts; cost by HOST's billing. most: hosts at once. exact: every result is right. busiest:
-    of hosts that are fixed, the part of their cores that was used in the busiest BUSIEST seconds.
+    Attributes:
+        host_seconds: Time of these hosts.
+        cost: By HOST's billing.
+        most: Hosts at once.
+        exact: True if every result is right.
     """
 
     way: str
-    served: Served
+    served: Service
     host_seconds: float
     cost: float
     most: int
     exact: bool
-    spans: tuple[tuple[float, float], ...] = field(default=(), repr=False)
-    busiest: float = math.nan
-
-
-Spans = Sequence[tuple[float, float | None]]
-"""When each host was requested and when it was gone, None for not yet; epoch seconds."""
 
 
 def pace(load: ArrivalPattern) -> float:
@@ -91,43 +85,31 @@ def pace(load: ArrivalPattern) -> float:
     return pace_of(TARGET, lay_out(as_dataflow(load, Path()).graph))
 
 
-def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
-    with session_on_hosts(hosts, hosts, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, cluster, root):
-        warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace(load))
-        started(job.query)
-        for number in range(1, hosts + 1):
-            cluster.confine(f"h{number}", HOST.cores)
-        job.begin()
-        used: list[tuple[float, float]] = []
-        finish(job.query, load, lambda: used.append((time.monotonic(), cpu_seconds(cluster))))
-        found = result(way, job.query, job.out, load, [(0.0, None)] * hosts)
-        busy = busiest(used) / (hosts * HOST.cores)
-        progress(f"{way}: its hosts were busy to {busy:.0%} in the busiest {BUSIEST:g} s")
-        return replace(found, busiest=busy)
+@contextmanager
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="against-spark-", ignore_cleanup_errors=True) as root:
+        yield Path(root)
 
 
-def dynamic(most: int, load: ArrivalPattern, way: str) -> Result:
-    """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
+def plain(arm: Arm, most: int, load: Pattern, way: str) -> Result:
+    """Run plain PySpark on a fixed number of hosts, or with Spark's dynamic allocation.
 
-    The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
+    With dynamic allocation the workers of all hosts run already: an executor has no host to wait for, to its advantage.
     """
-    more = {**SETTINGS, **DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)}
-    with (
-        session_on_hosts(most, most, host=HOST, states=STATE_PARTITIONS, more=more, at_first=1) as (spark, cluster, root),
-        closing(Occupation(cluster, Executors(DriverSide(spark)).by_address)) as occupied,
-    ):
-        wait_until(lambda: len(listed(cluster)) == most, 120)
-        warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace(load))
+    cluster = Cluster(HOST, most, STATE_PARTITIONS, settings=RETAINED)
+    with folder() as root, open_arm(cluster, arm, root, disk=False) as session:
+        session.warm_up(root)
+        job = start_plain(session.spark, root / "job", load, pace(load))
         started(job.query)
-        time.sleep(SETTLING)
+        time.sleep(SETTLING_S)
         job.begin()
         finish(job.query, load)
-        return result(way, job.query, job.out, load, occupied.spans())
+        found = result(way, job.query, job.out, load, session.spans)
+        job.query.stop()
+        return found
 
 
-def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
+def autopilot(most: int, load: Pattern, way: str) -> Result:
     with session_on_hosts(0, most, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, _, root):
         job = start_plain(spark, root / "job", load, pace(load))
         pilot = Autopilot(
@@ -143,7 +125,7 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
             warm(spark, root)
             started(job.query)
-            time.sleep(SETTLING)
+            time.sleep(SETTLING_S)
             job.begin()
             finish(job.query, load)
             assert pilot.plant is not None
@@ -153,9 +135,8 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
         return found
 
 
-def dataflow(most: int, load: ArrivalPattern, way: str) -> Result:
-    with TemporaryDirectory(prefix="against-spark-") as folder:
-        root = Path(folder)
+def dataflow(most: int, load: Pattern, way: str) -> Result:
+    with folder() as root:
         plant = start_plant(
             as_dataflow(load, root / "out").graph,
             RunDirectory.create(root / "runs", "visitors"),
@@ -174,7 +155,7 @@ def dataflow(most: int, load: ArrivalPattern, way: str) -> Result:
             steering = threading.Thread(target=loop.run, daemon=True)
             steering.start()
             started(segment.query)
-            time.sleep(SETTLING)
+            time.sleep(SETTLING_S)
             (control / HOLD).unlink()
             finish(segment.query, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
@@ -184,67 +165,6 @@ def dataflow(most: int, load: ArrivalPattern, way: str) -> Result:
             return found
         finally:
             plant.close()
-
-
-class Occupation:
-    """Which hosts of a cluster have an executor: holds these to their quota once they have settled, and no others.
-
-    registered: addresses of executors that take tasks. A host settles in SETTLING seconds from then, as Elastream's do.
-    """
-
-    def __init__(self, cluster: LocalCluster, registered: Callable[[], Iterable[str]]) -> None:
-        self._cluster, self._registered = cluster, registered
-        self._ready: dict[str, float] = {}
-        self._spans: dict[str, list[list[float | None]]] = {}
-        self._confined: set[str] = set()
-        self._names = {cluster.address(name): name for name in cluster.status()}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
-
-    def spans(self) -> Spans:
-        return [(float(a or 0.0), b) for spans in self._spans.values() for a, b in map(tuple, spans)]
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join(10)
-
-    def _follow(self) -> None:
-        while not self._over.wait(0.5):
-            used = {worker["host"]: worker["coresused"] > 0 for worker in listed(self._cluster)}
-            with suppress(Py4JError):  # the session has ended
-                self._look(used, set(self._registered()), time.time())
-
-    def _look(self, used: Mapping[str, bool], registered: Set[str], now: float) -> None:
-        for address, busy in used.items():
-            if not (busy and address in registered):
-                self._ready.pop(address, None)
-            else:
-                self._ready.setdefault(address, now)
-            name = self._names.get(address)
-            if name is None:
-                continue
-            spans = self._spans.setdefault(name, [])
-            held = bool(spans) and spans[-1][1] is None
-            if busy and not held:
-                spans.append([now, None])
-            elif held and not busy:
-                spans[-1][1] = now
-                self._cluster.confine(name, None)
-                self._confined.discard(name)
-            elif held and name not in self._confined and now - self._ready.get(address, now) > SETTLING:
-                self._cluster.confine(name, HOST.cores)
-                self._confined.add(name)
-
-
-def listed(cluster: LocalCluster) -> Sequence[Mapping[str, Any]]:
-    address, port = cluster.page.removeprefix("http://").rstrip("/").split(":")
-    page = http.client.HTTPConnection(address, int(port), timeout=5.0)
-    with closing(page), suppress(OSError, http.client.HTTPException, ValueError):
-        page.request("GET", "/json/")
-        found: Sequence[Mapping[str, Any]] = json.loads(page.getresponse().read())["workers"]
-        return [worker for worker in found if worker["state"] == "ALIVE"]
-    return []
 
 
 def warm(spark: SparkSession, root: Path) -> None:
@@ -257,30 +177,15 @@ def started(query: StreamingQuery) -> None:
     wait_until(lambda: query.lastProgress is not None or not query.isActive, 120)
 
 
-def cpu_seconds(cluster: LocalCluster) -> float:
-    return math.fsum(used.cpu_seconds or 0.0 for used in cluster.measure().values())
-
-
-def busiest(used: Sequence[tuple[float, float]]) -> float:
-    spans = [
-        (at - before, cpu - first)
-        for number, (at, cpu) in enumerate(used)
-        for before, first in used[max(0, number - int(BUSIEST)) : number]
-        if at - before >= BUSIEST
-    ]
-    return max((cpu / seconds for seconds, cpu in spans), default=math.nan)
-
-
-def finish(query: StreamingQuery, load: ArrivalPattern, each: Callable[[], object] = lambda: None) -> None:
+def finish(query: StreamingQuery, load: Pattern) -> None:
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
         newest = query.lastProgress  # the newest alone: to read them all each second would be work for the driver
-        return 0 if newest is None else read_progress([newest])[0].last
+        return 0 if newest is None else batches_of([newest])[-1].position
 
     while query.isActive and taken() < total and time.monotonic() < until:
         time.sleep(1.0)
-        each()
     if (error := query.exception()) is not None:
         raise error
 
@@ -289,30 +194,15 @@ def spans_of(leases: Iterable[Lease], epoch: float) -> Spans:
     return [(epoch + each.since, None if each.until is None else epoch + each.until) for each in leases]
 
 
-def result(way: str, query: StreamingQuery, out: Path, load: ArrivalPattern, spans: Spans) -> Result:
-    seen = served(read_progress(query.recentProgress), load, TARGET)
-    whole = seen.taken >= load.count(load.seconds)
-    end = seen.ended if whole else time.time()
-    clipped = [(max(a, seen.began), min(end if b is None else b, end)) for a, b in spans]
-    held = tuple((a - seen.began, b - seen.began) for a, b in clipped if b > a)
-    edges = sorted([(a, 1) for a, _ in held] + [(b, -1) for _, b in held])
-    at_once, most = 0, 0
-    for _, step in edges:
-        at_once += step
-        most = max(most, at_once)
-    found = Result(
-        way,
-        seen,
-        math.fsum(b - a for a, b in held),
-        math.fsum(HOST.billing.units(b - a) * HOST.price for a, b in held),
-        most,
-        is_exact(out, seen.taken),
-        tuple((round(a, 1), round(b, 1)) for a, b in held),
-    )
+def result(way: str, query: StreamingQuery, out: Path, load: Pattern, spans: Spans) -> Result:
+    served = service(batches_of(query.recentProgress), load, TARGET)
+    whole = served.events >= load.count(load.seconds)
+    held = served if whole else replace(served, seconds=time.time() - served.began)
+    found = Result(way, served, *costs_of(spans, held, HOST), is_exact(out, served.events))
     progress(
-        f"{way}: {seen.in_time:.1%} in time, {found.host_seconds:.0f} host-seconds, cost {found.cost:g}, longest batch "
-        f"{seen.longest:.1f} s, p99 {seen.p99:.1f} s, {seen.taken:,} records in {seen.batches} batches, "
-        f"at most {most} hosts, {'exact' if found.exact else 'WRONG'}"
+        f"{way}: {served.in_time:.1%} in time, {found.host_seconds:.0f} host-seconds, cost {found.cost:g}, longest batch "
+        f"{served.longest_batch:.1f} s, p99 {served.p99:.1f} s, {served.events:,} records, "
+        f"at most {found.most} hosts, {'exact' if found.exact else 'WRONG'}"
     )
     return found
 
@@ -339,9 +229,9 @@ def mean_hosts(load: Pattern, peak: float) -> int:
 def ways_of(load: Pattern, peak: float) -> Mapping[str, Callable[[], Result]]:
     mean = mean_hosts(load, peak)
     return {
-        "fixed at the peak": lambda: fixed(MOST, load, f"fixed at the peak, {MOST} hosts"),
-        "fixed at the mean": lambda: fixed(mean, load, f"fixed at the mean, {mean} hosts"),
-        "dynamic allocation": lambda: dynamic(MOST, load, "dynamic allocation"),
+        "fixed at the peak": lambda: plain(Arm(f"fixed:{MOST}", MOST), MOST, load, f"fixed at the peak, {MOST} hosts"),
+        "fixed at the mean": lambda: plain(Arm(f"fixed:{mean}", mean), mean, load, f"fixed at the mean, {mean} hosts"),
+        "dynamic allocation": lambda: plain(Arm("dra"), MOST, load, "dynamic allocation"),
         "Autopilot": lambda: autopilot(MOST, load, "Autopilot"),
         "dataflow": lambda: dataflow(MOST, load, "dataflow"),
     }
@@ -373,7 +263,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
         "in time": [each.served.in_time for each in results],
         "host-seconds": [each.host_seconds for each in results],
         "cost": [each.cost for each in results],
-        "longest batch, s": [each.served.longest for each in results],
+        "longest batch, s": [each.served.longest_batch for each in results],
         "99th percentile of latency, s": [each.served.p99 for each in results],
         "rounds with exact results": [float(sum(each.exact for each in results))],
     }

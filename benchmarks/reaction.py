@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from _cluster import HOST, word_count
-from _common import PartialObserver, Report, in_random_order, main
+from _common import Report, in_random_order, main
 
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
@@ -24,6 +24,7 @@ from elastream.core.migration import Migration
 from elastream.core.observation import Observation
 from elastream.loads import steps
 from elastream.policies.threshold import Threshold
+from elastream.recording.observer import Observer
 from elastream.recording.recorder import Collector
 
 LOW, HIGH = 1000, 8000
@@ -90,7 +91,7 @@ def one_run(warm: bool) -> dict[str, float]:
         return {name: round(float(parts[name] - step), 2) for name in PARTS}
 
 
-class _Over(PartialObserver):
+class _Over(Observer):
     """An observer that ends the run HELD seconds after latency is back within its level, where the step took it out."""
 
     def __init__(self, step: float) -> None:

@@ -29,7 +29,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _cluster import word_count_flow, wrong_counts
-from _common import EXECUTOR, PartialObserver, Report, cpu_of_all, files_below, main, processes_below, progress
+from _common import EXECUTOR, Report, cpu_of_all, files_below, main, processes_below, progress
 
 from elastream import Dataflow, HostType, Local, run
 from elastream.clouds.provider import Provider
@@ -49,6 +49,7 @@ from elastream.pool.arbiter import ArbiterNode, Entitlement
 from elastream.pool.state_log import StateLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
+from elastream.recording.observer import Observer
 from elastream.recording.parts import DAY, PART, Keep
 from elastream.recording.recorder import Recorder, Recording
 from elastream.report.summary import Summary, summarise
@@ -370,7 +371,7 @@ class Restless(Policy):
         return Plan((MoveTask(task, hosts[(number // STATES) % HOSTS], why="so that something moves"),), memory=number)
 
 
-class Watch(PartialObserver):
+class Watch(Observer):
     """An observer that takes what each tenth of `batches` costs, and ends the load after the last."""
 
     def __init__(self, folder: Path, batches: int, told: Callable[[str], None]) -> None:

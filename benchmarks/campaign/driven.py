@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from _cluster import word_count_flow
-from _common import PartialObserver
 from py4j.protocol import Py4JNetworkError
 
 from elastream import HostType, Local, run
@@ -25,6 +24,7 @@ from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.loads import constant
 from elastream.policies import Threshold
+from elastream.recording.observer import Observer
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import Placing
@@ -47,7 +47,7 @@ class Told:
             self._file.flush()
 
 
-class Shown(PartialObserver):
+class Shown(Observer):
     """An observer that tells what the campaign's own process must know of the run."""
 
     def __init__(self, told: Told) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from _common import PartialObserver
-
 from campaign.paper import COST, TRIGGER, Durable, Engine
 from campaign.process import FaultyProvider, Killed, Process, Strand, raised
 from campaign.schedule import LONGEST
@@ -26,6 +24,7 @@ from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
+from elastream.recording.observer import Observer
 from elastream.spark.hosts.first_hosts import Resumed, lease_first_hosts
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
@@ -99,7 +98,7 @@ class Failing(Policy):
         raise raised(self.how)
 
 
-class Tripwire(PartialObserver):
+class Tripwire(Observer):
     def __init__(self) -> None:
         self.how = ""
 
@@ -261,7 +260,7 @@ class Driver(Process):
         return ""
 
 
-class Watcher(PartialObserver):
+class Watcher(Observer):
     """An observer of one run that compares what is seen with what is true."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:

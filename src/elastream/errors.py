@@ -1,8 +1,4 @@
-"""Errors that a user can correct.
-
-Their text is one sentence that names the problem and the location. The command line prints it and exits with status 2; only
-faults of the package itself show a stack trace.
-"""
+"""Errors that a user can correct: one sentence with problem and location, and exit status 2 on the command line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,5 @@
-"""Settings of `run`, `simulate`, `Autopilot` and the command line, each declared once.
-
-A field of a class below is the whole declaration. Keywords, options, document keys and the reference page derive from it.
+"""Settings of `run`, `simulate`, `Autopilot` and the command line. Keywords, options, document keys and the reference page
+derive from the fields below.
 """
 
 import inspect
@@ -63,7 +62,6 @@ MAX_STATE_PARTITIONS = 100_000
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of `value` for an error if it is short, or else its type."""
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"
 
@@ -83,7 +81,6 @@ class Kind:
         self.types, self.requirement = types, requirement
 
     def accepts(self, value: object) -> bool:
-        """Return True if `value` is of this kind. A bool is no number."""
         if not self.types:
             return True
         return isinstance(value, self.types) and not (isinstance(value, bool) and bool not in self.types)
@@ -165,7 +162,6 @@ class ListOf(Kind):
         self.item, self.single = item, single
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return the list as a tuple."""
         several = isinstance(value, Iterable) and not isinstance(value, str)
         if not several and not self.single:
             raise self._refusal(name, value)
@@ -186,7 +182,6 @@ class Whole(Kind):
         self.least, self.most, self.why = least, most, why
 
     def read(self, name: str, value: Any, optional: bool = False) -> int:
-        """Return `value` as an int."""
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if whole and (self.least is None or int(value) >= self.least) and (self.most is None or int(value) <= self.most):
             return int(value)
@@ -208,7 +203,6 @@ class Fraction(Kind):
         super().__init__((), "a fraction between 0 and 1")
 
     def accepts(self, value: object) -> bool:
-        """Return True for a number from 0 to 1."""
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
 
 
@@ -227,7 +221,6 @@ class Seconds(Kind):
         self.positive, self.between = positive, between
 
     def read(self, name: str, value: Any, optional: bool = False) -> float:
-        """Return seconds."""
         try:
             seconds = pause(value, self.between) if self.between else duration(value)
         except ElastreamError as error:
@@ -247,7 +240,6 @@ class Choice(Kind):
         self.names = names
 
     def read(self, name: str, value: Any, optional: bool = False) -> str:
-        """Return the name."""
         if not isinstance(value, str) or value not in self.names:
             raise InputError(f"{name} {value!r} is none of {', '.join(self.names)}", (name,))
         return str(value)
@@ -259,7 +251,6 @@ class ModeName(Choice):
     metavar = "MODE"
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return `value`."""
         return value
 
 
@@ -279,7 +270,6 @@ class Listen(Kind):
         super().__init__((), f"a port from 0 to {LAST_PORT}, or host:port, such as 0.0.0.0:9400")
 
     def read(self, name: str, value: Any, optional: bool = False) -> Address:
-        """Return the address."""
         if isinstance(value, Address):
             return value
         if not isinstance(value, int | str) or isinstance(value, bool):

@@ -27,9 +27,7 @@ WORKING = {
 class HasDescriptor(Protocol):
     """An open file."""
 
-    def fileno(self) -> int:
-        """Return its descriptor."""
-        ...
+    def fileno(self) -> int: ...
 
 
 def check_system(what: str, *, also: Collection[str] = (), system: str = sys.platform) -> None:
@@ -54,5 +52,4 @@ def lock(file: int | HasDescriptor, *, wait: bool = True, shared: bool = False) 
 
 
 def unlock(file: int | HasDescriptor) -> None:
-    """Unlock a file that stays open."""
     fcntl.flock(file, fcntl.LOCK_UN)

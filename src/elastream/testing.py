@@ -6,8 +6,8 @@
         rows = run_records(flow, {"lines": [{"line": "to be or not to be"}]})
         assert {"word": "be", "count": 2} in rows["counts"]
 
-Nothing runs in real time: a source gives all of its records at once, at no load. Windows follow the time stamps in the
-records, and close when a later record has passed them. Policies are tested on the simulator, with `elastream.simulate`.
+A source gives all of its records at once, at no load. Windows follow the time stamps in the records, and close when a later
+record has passed them.
 """
 
 import atexit
@@ -56,7 +56,6 @@ class NoRecords:
     schema: str
 
     def read(self, spark: SparkSession, /) -> DataFrame:
-        """Return the stream."""
         self.folder.mkdir(exist_ok=True)
         return spark.readStream.schema(self.schema).parquet(str(self.folder))
 
@@ -138,8 +137,6 @@ def _check_sources(graph: Graph, records: Mapping[str, Iterable[Row]]) -> None:
 
 
 def _isolated(graph: Graph, records: Mapping[str, Iterable[Row]], folder: Path) -> Graph:
-    """Return `graph` with sources that give `records`, and sinks that collect rows."""
-
     def isolated(operator: Operator) -> Operator:
         if operator.name in records:
             schema, rows = getattr(operator.reads, "schema", ""), tuple(dict(row) for row in records[operator.name])
@@ -166,7 +163,6 @@ def _composition(graph: Graph, alternates: Mapping[str, str]) -> Composition:
 
 
 def _session() -> SparkSession:
-    """Return the session of this process, or a new one that stays open."""
     if (spark := open_in_process()) is not None:
         return spark
     folder = Path(tempfile.mkdtemp(prefix="elastream-testing-"))

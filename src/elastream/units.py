@@ -1,7 +1,4 @@
-"""Parsers of quantities such as `"50ms"`, `"550/s"` and `"2 GB"`, to floats in one base unit each.
-
-The Python API, YAML documents and the command line share them.
-"""
+"""Parsers of quantities such as `"50ms"`, `"550/s"` and `"2 GB"`, to floats in one base unit each."""
 
 import math
 import re

@@ -15,9 +15,9 @@ from elastream.core.latency import (
     is_bound,
     mixture_quantile,
     share_within,
+    spread,
     spread_figures,
     spread_quantiles,
-    spread_share,
     weakest,
     weighted_quantiles,
 )
@@ -78,6 +78,10 @@ def test_figures_weigh_samples_by_their_records() -> None:
 _BATCHES = st.lists(
     st.tuples(st.integers(1, 10_000).map(float), st.floats(0, 50), st.floats(0, 20)), min_size=1, max_size=12
 ).map(lambda rows: (np.array(rows)[:, 0], np.array(rows)[:, 1] + np.array(rows)[:, 2], np.array(rows)[:, 1]))
+
+
+def spread_share(records: np.ndarray, oldest: np.ndarray, newest: np.ndarray, limit: float) -> float:
+    return float(spread(records, oldest, newest, np.array([0.5]), limit)[-2])
 
 
 @given(_BATCHES)

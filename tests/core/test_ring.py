@@ -85,7 +85,7 @@ def test_keys_survive_as_long_as_no_more_than_r_neighbours_in_a_row_fail(ring, r
         longest = max(longest, current)
     assert ring.survives(failed, r) == (longest <= r)
     if ring.survives(failed, r):
-        assert len(failed) <= ring.most_failures(r)
+        assert len(failed) <= min(len(ring) * r // (r + 1), len(ring) - 1)
 
 
 def test_with_one_copy_every_second_host_may_fail():
@@ -93,7 +93,6 @@ def test_with_one_copy_every_second_host_may_fail():
     assert ring.survives({"h0", "h2", "h4"}, 1)
     assert not ring.survives({"h0", "h1"}, 1)
     assert not ring.survives({"h5", "h0"}, 1)
-    assert [ring.most_failures(r) for r in (0, 1, 2)] == [0, 3, 4]
     assert not Ring.even(["h1"]).survives({"h1"}, 1)
 
 

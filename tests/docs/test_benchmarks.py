@@ -68,35 +68,21 @@ def test_reaction_ends_with_steady_latency_and_the_last_move(monkeypatch):
     assert last_landed(moves) == 17.0
 
 
-def test_what_was_in_time_counts_by_record(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from _visitors import Micro, served
-
-    from elastream.loads import constant
-
-    # A hundred records a second for ten seconds; a batch a second, the last one of five seconds late.
-    batches = [Micro(start=1000.0 + n, seconds=0.5, first=100 * (n - 1), last=100 * n, began=1000.0) for n in range(1, 6)]
-    batches.append(Micro(start=1010.0, seconds=1.0, first=500, last=1000, began=1000.0))
-    found = served(batches, constant(100, lasts=10), target=3.0)
-    assert (found.taken, found.longest, found.batches) == (1000, 1.0, 6)
-    assert found.in_time == pytest.approx(0.7, abs=0.01)  # of the late batch, those due in its last two seconds
-    assert found.p99 == pytest.approx(6.0, abs=0.2)
-
-
 def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import argparse
 
     import against_spark
-    from _visitors import Served
     from against_spark import Result
+
+    from elastream.bench.service import Service
 
     gave = {"fixed at the peak": (0.99, 440.0), "fixed at the mean": (0.5, 220.0), "dynamic allocation": (0.9, 400.0),
             "Autopilot": (0.8, 300.0), "dataflow": (0.985, 280.0)}  # fmt: skip
 
     def way(name: str) -> Result:
         in_time, held = gave[name]
-        return Result(name, Served(0.0, 110.0, 1000, in_time, 2.0, 3.0, 50), held, held / 10, 4, True)
+        return Result(name, Service(1000, 110.0, in_time), held, held / 10, 4, True)
 
     monkeypatch.setattr(against_spark, "ways_of", lambda load, peak: {name: lambda n=name: way(n) for name in gave})
     asked = argparse.Namespace(quick=False, rounds=3, only=None, peak=1000.0)

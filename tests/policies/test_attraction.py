@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from elastream.policies.otd import allocation_score, attraction, score_changes
-from support.placement_observations import pairs
+from elastream.policies.otd import attraction, score_changes
+from support.placement_observations import allocation_score, pairs
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""

@@ -13,8 +13,8 @@ from elastream.core.hosts import HostState, HostType
 from elastream.core.observation import UNMEASURED, Exchange
 from elastream.core.task_id import TaskId
 from elastream.errors import InputError
-from elastream.policies.otd import Case, LoadClass, Otd, OtdRules, Workers, allocation_score, classes, otd_round
-from support.placement_observations import HOST, pairs, seen
+from elastream.policies.otd import Case, LoadClass, Otd, OtdRules, Workers, classes, otd_round
+from support.placement_observations import HOST, allocation_score, pairs, seen
 from support.policy_run import OneRun
 from support.property_examples import examples
 

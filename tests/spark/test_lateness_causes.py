@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from elastream import Autopilot
 from elastream.core.lateness import Cause
+from elastream.recording.observer import Observer
 from support.foreign_sessions import local_cluster
 from support.waiting import wait_until
 
@@ -22,14 +23,12 @@ ENOUGH = 8
 
 
 @dataclass
-class Diagnoses:
+class Diagnoses(Observer):
     """An observer of the diagnoses of each query, of its batches with records, and of what the policy remarks."""
 
     by_query: dict[str, list[Any]] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    def started(self, header: object) -> None: ...
 
     def observed(self, observation: Any) -> None:
         for name, diagnosis in observation.diagnoses.items():
@@ -39,8 +38,6 @@ class Diagnoses:
 
     def decided(self, decision: Any) -> None:
         self.notes.append(decision.note)
-
-    def ended(self, ending: object) -> None: ...
 
     def sentences(self, query: str) -> list[str]:
         return [each.sentence for each in self.by_query.get(query, ()) if each.sentence]

@@ -52,3 +52,14 @@ def pairs(*entries) -> Exchange:
     """An exchange from (source, target, bytes/s)."""
     source, target, rate = zip(*entries, strict=True)
     return Exchange(np.array(source), np.array(target), np.array(rate, dtype=float))
+
+
+def allocation_score(exchange: Exchange, place: np.ndarray, task: int, node: int) -> float:
+    """Return AS of Equation 4: traffic of `task` within `node` minus that with other nodes, if it were there."""
+    touching = (exchange.source == task) ^ (exchange.target == task)
+    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
+    rate = exchange.rate[touching]
+    there = np.append(place, -1)[other]
+    placed = there >= 0
+    within = rate[placed & (there == node)].sum()
+    return float(within - rate[placed & (there != node)].sum())

@@ -91,7 +91,6 @@ class Advice:
         yield Table("What the log does not tell", ("",), tuple((each,) for each in self.unknown))
 
     def page(self) -> Page:
-        """Return the advice as one page."""
         application = self.application
         about = f"{application.kind}, {application.source}" + (
             f", Spark {application.version}" if application.version else ""
@@ -102,7 +101,6 @@ class Advice:
         return Page(f"Advice for {application.name or application.source}", (*about_all, *tables[:-1], *plots, tables[-1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice for programs."""
         application = self.application
         return {
             "source": application.source,

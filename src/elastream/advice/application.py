@@ -29,7 +29,6 @@ class Stage:
         records: Records that its tasks read, from the source or a shuffle.
         spilled: Bytes that its tasks wrote to disk for lack of memory.
         gc: Seconds of garbage collection in its tasks.
-        failed: Attempts that failed.
         files: Tasks that wrote output.
         written: Bytes of that output.
     """
@@ -59,7 +58,6 @@ class LoggedBatch:
 
     Attributes:
         start: Epoch seconds.
-        rows: Records it took.
         behind: Records that its sources still had; NaN if none reports any.
         durations: Seconds of the parts of its trigger, by Spark's names.
         state: Rows of all stateful operators; NaN without any.
@@ -175,12 +173,8 @@ class Application:
     """An application.
 
     Attributes:
-        source: The log.
-        kind: The log in words.
-        settings: Spark's settings at the start.
         others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
-        jobs: Number of jobs.
     """
 
     source: str
@@ -210,7 +204,6 @@ class Application:
 
     @property
     def cores_each(self) -> float:
-        """Usual cores of an executor."""
         cores = sorted(each.cores for each in self.working)
         return cores[len(cores) // 2] if cores else NAN
 

@@ -1,4 +1,4 @@
-"""Spark's event log as an application: the lines of interest are parsed, the others skipped by their first bytes."""
+"""Reads the lines of interest of Spark's event log."""
 
 import json
 import re

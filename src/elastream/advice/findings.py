@@ -1,7 +1,6 @@
 """Findings about an application: each has its evidence, what to change, and how sure it is.
 
-Why batches are late, or long, is the diagnosis that Autopilot makes of a running query. The other rules read what only a
-whole log shows: growth of state, limits of sources, partitions, spills, files, executors.
+Lateness is diagnosed as Autopilot does; the other rules read what only a whole log shows.
 """
 
 import math
@@ -74,7 +73,6 @@ class Finding:
         subject: Name of the query, or "application".
         kind: Short name for programs.
         evidence: Sentence with the figures.
-        change: What to change.
     """
 
     subject: str
@@ -142,7 +140,6 @@ def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
 
 
 def _never_waits(query: LoggedQuery, batches: Sequence[LoggedBatch]) -> bool:
-    """Return True if each batch starts when the trigger allows it."""
     interval = 0.0 if math.isnan(query.trigger) else query.trigger
     gaps = [b.start - max(a.end, a.start + interval) for a, b in pairwise(batches)]
     return statistics.median(gaps) <= max(0.3, 0.2 * interval)
@@ -180,7 +177,6 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
 def _of_batches(
     application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float, *, explicit: bool
 ) -> Iterator[Finding]:
-    """Yield the causes of late or long batches, and a limit or trigger that makes records wait."""
     text, _, option = limit_of(query)
     blocks = [warm[at : at + BATCHES_READ] for at in range(0, len(warm), BATCHES_READ)]
     blocks = [block for block in blocks if len(block) >= LEAST_BATCHES]
@@ -206,7 +202,6 @@ def _of_batches(
 
 
 def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
-    """Yield why there are so few batches: too many partitions, or what makes each of them late."""
     batches = [batch for batch in query.batches if batch.rows > 0]
     yield from _partitions(application, query, batches)
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
@@ -255,7 +250,6 @@ def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *
 
 
 def _partitions(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield a shuffle with many more tasks than slots, each with hardly a record."""
     shares, tasks, records = [], [], []
     slots = application.slots(query.batches[-1].start)
     for batch in warm:
@@ -280,7 +274,6 @@ def _partitions(application: Application, query: LoggedQuery, warm: Sequence[Log
 
 
 def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield state that grows without end."""
     stateful = [batch for batch in query.batches if not math.isnan(batch.state) and batch.rows > 0]
     if len(stateful) < STATE_BATCHES or stateful[-1].state < STATE_GROWTH * max(1.0, stateful[0].state):
         return
@@ -305,7 +298,6 @@ def _state(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
 
 
 def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield one Kafka partition with most of the lag."""
     lags = [batch.lag for batch in warm if batch.lag is not None and batch.lag.partitions >= LAG_PARTITIONS]
     names = Counter(lag.partition for lag in lags if lag.records > LAG_SHARE * lag.total)
     if not names or len(lags) < len(warm) / 2:
@@ -320,7 +312,6 @@ def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatc
 
 
 def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield spills to disk and garbage collection."""
     stages = [stage for batch in warm for stage in batch.stages]
     spilling = [batch for batch in warm if any(stage.spilled > 0 for stage in batch.stages)]
     if len(spilling) >= max(2, SPILLING * len(warm)):
@@ -339,7 +330,6 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
 
 
 def _files(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield a sink of many small files."""
     stages = [stage for batch in warm for stage in batch.stages]
     files, written = sum(stage.files for stage in stages), math.fsum(stage.written for stage in stages)
     hours = (warm[-1].end - warm[0].start) / 3600
@@ -357,7 +347,6 @@ def _files(application: Application, query: LoggedQuery, warm: Sequence[LoggedBa
 
 
 def _failures(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    """Yield tasks that fail and run again."""
     failed = sum(stage.failed for batch in warm for stage in batch.stages)
     tasks = sum(stage.times.tasks for batch in warm for stage in batch.stages)
     if failed > FAILED * tasks:
@@ -373,7 +362,6 @@ RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures
 
 
 def _of_executors(application: Application) -> Iterator[Finding]:
-    """Yield executors that idle while others work: tasks with state stay where they were."""
     begun, ended = application.span
     loads = {
         each.id: each.run / (each.cores * seconds)
@@ -398,7 +386,6 @@ def _of_executors(application: Application) -> Iterator[Finding]:
 
 
 def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
-    """Yield dynamic allocation that keeps idle executors for their shuffle files."""
     enabled, tracking = (
         truth(application.settings.get(f"spark.dynamicAllocation.{name}", default))
         for name, default in (("enabled", "false"), ("shuffleTracking.enabled", "true"))

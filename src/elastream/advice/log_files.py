@@ -1,7 +1,6 @@
-"""Lines of a log that Spark may have rolled into a folder and compressed.
+"""Lines of a log that Spark may have rolled into a folder and compressed (zstd, or LZ4 and Snappy blocks of its own form).
 
-Spark compresses with its own stream formats: zstd frames, LZ4 blocks and Snappy blocks with headers of their own. The log
-of a running or killed application may end in the middle of a block; what is whole before it counts.
+Whatever is whole before a damaged or open end counts.
 """
 
 import re
@@ -62,7 +61,6 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decompressed(file: IO[bytes], place: AnyPath) -> Iterator[bytes]:
-    """Yield the content of a file, up to its damage or its open end."""
     magic = file.read(8)
     file.seek(0)
     if magic.startswith(LZF):
@@ -118,7 +116,6 @@ def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _varint(block: bytes) -> int:
-    """Return the length of a Snappy block's content, with which it begins."""
     length = shift = 0
     for byte in block[:5]:
         length |= (byte & 0x7F) << shift

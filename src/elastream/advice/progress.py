@@ -23,7 +23,6 @@ class ProgressReader:
         self._before: dict[str, Batch] = {}
 
     def query(self, id: str, name: str | None = None) -> LoggedQuery:
-        """Return the query with this id."""
         queries = self._application.queries
         if id not in queries:
             named = str(name) if name else f"query {id[:8]}"
@@ -97,7 +96,6 @@ def _parsed(offset: object) -> object:
 
 
 def _checked(batch: Batch, rows: int) -> Batch:
-    """Return a batch whose records are known. Raises ValueError if a figure cannot be."""
     batch = replace(batch, rows=rows) if math.isnan(batch.rows) else batch
     behind = 0.0 if math.isnan(batch.behind) else batch.behind
     figures = (behind, MOST_RECORDS), (batch.start, MOST_EPOCH), (batch.seconds, MOST_SECONDS), (batch.rows, MOST_RECORDS)

@@ -1,7 +1,7 @@
-"""Service of a query, calibrated from its batches and tasks: how long a batch takes with other slots and other records.
+"""Duration of a query's batches with other slots and other records, calibrated from its log.
 
-A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, and at least as long as its
-longest task. What the tasks work is a line over the records. All constants come from the log.
+A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, at least as long as its
+longest task. Work is linear in the records.
 """
 
 import math
@@ -93,7 +93,6 @@ class Latency:
 
     @classmethod
     def logged(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float) -> "Latency":
-        """Return the latencies of logged batches."""
         rows, ends = np.array([[batch.rows, batch.end] for batch in batches if batch.rows > 0]).T
         return cls.of(Arrivals.of(query, batches), rows, ends, target)
 
@@ -177,13 +176,11 @@ class BatchModel:
         return replace(model, ratios=tuple(ratios))
 
     def seconds(self, rows: float, slots: float) -> float:
-        """Return the seconds of a batch."""
         stages = math.fsum(stage.seconds(rows, slots) for stage in self.stages)
         return self.driver[0] + self.driver[1] * rows + self.overlap * stages
 
     @property
     def useful_slots(self) -> int:
-        """Slots beyond which no stage has tasks."""
         return max(stage.tasks for stage in self.stages)
 
     def largest_batch(self, seconds: float, slots: float) -> float:

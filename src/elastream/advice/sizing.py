@@ -179,7 +179,6 @@ def _constant(slots: float) -> Slots:
 
 
 def _logged(application: Application, target: float) -> Latency:
-    """Return the slowest query's latencies, and the share in time of all records."""
     each = [(query, query.warm) for query in application.queries.values()]
     return _together([(sum(b.rows for b in warm), Latency.logged(query, warm, target)) for query, warm in each if warm])
 
@@ -193,7 +192,6 @@ def _together(latencies: Sequence[tuple[float, Latency]]) -> Latency:
 
 
 def _numbers(now: int, useful: int) -> list[int]:
-    """Return the numbers of hosts on the curve."""
     most = max(now, min(useful, MOST_TIMES * now))
     beyond = {round(EACH_HOST * 1.25**step) for step in range(40)}
     return sorted({*range(1, min(most, EACH_HOST) + 1), *(each for each in beyond if each < most), now, most})
@@ -243,7 +241,6 @@ def _horizon(
 
 
 def _summed(rates: Sequence[Floats]) -> Floats:
-    """Return the sum of rates that begin at about the same time."""
     total = np.zeros(max(each.size for each in rates))
     for each in rates:
         total[: each.size] += each

@@ -69,7 +69,6 @@ def _is_recording(source: str) -> InputError:
 
 
 def _check(application: Application) -> None:
-    """Drop queries without batches. Raises InputError if none is left."""
     started = len(application.queries)
     application.queries = {id: query for id, query in application.queries.items() if query.batches}
     if application.queries:

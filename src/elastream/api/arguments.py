@@ -13,7 +13,6 @@ OBSERVER_METHODS = ("started", "observed", "decided", "ended")
 
 
 def check_type(name: str, value: object, *types: type, description: str) -> None:
-    """Raise InputError if the argument `name` has none of `types`."""
     Kind(types, description).read(name, value)
 
 
@@ -58,7 +57,6 @@ def check_hosts(cloud: object) -> Cloud | Provider | None:
 
 
 def check_observers(observers: object) -> None:
-    """Raise InputError if `observers` is no list of observers."""
     check_type("observers", observers, list, tuple, description="a list of observers")
     assert isinstance(observers, list | tuple)
     for each in observers:

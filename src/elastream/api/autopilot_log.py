@@ -1,4 +1,4 @@
-"""Autopilot's words: what it watches, does and leaves, as log lines, as a status, and as a summary at its end."""
+"""Autopilot's log lines, status and closing summary."""
 
 import html
 import logging
@@ -90,7 +90,6 @@ class AutopilotStatus:
 
     Attributes:
         state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
-        queries: Names of the watched queries.
         hosts: Executors that take tasks.
         coming: Executors that are requested or start.
         throughput: Records committed per second; NaN if unknown.
@@ -229,7 +228,6 @@ class AutopilotLog:
         )
 
     def _waits(self, host: str, observation: Observation) -> str:
-        """Return why a host does not come, go or leave for long; empty otherwise."""
         lease, name = observation.leases[host], self._plant.describe(host)
         if lease.state is HostState.REQUESTED:
             long = observation.time - lease.since >= PENDING_S
@@ -306,7 +304,6 @@ class AutopilotLog:
 
 
 def _quiet(seen: Mapping[str, float]) -> str:
-    """Return why nothing is changed, from a round's figures."""
     rate = seen.get("arrival_rate", math.nan)
     load = "the load is unknown" if math.isnan(rate) else f"{_figure(rate, 'records/s')} arrive"
     busy, cores = seen.get("busy_cores", math.nan), seen.get("usable_cores", math.nan)

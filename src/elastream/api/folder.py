@@ -65,7 +65,6 @@ class RunFolder:
 
     @property
     def partitions(self) -> int:
-        """State partitions of the run."""
         return int(self.manifest.identity[PARTITIONS])
 
     def record_start(self, hosts: EarlierLeases, epoch: float) -> tuple[Json, ...]:

@@ -115,7 +115,6 @@ class Command:
     Attributes:
         settings: Settings of `CommandSettings` by name.
         rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the program.
-        observers: Further observers.
         program: Description of how to execute the program again, for the run's folder.
         calls: Number of calls so far.
     """
@@ -373,7 +372,6 @@ def _ending_in_order() -> Iterator[_Stop]:
 
 
 def _with_input(graph: Graph, path: str | None) -> Graph:
-    """Return `graph` with its only file source reading `path`; raise InputError unless there is exactly one."""
     if path is None:
         return graph
     readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}

@@ -1,4 +1,4 @@
-"""The `elastream` command, one module per command. A command imports what it needs when it runs, so that help is fast."""
+"""The `elastream` command, one module per command. Imports wait until a command runs, so that help is fast."""
 
 import contextlib
 import errno

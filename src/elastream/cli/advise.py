@@ -14,7 +14,6 @@ FINDINGS_STATUS = 1
 
 
 def _price(text: str) -> float:
-    """Return the price of an hour. Raises a usage error for another text."""
     from elastream.units import price
 
     amount, per = parsed(price, text)

@@ -1,8 +1,4 @@
-"""The group of all commands, and their errors.
-
-An error that a user can correct is one sentence on stderr and exit status 2. A fault of the package keeps its stack trace.
-A new command is a module in this package and a line in `COMMANDS`.
-"""
+"""The group of all commands, and their errors. A new command is a module here and a line in `COMMANDS`."""
 
 import logging
 from collections.abc import Callable

@@ -21,7 +21,6 @@ Round = Annotated[int | None, typer.Option(metavar="N", min=0, help="Show this p
 
 
 def _time(text: str) -> float:
-    """Return the seconds of `"90s"` or `"1:30"`."""
     parts = text.split(":")
     if len(parts) in (2, 3) and all(part.isdecimal() for part in parts):
         return float(sum(int(part) * 60**place for place, part in enumerate(reversed(parts))))
@@ -169,15 +168,12 @@ class _Printer:
         self._console = console
 
     def heading(self, text: str) -> None:
-        """Print a heading."""
         self._console.print(self._text(text, "bold"))
 
     def line(self, text: str, style: str = "") -> None:
-        """Print a line below the heading."""
         self._console.print(self._text(f"  {text}", style), soft_wrap=True)
 
     def trace(self, traceback: str) -> None:
-        """Print the lines of a stack trace."""
         for each in traceback.splitlines():
             self.line(f"  {each}", "dim")
 

@@ -55,7 +55,6 @@ class Declaration:
 
     @property
     def policy(self) -> "Policy":
-        """Its policy, or the default one."""
         from elastream.api.arguments import check_policy
         from elastream.policies.horizon.policy import Horizon
 

@@ -144,7 +144,6 @@ def _newest(recording: "Recording") -> dict[str, float]:
 
 
 def _listed(directory: "RunDirectory") -> dict[str, Any]:
-    """Return the figures of a run for a list, which a folder that cannot be read does not end."""
     try:
         return _figures(directory, *_read(directory))
     except ElastreamError:
@@ -152,7 +151,6 @@ def _listed(directory: "RunDirectory") -> dict[str, Any]:
 
 
 def _figures(directory: "RunDirectory", state: "RunState", recording: "Recording | None") -> dict[str, Any]:
-    """Return the figures of a run for `elastream ls` and `status`; unknown ones are NaN."""
     from elastream.report.summary import summarise
 
     run = {"dataflow": state.manifest.flow, "state": state.state, "since": state.manifest.started}

@@ -155,7 +155,6 @@ def hosts_from(
     minimum: float | None,
     declared: "list[HostType]",
 ) -> "tuple[HostType, ...]":
-    """Return the host types of the price list, or else the declared ones."""
     from elastream.core.hosts import Billing
     from elastream.documents.user_code import near
     from elastream.evaluation.prices import read_prices

@@ -38,7 +38,6 @@ def print_table(console: "Console", table: "Table") -> None:
 
 
 def _width(column: Sequence[str], most: int) -> int:
-    """Return the width of a column: headers and long texts wrap, figures do not."""
     header, *cells = column
     need = max(map(len, header.split()), default=0)
     longest = max(map(len, cells), default=0)
@@ -46,7 +45,6 @@ def _width(column: Sequence[str], most: int) -> int:
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of each part; each begins with the first column."""
     parts, used = [[0]], widths[0]
     for number, width in enumerate(widths[1:], start=1):
         if used + COLUMN_GAP + width > room and len(parts[-1]) > 1:

@@ -92,7 +92,6 @@ class ArbiterLink:
         raise self.refusals.get(status, self.refusals[409])(f"the {self.service_name} at {self.url} refuses{refusal}")
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def __enter__(self) -> Self:

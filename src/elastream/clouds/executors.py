@@ -133,7 +133,6 @@ class ExecutorProvider(Provider):
             self._save()
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Raise Spark's total by one for each new host."""
         types = {kind.name for kind in self.terms.types}
         for name, kind in hosts.items():
             if not name:
@@ -165,7 +164,6 @@ class ExecutorProvider(Provider):
                 self._request()
 
     def release(self, hosts: Collection[str]) -> None:
-        """Withdraw requests and release executors with all their tasks."""
         with self._lock:
             for name in hosts:
                 host = self._hosts.get(name)
@@ -181,7 +179,6 @@ class ExecutorProvider(Provider):
             self._save()
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host, as of the session's last poll."""
         with self._lock:
             if self._allocator is None:
                 return {name: HostStatus(host.type, Phase.REQUESTED, NO_SESSION) for name, host in self._hosts.items()}
@@ -250,7 +247,6 @@ class ExecutorProvider(Provider):
             self._give_back(executor)
 
     def _mark_lost(self, allocator: ExecutorAllocator, registered: Collection[str]) -> bool:
-        """Mark executors that ended unasked; return True if there are new ones."""
         lost = False
         for host in self._hosts.values():
             if host.executor is not None and host.executor not in registered and not host.gone:
@@ -262,7 +258,6 @@ class ExecutorProvider(Provider):
         return lost
 
     def _apply_pending_reason(self, allocator: ExecutorAllocator) -> PendingReason:
-        """Update waiting hosts by the cluster manager's reason, and return it."""
         waiting = [host for host in self._hosts.values() if host.waits]
         pending = allocator.pending_reason() if waiting else PendingReason()
         for host in waiting[: pending.starting]:
@@ -365,7 +360,6 @@ class ExecutorCloud(Cloud):
         driver_address: Address of the driver as executors see it; default: this machine's towards the cluster manager.
         shared: Executors see the run's folder and the program's modules under the same path. Otherwise those on other
             machines are refused.
-        settings: Further Spark settings.
 
     Raises:
         CloudError: An unknown type, or impossible numbers of hosts.
@@ -390,12 +384,10 @@ class ExecutorCloud(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The one host type."""
         return (declared_type(self.host_type, self.cores, self.memory, self.price),)
 
     @property
     def declared(self) -> bool:
-        """Return True if the user declared the shape of an executor."""
         return any(each is not None for each in (self.host_type, self.cores, self.memory))
 
     stabilization_down: ClassVar[float] = STABILIZATION_DOWN
@@ -428,7 +420,6 @@ class ExecutorCloud(Cloud):
         return ClusterEndpoint(master, driver_address, executor_memory(kind), kind.slots, settings)
 
     def open_own_session(self, folder: Path) -> ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         raise NotImplementedError
 
 
@@ -549,7 +540,6 @@ def _unreachable_reason(address: str, folder: Path) -> str:
 
 @functools.cache
 def is_this_machine(address: str) -> bool:
-    """Return True if `address` is one of this machine's."""
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:

@@ -34,7 +34,6 @@ class HostDirectory(Provider):
             raise self._problem(error) from error
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return leased hosts, sorted by name. Raises InputError if a file is damaged."""
         hosts = {}
         for name, lease, status in self._records():
             phase = Phase.UP if status.get("up", True) else Phase.STARTING
@@ -42,7 +41,6 @@ class HostDirectory(Provider):
         return hosts
 
     def measure(self) -> Mapping[str, HostUsage]:
-        """Return the usage from status files. Raises InputError if a file is damaged."""
         usage = {}
         for name, _, status in self._records():
             cpu = status.get("cpu")
@@ -50,7 +48,6 @@ class HostDirectory(Provider):
         return usage
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Create the file of each new host."""
         files = {name: self._file(name) for name in hosts}
         try:
             for name, kind in hosts.items():
@@ -68,7 +65,6 @@ class HostDirectory(Provider):
             raise self._problem(error) from error
 
     def release(self, hosts: Collection[str]) -> None:
-        """Remove the file of each host."""
         try:
             for name in filter(NAME_PATTERN.fullmatch, hosts):
                 file = self.path / f"{name}.json"

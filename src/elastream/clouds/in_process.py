@@ -1,4 +1,4 @@
-"""`InProcess`: a dataflow runs in this process, in a Spark session of its own or the one that is open."""
+"""`InProcess`: the dataflow runs in this process."""
 
 import os
 import sys
@@ -47,14 +47,12 @@ class InProcess(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The process, as a host type without price."""
         cores = self.cores or min(os.cpu_count() or 1, MOST_DEFAULT_CORES)
         memory = psutil.virtual_memory().total / 1e6
         return (HostType("process", cores=cores, slots=cores, memory=memory, price=0.0, billing=Billing(1.0)),)
 
     @property
     def max_hosts(self) -> int:
-        """One, the process."""
         return 1
 
     def open(

@@ -52,7 +52,6 @@ class Kubernetes(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"Kubernetes' namespace {self.namespace!r}"
 
     @property
@@ -64,7 +63,6 @@ class Kubernetes(executors.ExecutorCloud):
         return f"https://{host}:{port or PORTS['https']}" if host else ""
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         if not self._server:
             raise CloudError(f"say master={SCHEME}https://HOST:PORT: this program does not run in a pod of a cluster")
         url = urlsplit(self._server)

@@ -1,7 +1,7 @@
 """Membership of an application in a pool of shared machines.
 
-The application claims machines over HTTP and locks each one that it uses. The kernel grants a lock to one process, so no
-machine has two users even if the pool counts a user as dead. While the pool is silent, granted machines stay granted.
+It claims machines over HTTP and locks those it uses, so that no machine has two users even if the pool believes one dead.
+While the pool is silent, granted machines stay granted.
 """
 
 import contextlib
@@ -98,11 +98,9 @@ class PoolClient(ArbiterLink):
         self._key = "" if key_file is None or not key_file.exists() else key_file.read_text()
 
     def offer(self) -> Offer:
-        """Return the hosts that the pool offers."""
         return self.ask(WELCOME, "GET", "/").offer
 
     def join(self) -> Offer:
-        """Join the pool and return its offer."""
         welcome = self.ask(WELCOME, "POST", self._path, self._entitlement, self._key)
         self._key = welcome.key
         if self._key_file is not None:
@@ -114,7 +112,6 @@ class PoolClient(ArbiterLink):
         return self.ask(VIEW, "PUT", self._path, asdict(claim), self._key)
 
     def leave(self) -> None:
-        """End the membership."""
         self.ask(NOTHING, "DELETE", self._path, key=self._key)
         if self._key_file is not None:
             self._key_file.unlink(missing_ok=True)
@@ -168,7 +165,6 @@ class Membership:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sending claims."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * RESPONSE_TIMEOUT_S)
@@ -185,7 +181,6 @@ class Membership:
         self._client.close()
 
     def recalled(self) -> Mapping[str, str]:
-        """Return hosts on recalled machines, with the reason."""
         with self._lock:
             leave = self._holder.leave
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
@@ -402,7 +397,6 @@ class PoolHosts(Provider):
         membership.start(local.occupied, self._evict, self._use)
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Start hosts once the pool has granted machines for them."""
         with self._lock:
             self.local.check(hosts)
             listed = self.local.hosts()
@@ -410,7 +404,6 @@ class PoolHosts(Provider):
             self._place()
 
     def release(self, hosts: Collection[str]) -> None:
-        """End hosts; the next claim returns their machines."""
         with self._lock:
             for name in hosts:
                 self._waiting.pop(name, None)
@@ -418,7 +411,6 @@ class PoolHosts(Provider):
             self.local.release(hosts)
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host; start those with a granted machine."""
         with self._lock:
             self._place()
             recalled = self._membership.recalled()
@@ -437,7 +429,6 @@ class PoolHosts(Provider):
             }
 
     def measure(self) -> Mapping[str, HostUsage]:
-        """Return CPU time and memory of the hosts' processes."""
         return self.local.measure()
 
     def report(self, state: RunState) -> None:
@@ -447,11 +438,9 @@ class PoolHosts(Provider):
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
-        """Return this application's part of the pool's bill."""
         return self._membership.amount_due()
 
     def close(self) -> None:
-        """End all hosts, then leave the pool; may be called twice."""
         if not self._closed:
             self._closed = True
             self._membership.stop()
@@ -463,7 +452,6 @@ class PoolHosts(Provider):
             del self._waiting[name]
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
-        """Return replicas and CPU utilisation of each host, for the membership's thread."""
         now, state = self._clock(), self._state
         if now < self._next_use:
             return self._used
@@ -495,5 +483,4 @@ class PoolHosts(Provider):
 
 
 def local_cloud(offer: Offer, minimum: int = 1) -> Local:
-    """Return a `Local` with the host types of `offer`."""
     return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -48,11 +48,9 @@ class Standalone(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"the Standalone master {self.master}"
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         masters = [executors.address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
         towards = executors.address_towards(self.title, masters)
         (kind,) = self.types

@@ -43,11 +43,9 @@ class Yarn(executors.ExecutorCloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         return f"YARN's queue {self.queue!r}"
 
     def open_own_session(self, folder: Path) -> executors.ExecutorProvider:
-        """Return the provider for a session that is opened only for its hosts."""
         managers = resource_managers(os.environ)
         towards = executors.address_towards("YARN's resource manager", managers) if managers else ""
         (kind,) = self.types

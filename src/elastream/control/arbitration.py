@@ -79,7 +79,6 @@ class _Plan:
                 self._released.add(host)
 
     def contradicted_by(self, action: Action) -> Action | None:
-        """Return the first granted action that `action` contradicts, if any."""
         same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
         others = (other for key in action.contradicts() for other in self._by_key.get(key, ()))
         return min((*same, *others), key=self.granted.__getitem__, default=None)
@@ -93,7 +92,6 @@ class _Plan:
         return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
-        """Return True if `host` will take tasks or is starting."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
         return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 
@@ -226,7 +224,6 @@ class BackOff:
         return ""
 
     def gives_up(self, action: Action) -> bool:
-        """Return True if `action` failed `attempts` times in a row."""
         return self._failures.get(action.failure_key, (0, 0.0, ""))[0] >= self.attempts
 
     def failed(self, action: Action, now: float, reason: str) -> None:

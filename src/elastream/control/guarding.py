@@ -61,7 +61,6 @@ class GuardExtension(LoopExtension):
         return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def urgent(self, observation: Observation) -> bool:
-        """Return True if guards now forbid a running element."""
         return observation.standings != self._planned_under and bool(required_switches(observation, ()))
 
     def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:

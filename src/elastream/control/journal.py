@@ -1,6 +1,6 @@
-"""Life cycle of an action, and its journal, written before an action is tried.
+"""Life cycle of an action, and the journal written before it is tried.
 
-After a crash the next controller proposes unfinished actions again, because they are idempotent.
+After a crash the next controller proposes unfinished actions again.
 """
 
 import contextlib
@@ -150,7 +150,6 @@ class Journal:
         return entry
 
     def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
-        """Move `entry` to `state` on disk; return the new entry."""
         moved = entry.to(state, at, reason)
         self._entries[moved.number] = moved
         if state is not ActionState.GRANTED:
@@ -167,7 +166,6 @@ class Journal:
             self._lines.close()
 
     def _forget(self) -> None:
-        """Forget the oldest concluded actions; compact the file at times."""
         left = len(self._entries) - self._capacity
         for number in [each.number for each in self._entries.values() if each.state in CONCLUDED][:left]:
             del self._entries[number]
@@ -229,7 +227,6 @@ class JournalWriter:
         return []
 
     def note(self, entry: Entry, state: ActionState, reason: str = "") -> Entry:
-        """Move an entry to `state`; return the new entry."""
         self._write(entry, state, reason)
         return self._journal.entry(entry.number)
 

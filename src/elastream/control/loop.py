@@ -66,7 +66,6 @@ class Loop:
         clock: By default the plant's.
         limit: Time of the stop (seconds).
         to_the_limit: True: continue after the load until the limit.
-        extensions: Further participants of each round, in order.
         scaling: The user's rules.
         facts: Returns further figures for the ending.
         remarks: For people, shown with the first decision.
@@ -246,7 +245,6 @@ class Loop:
         return observation
 
     def _unseen(self) -> Observation:
-        """Return leases and alarms alone, if the plant cannot be observed."""
         context = self._plant.context
         nothing = Frame(tuple(context.graph.by_name))
         return Observation(
@@ -254,7 +252,6 @@ class Loop:
         )
 
     def _follow(self, observation: Observation) -> None:
-        """Conclude accepted actions that are in force, impossible or overdue."""
         now, lost = self._clock.now(), self._lost(observation)
         self._journal.flush()
         for action, entry in list(self._under_way.items()):
@@ -369,7 +366,6 @@ class Loop:
         self._emit(lambda each: each.decided(decision))
 
     def _without_scarce(self, observation: Observation, now: float, *, vital: bool) -> tuple[Observation, list[str]]:
-        """Return `observation` with the host types that are given up for now, and remarks on them, if others are left."""
         kinds = observation.context.host_types.values()
         leases = [LeaseHost("", kind.name, kind.region) for kind in kinds]
         given_up = [each for each in leases if self._backoff.gives_up(each)]
@@ -430,7 +426,6 @@ class Loop:
         return outcomes
 
     def _conclude(self, entry: Entry, outcome: Outcome, now: float) -> None:
-        """Journal an outcome; acceptance replaces earlier actions on the subject."""
         action = outcome.action
         entry = self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
         if outcome.succeeded:
@@ -463,7 +458,6 @@ class Loop:
         return self._figured[1]
 
     def _fault(self, source: str, message: str, error: BaseException, *, noted: bool = True) -> None:
-        """Record an exception; log its traceback unless it repeats the last."""
         log.error("%s", message, exc_info=error if message != self._logged else None)
         self._logged = message
         self._faults.append(Fault.of(source, message, error))

@@ -3,8 +3,8 @@
 A decision is bad if the objective is worse than predicted beyond the usual error in three rounds in a row, at an unchanged
 load. The objective is latency against its target, then cost per record: the cores that a record needs, times the price of
 a core. Both should stay as in the last rounds, unless the policy predicts a longer latency. A switch predicts the cores of
-its alternates, measured or declared; a lease predicts the declared speed of its type. The usual error is a robust scale of
-the errors of earlier rounds of this run. Unknown figures are never worse.
+its alternates; a lease predicts the declared speed of its type. The usual error is a robust scale of the errors of earlier
+rounds. Unknown figures are never worse.
 
 | state | this round | next | reason |
 | --- | --- | --- | --- |
@@ -22,9 +22,9 @@ the errors of earlier rounds of this run. Unknown figures are never worse.
 | suspected 3 | nothing can be undone for `UNDO_ROUNDS` rounds | kept | an undo would not help |
 | undone | the refusal ends | free | the same action may be tried again |
 
-A refusal lasts `FIRST_REFUSAL_S`. If the action is undone again within a refusal's length after its end, the next refusal
-lasts twice as long. A refusal to remove hosts ends early if the load changes or a host is lost. A host of another type is
-leased in place of a refused lease. The journal holds undone actions, so refusals survive a resumed run; trials do not.
+A refusal lasts `FIRST_REFUSAL_S`, and twice as long if the action is undone again soon after. A refusal to remove hosts
+ends early if the load changes or a host is lost. Another type is leased in place of a refused lease. The journal holds
+undone actions, so refusals survive a resumed run; trials do not.
 """
 
 import math
@@ -204,7 +204,6 @@ class Trial:
     """A decision on trial.
 
     Attributes:
-        round: Number of the round.
         actions: Granted actions that have an effect: leases, or others.
         before: Observation of its round.
         composition: Requested composition after it.
@@ -253,7 +252,6 @@ class Trial:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Return the working hosts that it removes."""
         return tuple(each.host for each in self.actions if isinstance(each, DrainHost | ReleaseHost))
 
     def describe(self) -> str:
@@ -296,7 +294,6 @@ class Refusal:
 
     Attributes:
         at: Time of the undo (seconds).
-        seconds: Length.
         why: Reason of the undo.
         of_hosts: True for removals of hosts; another load or a lost host ends their refusal.
         level: Rate for which it was judged; NaN if unknown.
@@ -315,7 +312,6 @@ class Refusal:
         return self.at + self.seconds
 
     def other_load(self, rate: float) -> bool:
-        """Return True if `rate` is outside the band of the judged one."""
         return rate >= 0 and self.level > 0 and not _within(rate, self.level, self.band)
 
 
@@ -396,7 +392,6 @@ class RollBack:
         }
 
     def _lost(self, observation: Observation) -> bool:
-        """Return True if a working host is gone that no action removed."""
         before, self._leases = self._leases, observation.leases
         gone = before.keys() - observation.leases.keys()
         lost = any(before[host].state in (HostState.RUNNING, HostState.DRAINING) for host in gone - self._leaving)
@@ -428,7 +423,6 @@ class RollBack:
 
     @property
     def _usual_figures(self) -> Figures:
-        """Medians of the last rounds; NaN if unknown."""
         latencies = [each.latency for each in self._figures if not math.isnan(each.latency)]
         cores = [each.cores for each in self._figures if not math.isnan(each.cores)]
         return Figures(median(latencies or [math.nan]), median(cores or [math.nan]))
@@ -477,7 +471,6 @@ class RollBack:
         return Figures(latency, self._cores_needed(observation, observation.composition))
 
     def _cores_needed(self, observation: Observation, composition: Composition) -> float:
-        """Return the cores of `composition` per record/s; NaN without alternates, or if unknown."""
         graph = observation.context.graph
         if not graph.choices and all(len(each.alternates) < 2 for each in graph.operators):
             return math.nan
@@ -501,7 +494,6 @@ class RollBack:
         return trial
 
     def _evidence(self, trial: Trial, observation: Observation, now: Figures, newest: float) -> tuple[Evidence, str]:
-        """Return the evidence of this round, and the reason if the decision is worse than predicted."""
         if not trial.actions:
             return Evidence.NOT_IN_FORCE, ""
         if trial.changed:
@@ -619,7 +611,6 @@ class RollBack:
         self._refusals[key] = Refusal(at, seconds, why, of_hosts, level, band)
 
     def _instead(self, planned: Sequence[Action], observation: Observation, names: Iterator[str]) -> list[Action]:
-        """Return leases of another type in place of refused ones, so that no capacity is missing."""
         actions: list[Action] = []
         for action in planned:
             kind = observation.context.host_types.get(action.type) if isinstance(action, LeaseHost) else None
@@ -643,7 +634,6 @@ class RollBack:
         """Begin the trials of a round's decision: one of its leases, which take time, and one of other actions.
 
         Args:
-            number: Number of the round.
             granted: Proposals of the policy that were tried.
             outcomes: Outcomes of the round, also of actions by others.
             predicted: The policy's figures; a longer latency replaces that of the last rounds.
@@ -684,13 +674,11 @@ def _price(kind: HostType, observation: Observation) -> float:
 
 
 def _shown_speed(observation: Observation, kind: HostType) -> float:
-    """Return the median speed of the running hosts of a type; the declared one without any."""
     speeds = [observation.speeds[host] for host in observation.usable if observation.leases[host].type.name == kind.name]
     return median(speeds or [kind.speed])
 
 
 def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], why: str) -> list[Action]:
-    """Return the actions that bring back as many of the removed hosts as are missing."""
     before, there = trial.before, len(observation.usable) + len(observation.coming)
     lacking = min(max(len(before.usable) - there, 0), len(trial.removed))
     draining = [host for host in trial.removed if host in observation.draining][:lacking]
@@ -700,7 +688,6 @@ def _removed_back(trial: Trial, observation: Observation, names: Iterator[str], 
 
 
 def _opposite(action: Action, before: Observation, now: Observation, why: str) -> Action | None:
-    """Return the action that reverts `action`, hosts excepted; None if nothing is left to revert."""
     undo: Action | None = None
     composition = before.composition
     match action:

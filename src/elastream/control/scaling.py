@@ -283,7 +283,6 @@ class BudgetAccount:
 
     @staticmethod
     def _between(leases: Iterable[Lease], begin: float, end: float) -> float:
-        """Return the money for units that begin in [begin, end)."""
         total = []
         for lease in leases:
             before = 0.0 if lease.since >= begin else _paid(lease, begin)

@@ -1,7 +1,7 @@
-"""Closed set of actions that a policy can request, each with its rules.
+"""Closed set of actions, each with its rules.
 
-Actions are absolute ("three instances", not "one more") and idempotent, so a restarted controller may replay its
-journal. Comparisons ignore `why`. A new action needs a class here, an entry of `KINDS`, and a handler in each plant.
+Actions are absolute ("three instances", not "one more"), so a restarted controller may repeat them. Comparisons ignore
+`why`. A new action needs a class here, an entry of `KINDS`, and a handler in each plant.
 """
 
 import math
@@ -66,7 +66,6 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Return True if done or in progress."""
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
@@ -538,7 +537,6 @@ class HostAction(Action):
         return "" if self.host in observation.leases else f"host {self.host} is not leased"
 
     def state(self, observation: Observation) -> HostState | None:
-        """Return the state of the host's lease, if any."""
         lease = observation.leases.get(self.host)
         return None if lease is None else lease.state
 
@@ -702,7 +700,6 @@ class ActionTable:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Return the names of the handled actions."""
         return frozenset(self._handlers)
 
     def on(self, kind: type[A], handler: Callable[[A], Outcome]) -> None:
@@ -714,7 +711,6 @@ class ActionTable:
         self.on(kind, lambda action: Outcome(action, *handler(action)))
 
     def refuse(self, kind: type[Action], why: str) -> None:
-        """Refuse actions of `kind` because of `why`."""
         self._handlers.pop(kind.__name__, None)
         self._refused[kind.__name__] = why
 

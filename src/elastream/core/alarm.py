@@ -1,7 +1,4 @@
-"""Alarms: faults that need attention but do not end a run, such as a dead thread.
-
-Observations carry the active ones.
-"""
+"""Alarms: faults that do not end a run. Observations carry the active ones."""
 
 import logging
 import threading
@@ -47,7 +44,6 @@ class Alarms:
 
     @property
     def active(self) -> tuple[Alarm, ...]:
-        """Return the active alarms, oldest first."""
         with self._lock:
             return tuple(self._active.values())
 
@@ -62,7 +58,6 @@ class Alarms:
             log.error("%s", message, exc_info=error)
 
     def clear(self, source: str) -> None:
-        """End the alarm of `source`, if any."""
         with self._lock:
             cleared = self._active.pop(source, None)
         if cleared is not None:

@@ -1,7 +1,4 @@
-"""Succession of compositions: all switches of a plan make one new version.
-
-Consistency and update latency: thesis, p. 50.
-"""
+"""Succession of compositions: all switches of a plan make one new version (thesis, p. 50)."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -48,7 +48,6 @@ class Fault:
 
     @classmethod
     def of(cls, source: str, message: str, error: BaseException) -> "Fault":
-        """Return the fault with the traceback of `error`."""
         return cls(source, message, "".join(traceback.format_exception(error)))
 
     @property
@@ -143,7 +142,6 @@ class Decision:
 
     @property
     def lasting(self) -> tuple[Unknown, ...]:
-        """Return the unknown metrics to show."""
         return tuple(each for each in self.unknown if each.lasting and self.time >= START_GRACE_S)
 
     @property

@@ -1,7 +1,6 @@
-"""Columns of metrics by rows, as numpy arrays: policies plan over tens of thousands of tasks in well under a second.
+"""Columns of metrics by rows, as numpy arrays.
 
-Unknown is NaN in a column and None in a `Reading`, never zero. Old values and impossible ones (`Quantity.most`) read as
-unknown, so that no policy, view or record needs its own rule for them.
+Unknown is NaN in a column and None in a `Reading`, never zero. Old and impossible values (`Quantity.most`) read as unknown.
 """
 
 import math
@@ -130,7 +129,6 @@ class Frame:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Metrics with a column, known or not."""
         return tuple(self._columns)
 
     def __len__(self) -> int:
@@ -194,19 +192,16 @@ class TableFrame(Frame):
         return tuple(self._at)
 
     def column(self, metric: Metric) -> Floats:
-        """Return all values of `metric`, NaN if unknown; shape (rows,)."""
         row = self._at.get(metric)
         if row is None:
             return np.full(len(self.ids), np.nan)
         return self._plausible(metric, self._table[row])
 
     def reading(self, name: str, metric: Metric) -> Reading:
-        """Return one value; unknown if row or metric is missing."""
         value = self.value(name, metric)
         return Reading(None if math.isnan(value) else value, self.age(metric))
 
     def value(self, name: str, metric: Metric) -> float:
-        """Return one value, NaN if unknown, for arithmetic that carries unknown through."""
         row, at = self.rows.get(name), self._at.get(metric)
         if row is None or at is None:
             return math.nan
@@ -218,7 +213,6 @@ class TableFrame(Frame):
 
 
 def application_frame(name: str, values: Mapping[Metric, float], ages: float | Mapping[Metric, float] = 0.0) -> Frame:
-    """Return the frame of an application, which is one row."""
     table = np.array([*values.values()], dtype=np.float64).reshape(-1, 1)
     return TableFrame({name: 0}, {metric: row for row, metric in enumerate(values)}, table, ages)
 
@@ -254,7 +248,6 @@ class TaskFrame(Frame):
         return other
 
     def rows_of(self, operator: int) -> Integers:
-        """Return the rows of the tasks of an operator, by its row."""
         rows = self._rows_of.get(operator)
         if rows is None:
             rows = self._rows_of[operator] = np.flatnonzero(self.operator == operator)

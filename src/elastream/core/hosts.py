@@ -1,6 +1,6 @@
-"""Leased hosts: types, prices, billing time units (BTU), and the life cycle of a lease.
+"""Leased hosts: types, prices, billing time units (BTU), and the life cycle of a lease (`TRANSITIONS`).
 
-A lease is paid in whole BTU from its request on. `TRANSITIONS` has the states; only `Lease.to` sets one.
+A lease is paid in whole BTU from its request on.
 """
 
 import math
@@ -245,7 +245,6 @@ class Lease:
 
     @property
     def zone(self) -> str:
-        """Return the host's fault zone."""
         return self.type.zone
 
     @property
@@ -284,7 +283,6 @@ class Lease:
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:
-    """Return the cost of `leases` by `now`."""
     return math.fsum(lease.cost(now) for lease in leases)
 
 
@@ -325,7 +323,6 @@ class EndedLeases:
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "EndedLeases":
-        """Return the totals from `facts`."""
         figures = (facts.get(f"{FACT_PREFIX} {name}") for name in FACTS)
         leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in figures)
         return cls(int(leases), int(released), int(lost), seconds, cost)
@@ -364,6 +361,5 @@ class PriceList:
                 raise CloudError(f"{name} is {value!r}; it is a price, 0 or more", ("prices", name))
 
     def of(self, kind: HostType) -> HostType:
-        """Return `kind` at the list's prices and billing."""
         hourly = kind.cores * self.core_hour + kind.memory / 1000 * self.gb_hour
         return replace(kind, price=hourly * self.billing.unit / HOUR_S, billing=self.billing)

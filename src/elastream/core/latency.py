@@ -1,7 +1,7 @@
-"""Latency figures: their basis, and the formulas for quantiles, means and shares in time.
+"""Latencies' basis, and the formulas for their quantiles, means and shares in time.
 
-Plants, report and metrics all compute latencies here, in three forms: weighted samples, batches with records spread evenly
-between the newest and the oldest, and periods with known median and 99th percentile.
+Three forms: weighted samples, batches with records spread evenly between the newest and the oldest, and periods with known
+median and 99th percentile.
 """
 
 import math
@@ -146,14 +146,8 @@ def spread(records: Floats, oldest: Floats, newest: Floats, levels: Floats, limi
 
 
 def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: Iterable[float]) -> list[float]:
-    """Return the quantiles of `spread`."""
     quantiles: list[float] = spread(records, oldest, newest, np.array([*levels], dtype=np.float64), math.inf)[:-2].tolist()
     return quantiles
-
-
-def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
-    """Return the share of `spread`."""
-    return float(spread(records, oldest, newest, HALF_AND_99, limit)[-2])
 
 
 def spread_figures(

@@ -1,7 +1,6 @@
 """Diagnosis of late queries: where the time of their micro-batches goes, and if more hosts help.
 
-A record waits for its batch to start, then for the batch. The parts of a batch follow one another, so the longest one names
-the cause. More hosts shorten only tasks, and only if there are more tasks than slots.
+The longest part of a batch names the cause. More hosts shorten only tasks, and only if there are more tasks than slots.
 """
 
 import math
@@ -73,7 +72,6 @@ class StageTimes:
 
     Attributes:
         begun: Epoch seconds, as `ended`.
-        tasks: Number of tasks.
         run: Seconds that all tasks ran.
         longest: Seconds that the longest task ran.
         cpu: CPU seconds of all tasks in the JVM.
@@ -157,8 +155,6 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
     """Return why a late query is late, from its newest warm batches with records.
 
     Args:
-        query: Name of the query.
-        batches: Batches in order.
         target: Target latency (seconds).
     """
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
@@ -197,7 +193,6 @@ def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -
 
 
 def _medians(batches: Sequence[BatchTimes]) -> tuple[float, dict[Cause, float]]:
-    """Return the usual seconds of a batch, and of its parts."""
     parts = [batch.parts for batch in batches]
     usual = {cause: statistics.median(each[cause] for each in parts) for cause in parts[0]}
     return statistics.median(batch.seconds for batch in batches), usual
@@ -262,7 +257,6 @@ def _stages_of(batch: BatchTimes, cause: Cause, slots: int) -> list[StageTimes]:
 
 
 def _of_stage(stage: StageTimes, slots: int) -> Cause:
-    """Return why a stage takes as long as it does."""
     dominated = stage.longest > LONG_SHARE * stage.seconds
     if not dominated and stage.run < FILLED * slots * stage.seconds:
         return Cause.MANY_TASKS if stage.tasks > MANY_TASKS * slots else Cause.SLOTS
@@ -274,7 +268,6 @@ def _of_stage(stage: StageTimes, slots: int) -> Cause:
 
 
 def _mean_of_others(stage: StageTimes) -> float:
-    """Return the mean seconds of a stage's tasks without the longest."""
     return (stage.run - stage.longest) / (stage.tasks - 1)
 
 

@@ -163,6 +163,5 @@ FIGURES: Mapping[str, Quantity] = {
 
 
 def quantity_of(name: str) -> Quantity:
-    """Return the quantity of a metric or figure."""
     metric = Metric.__members__.get(name.upper())
     return FIGURES.get(name, Quantity.COUNT) if metric is None else metric.quantity

@@ -1,7 +1,6 @@
 """Observations of a plant: per metric a value or *unknown*, and its age.
 
-Columns are numpy arrays, because policies plan over tens of thousands of tasks. Unknown is NaN in a column and None in
-a `Reading`, never zero. Comparisons with NaN are false, so an unprepared policy does nothing.
+Unknown is NaN in a column and None in a `Reading`. Comparisons with NaN are false, so an unprepared policy does nothing.
 """
 
 import math
@@ -148,14 +147,12 @@ class Cores:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Measured traffic between tasks: a sparse matrix with an entry per communicating pair.
-
-    Columns have one length and are read-only. Check `known` first: a pair absent from a known exchange sends nothing.
+    """Measured traffic between tasks: a sparse matrix with an entry per communicating pair. Columns are read-only.
 
     Attributes:
         source: Rows of `Observation.tasks`, int64; -1 for a sender without a host, such as a floating source.
         target: Rows of the receivers, as in `source`.
-        rate: Mean of the last monitoring period (bytes/s, float64).
+        rate: Mean of the last monitoring period (bytes/s, float64); a pair without an entry sends nothing.
         known: False if unmeasured or older than OLD. Entries are then empty.
         age: Age of the measurement (seconds).
 
@@ -383,7 +380,6 @@ class MicroBatch(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Return the time of the commit."""
         return self.start + self.seconds
 
 
@@ -399,13 +395,11 @@ class Observation:
         hosts: A row per active lease, in the order of `leases`.
         tasks: A row per placed task.
         links: A row per pair of hosts, `"h1>h2"`.
-        leases: Active leases by host.
         composition: The requested composition.
         images: Operators whose image a host has cached, by host.
         history: Frames of operators at earlier monitoring times, oldest first.
         next_host: Number of the next unused host name.
         batches: Batches committed since the last observation.
-        exchange: Traffic between tasks.
         alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
         effective: Composition of each query's last committed batch, if any.
@@ -415,7 +409,6 @@ class Observation:
         guards: Version of the guards in force; 0 without guards.
         stalled: Time for which an unusually long batch has run, by query (seconds). Its metrics follow at its end.
         rings: Ring by operator placed by `SetTokens`, with present hosts only.
-        standby: Standby replicas of state.
         moving: Tasks that run elsewhere until their state reaches their host.
         remarks: Sentences for people on what cannot be observed.
         diagnoses: Causes of lateness by late query, as far as the plant diagnoses any.
@@ -491,7 +484,6 @@ class Observation:
 
     @property
     def frames(self) -> Mapping[Rows, Frame]:
-        """Return the frames by kind of row."""
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
@@ -507,7 +499,6 @@ class Observation:
         return self.application.value(ids[0], metric) if ids else math.nan
 
     def latency(self, metric: Metric = Metric.LATENCY_P99) -> Reading:
-        """Return the application's latency."""
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
@@ -560,7 +551,6 @@ class Observation:
 
     @property
     def mean_speed(self) -> float:
-        """Return the mean core speed of the usable hosts (`Cores.mean_speed`)."""
         return self.cores.mean_speed
 
     @property

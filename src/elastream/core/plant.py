@@ -54,11 +54,12 @@ class Clock(Protocol):
 
 
 class Plant(Protocol):
-    """Controlled system: a dataflow on leased hosts.
+    """Controlled system: a dataflow on leased hosts. The conformance tests check the contract.
 
-    Contract, checked by the conformance tests: `apply` never raises for an action of the closed set, but refuses it or
-    fails with a reason. Applying an action twice equals once. The next observation shows a DONE action, a later one an
-    ACCEPTED action. Unmeasured values are unknown, never zero. Every host with a task is leased and paid.
+    `apply` never raises for an action of the closed set, but refuses it or fails with a reason; twice equals once. The next
+    observation shows a DONE action, a later one an ACCEPTED action. Unmeasured values are unknown, never zero. Every host
+    with
+    a task is leased and paid.
     """
 
     @property
@@ -125,8 +126,8 @@ class Plan:
 class Policy(ABC):
     """Decision rule from an observation to a plan. Only `plan` is required.
 
-    A policy holds settings only: equal observations and memories give equal plans. It has no clock, does no I/O, and
-    seeds its random numbers. One object may serve several runs; a plan's memory carries what it remembers of a run.
+    Equal observations and memories give equal plans: a policy holds settings only, has no clock, does no I/O, and seeds its
+    random numbers. One object may serve several runs.
     """
 
     __slots__ = ()
@@ -226,6 +227,5 @@ def as_policy(planner: Policy | SupportsPlan) -> Policy:
 
 
 def check_supported(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with the reason if the policy cannot work in `context`."""
     if policy is not None and (reason := policy.unsupported_reason(context)):
         raise DataflowError(f"policy {policy.name}: {reason}", ("policy",))

@@ -1,6 +1,5 @@
-"""Analytic model: rates, throughput, waiting times, value and profit by closed formulas.
-
-Equation numbers are those of Kumbhare's thesis. Rows of arrays are instants.
+"""Analytic model: rates, throughput, waiting times, value and profit, by the equations of Kumbhare's thesis. Rows are
+instants.
 """
 
 import math
@@ -61,7 +60,6 @@ def rates_over(
     source_rates: Mapping[str, float],
     selectivity: Mapping[str, float],
 ) -> dict[str, float]:
-    """Return `offered_rates` over the edges `live`."""
     arriving = {name: source_rates.get(name, 0.0) for name in graph.by_name}
     for name in graph.order:
         emitted = arriving[name] * selectivity.get(name, 1.0)

@@ -1,7 +1,4 @@
-"""Rings of hosts: ownership of an operator's keys, and location of standby replicas.
-
-Thesis, section 6.4: a host owns the keys from its token in [0, 1) to the next one clockwise (upwards).
-"""
+"""Rings of hosts: owners of an operator's keys, from a host's token in [0, 1) to the next one clockwise (thesis, 6.4)."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -137,7 +134,6 @@ class Ring:
         return Ring({**self.tokens, node: token})
 
     def at(self, node: str, token: float) -> "Ring":
-        """Return the ring with `node` at another token, or raise InputError if taken."""
         if node not in self.tokens:
             raise InputError(f"{node!r} is not on the ring")
         return Ring({**self.tokens, node: token})
@@ -160,10 +156,6 @@ class Ring:
         first, last = (_first_from(token, count) for token in (begin, end))
         owned = count if len(self) == 1 else last - first if begin < end else last - first + count
         return tuple((first + step) % count for step in range(owned))
-
-    def most_failures(self, r: int) -> int:
-        """Return the most simultaneous failures without loss: n r / (r + 1)."""
-        return max(0, min(len(self) * r // (r + 1), len(self) - 1))
 
     def survives(self, failed: Collection[str], r: int) -> bool:
         """Return True if no key is lost with `failed`: every host or one of its `r` successors remains."""

@@ -1,7 +1,4 @@
-"""User's rules for the number of hosts and its rate of change, as in Flink and Kubernetes.
-
-Arbitration applies them to any policy. All are off unless set.
-"""
+"""User's rules for the number of hosts and its rate of change, for any policy. All are off unless set."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -204,6 +201,5 @@ NO_RULES = ScalingRules()
 
 
 def rule_of(refusal: str) -> str:
-    """Return the rule named in an arbitration's refusal, or ""."""
     name, colon, _ = refusal.partition(": ")
     return name if colon and name in RULE_NAMES else ""

@@ -1,7 +1,4 @@
-"""The live view of a run: one screen on a terminal, elsewhere a line every few seconds.
-
-The screen is the terminal's alternate one, so that output of Spark's JVM disappears with it at the end.
-"""
+"""The live view of a run: the alternate screen of a terminal, elsewhere a line every few seconds."""
 
 import math
 import time
@@ -101,7 +98,6 @@ class StartProgress:
         self._bar.update(self._bar.task_ids[0], description=line)
 
     def close(self) -> None:
-        """Remove the line. May be called twice, and without a start."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -445,7 +441,6 @@ def _line(*parts: str | tuple[str, str]) -> Text:
 
 
 def _owners(observation: Observation, operator: str, mine: NDArray[np.bool_]) -> str:
-    """Return each host clockwise with its share of the state, and the host with most of its copies."""
     hosts, tasks = observation.hosts.ids, observation.tasks
     keepers = _keepers(observation)
     on = {
@@ -519,7 +514,6 @@ def worth_showing(decision: Decision) -> bool:
 
 
 def acted(decision: Decision) -> bool:
-    """Return True if a decision has outcomes or refusals."""
     return bool(decision.outcomes or any(proposal.refused for proposal in decision.proposals))
 
 

@@ -19,7 +19,6 @@ MAX_RESUMPTIONS = 5
 def print_summary(
     recording: Recording, console: Console, report: Path | None = None, summary: Summary | None = None
 ) -> None:
-    """Print the figures of a run, then the path of the report."""
     header, ending, figures = recording.header, recording.ending, summary or summarise(recording)
     target = header.target_latency
     simulated = " (simulated)" if header.plant == "simulated" else ""

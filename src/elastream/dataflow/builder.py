@@ -95,9 +95,7 @@ class Builder(Protocol[S_co]):
 
     name: str
 
-    def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> S_co:
-        """Add `operator` downstream of `taps`."""
-        ...
+    def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> S_co: ...
 
     def free_name(self, name: str) -> str:
         """Return `name`, with a number appended if an operator has that name."""
@@ -195,7 +193,6 @@ S = TypeVar("S")
 
 
 def _expression(operator: str, expression: Expression) -> Expression:
-    """Return `expression`. Raises DataflowError if it is neither SQL text nor a Column."""
     if not natives.is_expression(expression) or (isinstance(expression, str) and not expression.strip()):
         raise DataflowError(f"operator {operator!r}: {expression!r} is neither SQL text, such as 'n > 5', nor a Column")
     return expression
@@ -271,8 +268,6 @@ class KeyedStream(_Groups[S]):
             state: Schema of the state, or one for each alternate by name.
             own_state: Give each alternate a state of its own, which rests while another alternate runs.
             timeout: Time after a key's last record at which its state ends, or `elastream.timeout(...)`. None: never.
-            name: Name of the operator.
-            **needs: Service level and resources; see `Needs`.
         """
         chosen, alternates = alternates_of(self._flow, function, Form.STATE, name)
         schemas = dict(state) if isinstance(state, Mapping) else {}
@@ -341,8 +336,6 @@ class WindowedStream(Generic[S]):
                 a right record, with the columns `on`, then the left's, then the right's.
             returns: Schema of the rows that `function` emits, as Spark DDL.
             timeout: Time without a record after which an incomplete count or landmark window is emitted. None: never.
-            name: Name of the operator.
-            **needs: Service level and resources; see `Needs`.
         """
         key = (on,) if isinstance(on, str) else tuple(on)
         label = name or ("join" if function is None else None)
@@ -421,8 +414,6 @@ class Dataflow:
             frame: The DataFrame, or a function `spark -> DataFrame`, called when the query starts.
             schema: Columns of the records. Empty: those of the DataFrame.
             timestamp: Column with the time at which a record originated, from which its latency counts.
-            name: Name of the source.
-            **needs: Service level and resources.
         """
         if not callable(frame) and not getattr(frame, "isStreaming", False):
             raise DataflowError(f"source {name!r}: {frame!r} is no streaming DataFrame, such as one of spark.readStream")
@@ -446,7 +437,6 @@ class Dataflow:
         self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
     def free_name(self, name: str) -> str:
-        """Return `name`, with a number appended if an operator has that name."""
         names = {operator.name for operator in self._operators}
         if name not in names:
             return name
@@ -461,7 +451,7 @@ class Stream:
     may be one function, functions by name of the alternate, or a sequence of `Alternate` objects.
 
     Native operators (`transform`, `select`, `where`, ...) run in the JVM. Their expressions are SQL text, or Columns where
-    a Spark session exists already. They take `cost` and `selectivity` for simulations (see `NativeNeeds`).
+    a Spark session exists. They take `cost` and `selectivity` for simulations (see `NativeNeeds`).
     """
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
@@ -518,8 +508,6 @@ class Stream:
         Args:
             function: The function, functions by name of the alternate, or `Alternate` objects.
             returns: Schema of the output. Empty: Spark knows it.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         named = isinstance(function, Mapping) or getattr(function, "__name__", "<lambda>") != "<lambda>"
         label = name or (None if named else "transform")
@@ -601,8 +589,6 @@ class Stream:
             column: The array: a column's name, SQL text such as `"split(value, ' ')"`, or a Column.
             into: Column of the element. None: it replaces the column `column`.
             outer: True: an empty array gives a record, too.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if into is None and not (isinstance(column, str) and column.isidentifier()):
             raise DataflowError(f"explode: {column!r} is no column's name: say into='...', the column of the element")
@@ -626,8 +612,6 @@ class Stream:
             *columns: Columns that identify a record.
             within_watermark: Time within which duplicates arrive (seconds, or text). None: every value is kept for ever.
             by: Timestamp column that measures the time.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if (within_watermark is None) != (not by):
             raise DataflowError(
@@ -697,8 +681,6 @@ class Stream:
             other: A DataFrame, or a function `spark -> DataFrame`, called once when the query starts.
             on: Columns with equal values on both sides.
             how: `"inner"`, `"left"`, `"left_semi"` or `"left_anti"`.
-            name: Name of the operator.
-            **needs: Service level, resources, cost and selectivity.
         """
         if isinstance(other, Stream):
             raise DataflowError(
@@ -763,7 +745,6 @@ class Stream:
         """Make the attached operators branches of a choice, of which the composition selects one.
 
         Args:
-            name: Name of the choice.
             value: Value of the branches attached to the returned stream, relative to the best branch, in [0, 1].
         """
         return self._tapped(choice=name, value=value)
@@ -785,7 +766,6 @@ class Stream:
         """Attach a diagnostic branch that reduces each micro-batch to a value for guards.
 
         Args:
-            name: Name of the signal.
             aggregate: `count()`, or `sum`, `mean`, `min`, `max`, `any` or `all` of a column, such as `"mean(error)"`.
             stale: Age at which a value counts as unknown (seconds, or text).
             trace: Value by seconds since the start, for simulated runs.
@@ -804,7 +784,6 @@ class Stream:
         Args:
             writer: Function from the streaming DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output
                 mode and trigger, and starts the query.
-            name: Name of the sink.
         """
         if not callable(writer):
             raise DataflowError(f"sink {name!r}: {writer!r} is no function from a DataFrame to its writeStream")
@@ -814,7 +793,6 @@ class Stream:
         return Stream(self._flow, tuple(replace(tap, **changes) for tap in self.taps))
 
     def _native(self, function: Any, name: str, needs: NativeNeeds, returns: Schema = "") -> "Stream":
-        """Add native code: a value of `elastream.dataflow.natives`, or several by name of the alternate."""
         chosen = self._flow.free_name(name)
         named = function if isinstance(function, Mapping) else {chosen: function}
         alternates = tuple(Alternate(label, each, Form.FRAME) for label, each in named.items())

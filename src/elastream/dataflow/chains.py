@@ -1,8 +1,8 @@
 """Chains of stateless operators: one Arrow stage each, with native operators at their borders.
 
 Native operators run in the JVM directly after a source, keyed operator or durable edge that feeds nothing else, and
-directly before a sink, keyed operator or durable edge. Between functions they would need a second transfer into Python, and
-are rejected. All functions here are pure: `check` calls them, and the Spark compiler builds the result.
+directly before a sink, keyed operator or durable edge. Between functions they would cost a second transfer into Python, and
+are rejected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,7 +73,6 @@ class Chain:
     """Stateless part of one stage.
 
     Attributes:
-        inlets: Entries of records.
         steps: Operators with functions, in topological order. Empty if all operators are native.
         outlets: Exits of records. Empty branches have none: their records end in the chain.
     """
@@ -93,7 +92,6 @@ class Chain:
 
     @property
     def written(self) -> tuple[Outlet, ...]:
-        """Outlets through which records leave."""
         return tuple(outlet for outlet in self.outlets if outlet.signal is None)
 
 
@@ -101,7 +99,6 @@ def chain_of(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> 
     """Return the chain of a stage.
 
     Args:
-        graph: The dataflow.
         operators: Operators of the stage, in topological order.
         inputs: Durable edges into the stage.
 
@@ -237,7 +234,6 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
 
 
 def _check_duplicates(graph: Graph, segment: Segment, keyed: Sequence[Operator]) -> None:
-    """Reject a query with two operators that keep state."""
     members = [graph.operator(name) for name in segment.operators]
     dropping = [each for each in members if any(isinstance(a.function, DropDuplicates) for a in each.alternates)]
     if len(both := [*dropping, *keyed]) > 1 and dropping:
@@ -253,13 +249,11 @@ def _is_frame(operator: Operator) -> bool:
 
 
 def native_in_words(operator: Operator) -> str:
-    """Return the native code of `operator`, as a plural."""
     columns = any(alternate.form is Form.COLUMNS for alternate in operator.alternates)
     return f"the {'column expressions' if columns else 'DataFrame expressions'} of {operator.name!r}"
 
 
 def native_key(operator: Operator) -> str:
-    """Return the key of the native `operator` in a document."""
     keys: Mapping[type, str] = {Where: "where", Sql: "sql"}
     return keys.get(type(operator.alternates[0].function), "select")
 

@@ -1,7 +1,4 @@
-"""Checks of a graph that hold for every plant. Each error is one sentence with a way out.
-
-Checks for Spark alone, and all checks of columns, are in `elastream.dataflow.compiling`.
-"""
+"""Checks of a graph that hold for every plant; `elastream.dataflow.compiling` has Spark's and those of columns."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -487,7 +484,6 @@ def _check_sequence(graph: Parts, operator: Operator) -> None:
 
 
 def _check_ordered(graph: Parts, operator: Operator, name: str) -> None:
-    """Raise DataflowError if records reach the sequential operator `name` without a fixed order."""
     waiting, visited = [operator], {operator.name}
     while waiting:
         each = waiting.pop()

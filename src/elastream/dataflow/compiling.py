@@ -1,7 +1,6 @@
 """Checks for what Spark cannot run of a dataflow, without a JVM.
 
-`check` and a run call them before anything starts, and the Spark compiler relies on them. They follow column names and
-declared types through the whole graph; types of SQL expressions are left to Spark.
+They follow column names and declared types through the graph; types of SQL expressions are left to Spark.
 """
 
 import re
@@ -40,7 +39,6 @@ def check_expressions(
     """Raise DataflowError for an expression that cannot be parsed or names a missing column.
 
     Args:
-        operator: Name of the operator.
         expressions: SQL text by name of the new column. Columns of PySpark are left to Spark.
         columns: Columns of the arriving records.
         key: Key of an aggregation; its expressions must aggregate all other columns. None: expressions of single records,
@@ -96,7 +94,6 @@ def _first(column: Any) -> str:
 
 
 def _plain(error: Exception) -> str:
-    """Return the first sentence of a parser's message, without terminal escape codes."""
     text = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines()
     sentence = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", text[0]) if text else "it is empty"
     sentence = re.sub(r"\.? Line \d+, Col: (\d+)\.?", r" at character \1", sentence)
@@ -286,7 +283,6 @@ def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[st
     """Return the error that `name` merges streams of different columns.
 
     Args:
-        graph: The dataflow.
         name: The merging operator.
         first: An operator upstream, and its columns in words.
         other: Another operator upstream, and its columns in words.
@@ -333,7 +329,6 @@ def _check_shared_sinks(graph: Graph) -> None:
 
 
 def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None:
-    """Follow columns through the query `plan`, and add those of the durable edges it writes to `edges`."""
     arriving = [_columns_in(graph, inlet, edges) for inlet in plan.before.inlets]
     leaving = _columns_out(graph, plan.before, arriving)
     if plan.keyed is not None and plan.behind is not None:
@@ -365,7 +360,6 @@ class _Leaving:
 
 
 def _columns_in(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
-    """Return the columns of an inlet before its native expressions."""
     if inlet.edge is not None:
         return edges[inlet.edge]
     operator = graph.operator(inlet.origin)
@@ -381,7 +375,6 @@ def _columns_in(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Co
 
 
 def _columns_out(graph: Graph, chain: Chain, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
-    """Return the flows out of a chain with their columns, from the columns of each inlet."""
     emitted: dict[Edge, Columns] = {}
     for inlet, columns in zip(chain.inlets, arriving, strict=True):
         selected = _selected(inlet.natives, columns)

@@ -119,8 +119,6 @@ class KafkaTopic:
     """Kafka topic, as source or sink.
 
     Attributes:
-        topic: Name of the topic.
-        servers: Bootstrap servers.
         options: Further options of Spark's Kafka connector.
         schema: Columns of a source, as Spark DDL.
         load: Always None: a topic has its own arrivals.
@@ -213,7 +211,6 @@ class Trace:
             raise DataflowError("the times of a trace must increase")
 
     def __call__(self, time: float) -> SignalValue | None:
-        """Return the value at `time` (seconds)."""
         reached = bisect.bisect_right(self.times, time)
         return self.values[reached - 1] if reached else None
 
@@ -268,7 +265,6 @@ class FrameSource:
     load: None = None
 
     def read(self, spark: Any, /) -> Any:
-        """Return the streaming DataFrame."""
         return self.frame(spark) if callable(self.frame) else self.frame
 
 
@@ -337,8 +333,6 @@ def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **opt
     """Return a Kafka topic, as source or sink.
 
     Args:
-        topic: Name of the topic.
-        servers: Bootstrap servers.
         group: Consumer group to which a source commits its offsets.
         **options: Further options of Spark's Kafka connector.
     """
@@ -368,7 +362,6 @@ def domain_signal(
     """Return the sink of the signal `name`.
 
     Args:
-        name: Name of the signal.
         aggregate: `"count()"`, or a reduction of a column such as `"mean(error)"`.
         stale: Age at which a value counts as unknown (seconds).
         trace: Values for simulated runs.

@@ -1,8 +1,4 @@
-"""The dataflow graph: operators and edges, validated once and immutable.
-
-Plants and policies share it. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder` the API to declare
-one, and `elastream.dataflow.stages` the operators that run together.
-"""
+"""The dataflow graph: operators and edges, validated once and immutable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +29,6 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:
-        """Operators by name, in declaration order."""
         return {operator.name: operator for operator in self.operators}
 
     @cached_property
@@ -63,7 +58,6 @@ class Graph:
 
     @cached_property
     def sources(self) -> tuple[Operator, ...]:
-        """Operators of kind SOURCE."""
         return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
 
     @cached_property
@@ -73,12 +67,10 @@ class Graph:
 
     @cached_property
     def sinks(self) -> tuple[Operator, ...]:
-        """Operators of kind SINK."""
         return tuple(o for o in self.operators if o.kind is Kind.SINK)
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
-        """Domain signals of the diagnostic branches, by name."""
         return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
 
     @cached_property

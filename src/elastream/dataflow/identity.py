@@ -77,7 +77,6 @@ def _edge(edge: Edge) -> str:
 
 
 def _endpoint(spec: object) -> str:
-    """Return an input or output by kind and location, without what may change, such as servers."""
     kind = type(spec).__name__
     match spec:
         case TextFiles(path) | Files(path) | ParquetSink(path):

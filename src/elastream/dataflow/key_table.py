@@ -1,7 +1,7 @@
-"""Key tables: the alternate of an operator for each key (thesis, p. 53: a forecast model for each customer).
+"""Key tables: the alternate of an operator for each key (thesis, p. 53).
 
-A table is immutable; a change is a new version. The composition names the version, so that a batch never mixes two and a
-replay uses the one of the first attempt. Keys without a row run the operator's alternate in the composition.
+A table is immutable. The composition names its version, so that a batch never mixes two and a replay uses the same. Other
+keys run the composition's alternate.
 """
 
 import datetime
@@ -34,7 +34,6 @@ class Selection:
 
     Attributes:
         columns: Spark type of each key column; None if only Spark knows it.
-        alternates: Names of the operator's alternates.
     """
 
     dataflow: str
@@ -135,7 +134,6 @@ class KeyTableBook:
         return len(versions)
 
     def newest(self) -> Mapping[str, int]:
-        """Return the newest version by operator."""
         return {operator: len(versions) for operator, versions in self._tables.items()}
 
     def find(self, operator: str, version: int) -> KeyTable:
@@ -173,7 +171,6 @@ def key_columns(graph: Graph, operator: Operator) -> dict[str, str | None]:
 
 
 def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:
-    """Return the declared types of the columns that reach `operator`."""
     types: dict[str, str] = {}
     for edge in graph.inputs[operator.name]:
         types |= _emitted(graph, graph.operator(edge.source))

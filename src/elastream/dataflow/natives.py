@@ -1,10 +1,9 @@
 """Native operators as values: DataFrame code that Spark's optimizer sees whole.
 
-`spark.dataflow.natives` applies them. Expressions are SQL text, or Columns of PySpark. Columns need a Spark session when
-they are written; SQL text does not.
+Expressions are SQL text or Columns of PySpark, which need a session when they are written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -51,7 +50,6 @@ class Where(_Value):
     condition: Expression
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the arriving columns."""
         return arriving
 
 
@@ -110,7 +108,6 @@ class Explode(_Value):
     outer: bool = False
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the arriving columns and `into`."""
         return WithColumns({self.into: None}).columns(operator, arriving)
 
 
@@ -143,7 +140,6 @@ class DropDuplicates(_Value):
     within: float | None = None
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the arriving columns."""
         for name in (*self.names, *filter(None, [self.by])):
             check_known(arriving, name, f"operator {operator!r} drops duplicates by")
         return arriving
@@ -161,4 +157,3 @@ class Sql(_Value):
 
 
 # A function from DataFrame to DataFrame.
-FrameFunction: TypeAlias = Callable[[Any], Any]

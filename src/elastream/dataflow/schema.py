@@ -1,7 +1,4 @@
-"""Schemas without a JVM: a parser of Spark DDL (`"word string, n long"`), and DDL of Python classes.
-
-The parser reads names and types, and normalises types so that two spellings of one type are equal.
-"""
+"""Schemas without a JVM: a parser of Spark DDL (`"word string, n long"`), which normalises types; DDL of Python classes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +52,6 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
     """Return the types by column of a schema in Spark DDL.
 
     Args:
-        ddl: The schema.
         what: Subject of the error message.
         at: Keys of the schema in a document.
 

@@ -1,8 +1,4 @@
-"""Signals: named values for guards, known or unknown, each with the time of its reading.
-
-System signals come from metrics, domain signals from diagnostic branches, and external signals from a poller. Guards treat
-them alike.
-"""
+"""Signals: named values for guards, known or unknown, each with the time of its reading."""
 
 import math
 from collections.abc import Mapping

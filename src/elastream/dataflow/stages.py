@@ -1,7 +1,7 @@
-"""Stages between shuffles, and segments between durable edges: the operators that run together.
+"""Stages between shuffles, and segments between durable edges: the operators that run together, on both plants.
 
-Both plants use this rule, so they agree on what scales separately. A *segment* runs as one query. Within it, a *stage* runs
-between two shuffles: stateless operators are chained to the operator before them, and a keyed operator starts a new stage.
+A *segment* runs as one query. In it, a *stage* runs between two shuffles: a keyed operator starts one, stateless operators
+are chained to it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -39,7 +39,6 @@ class Segment:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """All operators of the segment, stage by stage."""
         return tuple(name for stage in self.stages for name in stage.operators)
 
 
@@ -78,12 +77,10 @@ class Layout:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """All stages, segment by segment."""
         return tuple(stage for segment in self.segments for stage in segment.stages)
 
     @cached_property
     def stage_of(self) -> Mapping[str, Stage]:
-        """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
 
     @cached_property
@@ -144,7 +141,6 @@ def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
     """Divide `graph` into segments and stages.
 
     Args:
-        graph: The dataflow.
         chained: False: make each operator a stage of its own (simulation only).
     """
     rank = {name: position for position, name in enumerate(graph.order)}

@@ -302,7 +302,6 @@ class OperatorKeys(FunctionKeys):
 
     @property
     def grouping(self) -> str | None:
-        """The key that groups its records, or None."""
         return chosen(self, GROUPINGS)
 
     @model_validator(mode="after")
@@ -387,7 +386,6 @@ class DocumentKeys(Keys):
 
     @property
     def run_settings(self) -> dict[str, Any]:
-        """Run settings that the document has, by name."""
         return {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
 
 
@@ -456,7 +454,6 @@ class Document:
 
     @property
     def graph(self) -> Graph:
-        """The dataflow's graph."""
         return self.flow.graph
 
 
@@ -618,7 +615,6 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, refere
 def _function(
     file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References, grouped: Form
 ) -> tuple[Callable[..., Any] | Mapping[str, str] | Native | None, Form]:
-    """Return the function and its form. `grouped` is the form of a function under `apply`."""
     forms = {**FORMS, **KEYED_FORMS, "apply": grouped}
     key = chosen(keys, forms)
     if key is None:

@@ -1,7 +1,4 @@
-"""Policies, clouds, sources, sinks and traces by name, for documents and the command line.
-
-A name is a short one of a table below, `module:Class`, or `file.py:Class`. A class is imported when it is used.
-"""
+"""Policies, clouds, sources, sinks and traces by name: a short one of a table below, `module:Class`, or `file.py:Class`."""
 
 import importlib
 import inspect

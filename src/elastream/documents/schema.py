@@ -160,7 +160,6 @@ def chosen(keys: BaseModel, names: Any) -> str | None:
 
 
 def at_most_one(keys: BaseModel, names: Any, what: str) -> None:
-    """Raise ValueError if more than one of `names` has a value."""
     written = [name for name in names if getattr(keys, name) is not None]
     if len(written) > 1:
         raise ValueError(f"{' and '.join(repr(name) for name in written)} exclude each other: this is one {what}")

@@ -1,7 +1,4 @@
-"""Users' functions and classes by name, and the attribution of errors to users' code or to this package.
-
-An error in users' code is one sentence with file and line. A fault of this package keeps its stack trace.
-"""
+"""Users' functions and classes by name. Errors in users' code are one sentence; the package's keep their stack trace."""
 
 import difflib
 import importlib

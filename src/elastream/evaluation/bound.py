@@ -1,8 +1,4 @@
-"""Clairvoyant lower bound of cost.
-
-No policy that keeps the target on this load costs less in the simulator. The bound is the optimum of a relaxed model that
-knows the load; `docs/how-to/simulate.md` explains it.
-"""
+"""Clairvoyant lower bound of cost: the optimum of a relaxed model that knows the load (`docs/how-to/simulate.md`)."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,7 +68,6 @@ class Lease:
 
     @classmethod
     def of(cls, kind: HostType, capacity: float, start: float) -> "Lease":
-        """Return the terms of `kind`."""
         unit = kind.billing.unit
         return cls(capacity, start, unit, unit * kind.billing.units(0.0), kind.price / unit)
 
@@ -416,7 +411,6 @@ def problem_of(scene: Scene, target: float) -> Problem:
 
 
 def _unproven(scene: Scene, plant: SimulatedPlant) -> str:
-    """Return why the bound is not proven for a simulation, or empty."""
     constants, layout = scene.constants, plant.context.layout
     periods = scene.seconds / constants.monitor
     if scene.settings.latency is None:
@@ -473,7 +467,6 @@ def _need_chained(network: FusedNetwork, settings: Settings) -> _Need:
 
 
 def _need_unchained(network: QueueNetwork, settings: Settings) -> _Need:
-    """Return the need of the operators that all results pass."""
     graph, heads, sinks = network.graph, list(network.sources), _results(network.graph)
     least, most = (_total(graph, settings, best, _counts(sinks)) for best in (min, max))
     low = min(least[head] for head in heads)
@@ -494,12 +487,10 @@ def _results(graph: Graph) -> frozenset[str]:
 
 
 def _counts(names: frozenset[str]) -> Callable[[str, float], float]:
-    """Return an `own` for `_total` that counts the operators `names`."""
     return lambda name, cost: float(name in names)
 
 
 def _before(graph: Graph, name: str) -> frozenset[str]:
-    """Return the operators before `name`, itself included."""
     return frozenset({name}).union(*(_before(graph, edge.source) for edge in graph.inputs[name]))
 
 
@@ -556,7 +547,6 @@ def _factors(kind: int, spread: float, samples: Floats, seed: int, stream: int, 
 
 
 def _heaviest(work: Floats, counts: Floats, share: float) -> float:
-    """Return the work of the heaviest records, a fraction `share` of all."""
     left = max(0.0, share * float(counts.sum()))
     if left >= counts.sum():
         return float(work.sum())

@@ -32,11 +32,9 @@ class MeanInterval:
         return cls(mean, mean - wide, mean + wide, len(values))
 
     def at_least(self, bar: float) -> bool | None:
-        """Return True if the true mean is at least `bar`; None if undecided."""
         return True if self.low >= bar else False if self.high < bar else None
 
     def at_most(self, bar: float) -> bool | None:
-        """Return True if the true mean is at most `bar`; None if undecided."""
         return True if self.high <= bar else False if self.low > bar else None
 
     def within(self, low: float, high: float) -> bool | None:
@@ -64,20 +62,20 @@ CHANCE = 0.05  # significance level of the sign test
 
 def mean_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
     """Return a check that the true mean is at least `bar`, by its interval; needs two runs."""
-    found = MeanInterval.of(runs)
-    return Check(name, found.shown(digits), f">= {bar:g}", found.at_least(bar), source)
+    mean = MeanInterval.of(runs)
+    return Check(name, mean.shown(digits), f">= {bar:g}", mean.at_least(bar), source)
 
 
 def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
     """Return a check that the true mean is at most `bar`, by its interval; needs two runs."""
-    found = MeanInterval.of(runs)
-    return Check(name, found.shown(digits), f"<= {bar:g}", found.at_most(bar), source)
+    mean = MeanInterval.of(runs)
+    return Check(name, mean.shown(digits), f"<= {bar:g}", mean.at_most(bar), source)
 
 
 def mean_within(name: str, runs: Sequence[float], low: float, high: float, source: str, digits: int = 4) -> Check:
     """Return a check that the true mean is between `low` and `high`, by its interval; needs two runs."""
-    found = MeanInterval.of(runs)
-    return Check(name, found.shown(digits), f"{low:g} to {high:g}", found.within(low, high), source)
+    mean = MeanInterval.of(runs)
+    return Check(name, mean.shown(digits), f"{low:g} to {high:g}", mean.within(low, high), source)
 
 
 def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str, digits: int = 1) -> Check:
@@ -86,7 +84,7 @@ def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source:
     runs: differences from a printed value, by cell.
     """
     value = " / ".join(f"{statistics.fmean(cell):+.{digits}f}" for cell in runs)
-    holds = _all(runs, lambda found: found.within(-reach, reach))
+    holds = _all(runs, lambda mean: mean.within(-reach, reach))
     return Check(name, value, f"within {reach:g}", holds, source)
 
 
@@ -95,7 +93,7 @@ def ordered(name: str, value: str, bound: str, steps: Sequence[Sequence[float]],
 
     steps: differences of the runs, by step.
     """
-    return Check(name, value, bound, _all(steps, lambda found: found.at_least(0.0)), source)
+    return Check(name, value, bound, _all(steps, lambda mean: mean.at_least(0.0)), source)
 
 
 def _all(runs: Sequence[Sequence[float]], holds: Callable[[MeanInterval], bool | None]) -> bool | None:
@@ -108,25 +106,24 @@ def _all(runs: Sequence[Sequence[float]], holds: Callable[[MeanInterval], bool |
 
 def median_at_least(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
     """Return a check that the population median is at least `bar`, by a sign test; needs five runs."""
-    held = sum(run >= bar for run in runs)
-    return Check(name, round(statistics.median(runs), digits), f">= {bar:g}", _decided(held, len(runs)), source)
+    successes = sum(run >= bar for run in runs)
+    return Check(name, round(statistics.median(runs), digits), f">= {bar:g}", _decided(successes, len(runs)), source)
 
 
 def median_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
     """Return a check that the population median is at most `bar`, by a sign test; needs five runs."""
-    held = sum(run <= bar for run in runs)
-    return Check(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(held, len(runs)), source)
+    successes = sum(run <= bar for run in runs)
+    return Check(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(successes, len(runs)), source)
 
 
-def _decided(held: int, runs: int) -> bool | None:
+def _decided(successes: int, runs: int) -> bool | None:
 
     def chance(least: int) -> float:
-        """Return the probability of at least `least` successes at 1/2."""
         return float(sum(math.comb(runs, number) for number in range(least, runs + 1)) / 2**runs)
 
-    if chance(held) <= CHANCE:
+    if chance(successes) <= CHANCE:
         return True
-    return False if chance(runs - held) <= CHANCE else None
+    return False if chance(runs - successes) <= CHANCE else None
 
 
 def variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:

@@ -125,7 +125,6 @@ def scene_of(
 
 
 def _a(kind: type[Trace], trace: object, source: object) -> Trace:
-    """Return `trace`, or raise InputError if the user's `source` returned another type."""
     if isinstance(trace, kind):
         return trace
     raise InputError(f"{type(source).__name__}.over returned a {type(trace).__name__}, not a {kind.__name__}")
@@ -140,7 +139,6 @@ def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Po
 
 
 def _how_far(names: Sequence[str], times: Sequence[float], done: Sequence[bool], length: float) -> str:
-    """Return a text such as "threshold 1 h, btu 30 min of 3 h, 2 to begin"."""
     left = [(name, far) for name, far, over in zip(names, times, done, strict=True) if not over]
     going = [f"{name} {format_duration(far)}" for name, far in left if far > 0]
     waiting = len(left) - len(going)
@@ -176,7 +174,6 @@ def _tried_if_better(scene: Scene, result: Comparison, peak: Peak | str) -> Peak
 
 
 def _best_constant(scene: Scene, result: Comparison, peak: Peak | str) -> Peak | str:
-    """Return the cheapest constant fleet that meets the target, by bisection for each host type."""
     guess = 1 if isinstance(peak, str) else peak.hosts
     fleets = [each for each in (_smallest(scene, result, type.name, guess) for type in scene.settings.types) if each]
     if fleets:

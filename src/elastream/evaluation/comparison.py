@@ -232,7 +232,6 @@ class Comparison:
         ]
 
     def _best(self) -> str:
-        """Return the beginning of the verdict, which names all tied winners."""
         names = [trial.name for trial in self.winners]
         among = "the cheapest policy" if self.static_wins else "the cheapest"
         if len(names) == 1:
@@ -300,7 +299,6 @@ class Comparison:
         return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
 
     def outcome(self) -> Findings:
-        """Return table, page and JSON."""
         winner = self.winner
         check = Check(
             "a policy meets the target",
@@ -406,7 +404,6 @@ class Comparison:
         return Page(f"{self.graph.name}: policies compared (simulated)", tuple(blocks))
 
     def _plots(self) -> list[Plot]:
-        """Return the figures over time, each of all policies on one axis, over the offered load."""
         times, offered = self.trials[0].result.series[:, :2].T
         load = load_curve("offered load", times, offered, steps=True)
 

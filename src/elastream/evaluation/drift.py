@@ -171,7 +171,6 @@ class Way:
     drifts: tuple[tuple[Drift, ...], ...]
 
     def figure(self, number: int) -> Drift:
-        """Return a figure's drift: median over the runs."""
         values = self.values(number)
         return replace(self.drifts[0][number], simulated=float(np.median(values)))
 
@@ -180,7 +179,6 @@ class Way:
 
     @property
     def shown(self) -> Recording:
-        """Return the run with the median backlog."""
         backlog = [drift.metric for drift in self.drifts[0]].index("backlog, mean")
         values = self.values(backlog)
         return self.runs[int(np.argsort(values)[len(values) // 2])]
@@ -197,7 +195,6 @@ class Replayed:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Return a check per judged figure."""
         checks = []
         for number, drift in enumerate(self.ways[0].drifts[0]):
             if drift.metric in JUDGED:
@@ -233,12 +230,10 @@ class Replayed:
         return Table(caption, tuple(header), tuple(rows), tuple(good))
 
     def constants(self) -> Table:
-        """Return a table of the constants with their sources."""
         rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 
     def phases(self) -> Table:
-        """Return a table of batches and backlog by phase."""
         rows = [
             (
                 name,

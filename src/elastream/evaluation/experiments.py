@@ -35,13 +35,9 @@ class Experiment(Protocol):
     """Evaluation that `elastream experiment NAME` repeats."""
 
     @property
-    def plants(self) -> Sequence[str]:
-        """Return its plants, default first."""
-        ...
+    def plants(self) -> Sequence[str]: ...
 
-    def options(self, plant: str) -> Collection[str]:
-        """Return the names of its own options on `plant`."""
-        ...
+    def options(self, plant: str) -> Collection[str]: ...
 
     def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings:
         """Run it on `plant`. `more`: its own options by name."""
@@ -53,5 +49,4 @@ OWN = EntryPoint("policies", "elastream.evaluation.policies.experiment:POLICIES"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the installed experiments' entry points by name."""
     return {each.name: each for each in (OWN, *entry_points(group=GROUP))}

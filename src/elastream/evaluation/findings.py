@@ -1,7 +1,4 @@
-"""Findings of an experiment: its figures, the paper's, and bars that are held, missed or undecided.
-
-`elastream.evaluation.page` renders them.
-"""
+"""Findings of an experiment: its figures, the paper's, and bars that are held, missed or undecided."""
 
 import math
 import os
@@ -31,24 +28,20 @@ class Check:
 
     @property
     def missed(self) -> bool:
-        """Return True if the bar is missed, False if undecided or refuted."""
         return self.holds is False and not self.refuted
 
     @property
     def verdict(self) -> str:
-        """Return "held", "missed", "undecided" or "refuted"."""
         if self.refuted:
             return "refuted"
         return "undecided" if self.holds is None else "held" if self.holds else "missed"
 
     @classmethod
     def at_least(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """Return a check that `value` >= `bar`."""
         return cls(name, round(value, digits), f">= {bar:g}", value >= bar, source)
 
     @classmethod
     def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """Return a check that `value` <= `bar`."""
         return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
 
 
@@ -69,7 +62,6 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Return True if no bar is missed."""
         return not any(check.missed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:

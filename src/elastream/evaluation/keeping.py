@@ -1,7 +1,4 @@
-"""Results of cases in a file, so that an interrupted experiment continues.
-
-A file of other code is refused. Results are pickled: read only files of your own.
-"""
+"""Results of cases in a file, so that an interrupted experiment continues. Pickled: read only files of your own."""
 
 import hashlib
 import os
@@ -31,7 +28,7 @@ class KeptResults:
     def __init__(self, path: Path, run: Callable[..., Any]) -> None:
         self.path = path
         self._mark = (MAGIC, _code(run.__module__.partition(".")[0]))
-        self._found: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         try:
             self._file: IO[bytes] = path.open("r+b" if path.exists() else "x+b")
             end = self._read()
@@ -43,18 +40,17 @@ class KeptResults:
             raise EnvironmentProblem(f"cannot keep results in {path}: {error.strerror or error}") from None
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._results)
 
     def has(self, run: Callable[..., Any], case: object) -> bool:
-        return _named(run, case) in self._found
+        return _named(run, case) in self._results
 
     def of(self, run: Callable[..., Any], case: object) -> Any:
-        return self._found[_named(run, case)]
+        return self._results[_named(run, case)]
 
     def add(self, run: Callable[..., Any], case: object, result: object) -> None:
-        """Store a result on disk."""
         name = _named(run, case)
-        self._found[name] = result
+        self._results[name] = result
         self._append((name, result))
 
     def close(self) -> None:
@@ -66,7 +62,6 @@ class KeptResults:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Read all results and return the end of the last whole row; drops interrupted writes."""
         end, first = 0, True
         while True:
             try:
@@ -80,13 +75,12 @@ class KeptResults:
             if first and (name, value) != self._mark:
                 raise InputError(f"{self.path} has results of other code: remove it, or give another file")
             if not first:
-                self._found[name] = value
+                self._results[name] = value
             end, first = self._file.tell(), False
 
 
 @cache
 def _code(package: str) -> str:
-    """Return a digest of this package's code, and of the `package` whose function makes the results."""
     digest = hashlib.sha256()
     for module in {"elastream": elastream, package: sys.modules[package]}.values():
         file = Path(str(module.__file__))

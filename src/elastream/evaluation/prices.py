@@ -86,7 +86,6 @@ NEEDED = ("instance_type", "usd_per_hour", "vcpu", "memory_gib")
 
 
 def _rows(path: Path) -> dict[int, dict[str, str]]:
-    """Return the lines of a list by their numbers."""
     lines = read_lines(path)
     _, header = next(lines, (0, []))
     names = [name.strip() for name in header]

@@ -1,7 +1,4 @@
-"""Trials of policies on the simulated plant, in the loop of live runs, on parallel workers.
-
-A record that waits at the end is in time only while its deadline lies ahead.
-"""
+"""Trials of policies on the simulated plant, in the loop of live runs, on parallel workers."""
 
 import gc
 import logging
@@ -48,7 +45,7 @@ from elastream.policies.common.provision import Costs
 from elastream.policies.static import initial_hosts
 from elastream.policies.value_cost.problem import Goal
 from elastream.recording.guard_log import GuardLog
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Observer
 from elastream.settings import SimulateSettings
 from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
 from elastream.simulator.plant import Advancing
@@ -189,14 +186,12 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Watch:
+class _Watch(Observer):
     def __init__(self, look: Callable[[Observation], None]) -> None:
         self._look = look
         self.stop: Callable[[], None] = lambda: None
         self.decisions: dict[int, Decision] = {}
         self.broken: Exception | None = None
-
-    def started(self, header: Header) -> None: ...
 
     def observed(self, observation: Observation) -> None:
         try:
@@ -209,8 +204,6 @@ class _Watch:
         self.decisions[decision.round] = decision
         if decision.faults:
             self.stop()
-
-    def ended(self, ending: Ending) -> None: ...
 
 
 # seconds between looks at the workers' progress; least seconds between a worker's reports
@@ -329,7 +322,6 @@ def prospect_of(
     seconds: float | None = None,
     window: float | None = None,
 ) -> Prospect:
-    """Return the prospect of a run; arguments as of `Prospect`."""
     costs = {operator: (each.cost, each.selectivity) for operator, each in settings.services.items()}
     speeds = None if settings.speed_trace is None else _speeds(settings.speed_trace)
     links = None if settings.link_trace is None else _links(settings.link_trace)
@@ -412,7 +404,6 @@ class Scene:
         )
 
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
-        """Return the initial plant and the prepared policy."""
         policy = policy.prepared(self.prospect)
         constants, types = self.constants, self.settings.types
         if self.partitions_for is not None:
@@ -476,7 +467,6 @@ def _overdue(
     records: int,
     target_latency: float | None,
 ) -> float:
-    """Return the fraction of records queued and late at the end."""
     graph = layout.graph
     done: dict[str, float] = {}
     for name in graph.order:

@@ -1,7 +1,6 @@
-"""Worth of a simulated run: throughput, value, profit and stability by instant.
+"""Worth of a simulated run by instant: throughput, value, profit and stability, by the equations of `core.qos`.
 
-Equations are `core.qos`'s. Throughput is relative to an instant's arrivals, with and without the backlog at its begin
-(4.4).
+Throughput is relative to an instant's arrivals, with and without the backlog at its begin (4.4).
 """
 
 import math
@@ -51,12 +50,10 @@ class Worth:
 
     @property
     def mean_throughput(self) -> float:
-        """Return the mean of `throughput`."""
         return known_mean(self.throughput)
 
     @property
     def mean_waited(self) -> float:
-        """Return the mean of `waited`."""
         return known_mean(self.waited)
 
     @property
@@ -150,7 +147,6 @@ class WorthWatch:
             self._add(name, lasts * left, lasts * could[name])
 
     def _count_whole(self, observation: Observation, lasts: float) -> None:
-        """Count arrivals and commits of a chained application."""
         metrics = (Metric.THROUGHPUT, Metric.ARRIVAL_RATE)
         done, came = (lasts * observation.application.value(self._graph.name, metric) for metric in metrics)
         self._add(self._graph.name, done, came)

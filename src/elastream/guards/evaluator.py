@@ -1,7 +1,4 @@
-"""Evaluation of guards of dynamic elements (thesis, 3.2), round by round.
-
-Decisions depend on readings and times alone, so a recorded run reproduces them.
-"""
+"""Evaluation of guards round by round (thesis, 3.2), from readings and times alone: a recorded run reproduces it."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -37,7 +34,6 @@ class Element:
 
 
 def held_for(condition: Node, seconds: float) -> Node:
-    """Return `condition`, held for `seconds` without a break."""
     return Call("held", (condition, Literal("string", f"{seconds!r} s")), condition.at) if seconds else condition
 
 
@@ -167,7 +163,6 @@ class Evaluator:
         return last if last is not None and last == decision else decision
 
     def _missing(self, tree: Node | None) -> tuple[str, ...]:
-        """Return the unknown signals of an undecided condition, else all."""
         signals = signals_of(tree)
         return tuple(name for name in signals if self._values[name] is None) or signals
 

@@ -81,8 +81,6 @@ _OPERATIONS: Mapping[str, Callable[..., SignalValue]] = {
 
 
 def _strict(operation: Callable[..., Any]) -> _Rule:
-    """Return the rule of an operation that needs all operands."""
-
     def rule(args: tuple[Node, ...], values: Values) -> Any:
         operands = [evaluate(arg, values) for arg in args]
         return None if None in operands else operation(*operands)

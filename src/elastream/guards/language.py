@@ -1,7 +1,4 @@
-"""Language of guards: CEL, checked by Google's implementation, with functions of time.
-
-There are no macros, maps, regular expressions or loops. Evaluation takes at most a step per node.
-"""
+"""Language of guards: CEL without macros, maps, regular expressions or loops, and with functions of time."""
 
 import difflib
 import re
@@ -49,7 +46,6 @@ def _table(text: str) -> dict[str, Overload]:
 
 
 def _numeric(functions: Mapping[str, str], result: str) -> str:
-    """Return binary operators on numbers. Unlike CEL, guards mix int and double."""
     lines = []
     for name, function in functions.items():
         for left in ("double", "int"):
@@ -130,13 +126,11 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise GuardError if no signal can have this name."""
     if not is_name(name):
         raise GuardError(f"a signal cannot be called {name!r}: letters, digits and _, parts joined with '.'")
 
 
 def _environment(variables: Mapping[str, str]) -> Any:
-    """Return CEL's environment of `OVERLOADS` and the variables, given as type by name."""
     with needed_by("a guard"):
         from cel_expr_python import cel
 
@@ -169,11 +163,9 @@ class Language:
         self._env = _environment({signal.name: _KINDS[signal.kind] for signal in self.signals.values()})
 
     def condition(self, text: str) -> Node:
-        """Return the tree of a truth value."""
         return self._checked(text, ("bool",), "a guard is a truth value")
 
     def number(self, text: str) -> Node:
-        """Return the tree of a number."""
         return self._checked(text, ("double", "int"), "a value is a number")
 
     def _checked(self, text: str, results: tuple[str, ...], rule: str) -> Node:

@@ -1,7 +1,4 @@
-"""External signals: files, HTTP addresses and Kafka topics, polled by threads.
-
-Control never waits for them. After a failed poll the last reading ages.
-"""
+"""External signals: files, HTTP addresses and Kafka topics, polled by threads. If a poll fails, the last reading ages."""
 
 import json
 import logging
@@ -95,7 +92,6 @@ class Pollers:
                 running.look(seconds)
 
     def newest(self) -> Signals:
-        """Return each signal's newest reading."""
         with self._lock:
             return dict(self._readings)
 
@@ -103,7 +99,6 @@ class Pollers:
         self.follow(())
 
     def _store(self, source: PolledPlace, answer: bytes, ago: float) -> str:
-        """Store an answer; return what is wrong with it."""
         at, problems = self._clock() - ago, []
         with self._lock:
             for signal in self._followed.get(source, ()):
@@ -339,7 +334,6 @@ class ReadOnce:
             self._values[signal.name] = value
 
     def newest(self) -> Signals:
-        """Return all readings, as of now."""
         return {name: SignalReading(value, self._now()) for name, value in self._values.items()}
 
     def close(self) -> None:

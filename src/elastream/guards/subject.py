@@ -1,7 +1,4 @@
-"""Subject of guards: a dataflow's dynamic elements, operators and signals.
-
-It follows from a graph or a recording, so that guards need no program.
-"""
+"""Subject of guards: a dataflow's dynamic elements, operators and signals, from its graph or a recording."""
 
 import math
 import re

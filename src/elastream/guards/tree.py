@@ -1,7 +1,4 @@
-"""Checked expressions as trees, decoded from CEL's type checker.
-
-The library returns `cel.expr.CheckedExpr` as bytes; this module declares the needed fields.
-"""
+"""Checked expressions as trees, decoded from the bytes (`cel.expr.CheckedExpr`) of CEL's type checker."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,7 +45,6 @@ class Unsupported(Exception):
 
 
 def nodes(tree: Node) -> Iterator[Node]:
-    """Yield `tree` and all nodes below."""
     pending: list[Node] = [tree]
     while pending:
         node = pending.pop()
@@ -58,13 +54,11 @@ def nodes(tree: Node) -> Iterator[Node]:
 
 
 def signals_of(*trees: Node | float | None) -> tuple[str, ...]:
-    """Return the signals that `trees` read, each once."""
     calls = (tree for tree in trees if isinstance(tree, Literal | Read | Call))
     return tuple(dict.fromkeys(node.signal for tree in calls for node in nodes(tree) if isinstance(node, Read)))
 
 
 def substitute(tree: Node, names: Mapping[Node, str]) -> Node:
-    """Return `tree` with sub-trees in `names` replaced by reads."""
     if (name := names.get(tree)) is not None:
         return Read(name, tree.at)
     return replace(tree, args=tuple(substitute(arg, names) for arg in tree.args)) if isinstance(tree, Call) else tree

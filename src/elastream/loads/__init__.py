@@ -1,7 +1,4 @@
-"""Loads and conditions that a run meets: records due over time, host speeds and links, as shapes and recorded traces.
-
-Plants read the records themselves. Hosts and links vary in simulation only.
-"""
+"""Loads that a run meets, and speeds of hosts and links in simulation, as shapes and recorded traces."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,4 @@
-"""Meaning of the names of columns: times, counts of records, records per second, or neither.
-
-A name that can mean several things is unclear. A caller refuses it rather than guess.
-"""
+"""Meaning of columns' names: times, counts of records, records per second, neither, or unclear, which callers refuse."""
 
 import re
 from collections.abc import Mapping
@@ -119,7 +116,6 @@ def says_unit(label: str) -> bool:
 
 
 def meaning(name: str) -> Meaning:
-    """Return the meaning of a column that holds no times."""
     selects = "{" in name  # a metric as it is, which is no count in an interval
     name = re.sub(r"\{[^{}]*\}", "", name).strip().removesuffix("(*)")
     if re.search(r"\w\s*\(.*\[|\b(rate|irate|increase|histogram_quantile)\(", name):

@@ -126,7 +126,6 @@ def load_from(text: str | Path) -> Pattern:
 
 
 def _options(text: str, whole: str) -> dict[str, Any]:
-    """Return the parameters of `trace` in `key=value,...`; a column's name may hold commas."""
     options: dict[str, Any] = {}
     for part in _NEXT_OPTION.split(text) if text else ():
         key, equals, value = part.partition("=")

@@ -37,8 +37,6 @@ def intervals_of(file: Path, several: Sequence[Series], default: float | None, *
     """Return the intervals that all series cover.
 
     Args:
-        file: The file, for errors.
-        several: The series.
         default: Length without times (seconds).
         local: True if times are local ones of a zone that nobody names.
         zoned: True if times are those of a zone: a day may have 23 hours.

@@ -1,7 +1,4 @@
-"""Links between hosts during a run: traces of latency and bandwidth.
-
-A trace holds factors on declared values. A link is equal in both directions.
-"""
+"""Traces of latency and bandwidth of links, as factors on declared values. A link is equal in both directions."""
 
 import math
 from dataclasses import dataclass
@@ -53,7 +50,6 @@ class LinkTrace:
         check_shape("links between hosts", self.interval, self.latency, self.bandwidth)
 
     def slot(self, now: float) -> int:
-        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, source: Integers, target: Integers, now: float) -> tuple[Floats, Floats]:
@@ -63,7 +59,6 @@ class LinkTrace:
         return np.where(is_self, 1.0, latency[rows]), np.where(is_self, 1.0, bandwidth[rows])
 
     def rows_of(self, source: Integers, target: Integers) -> Integers:
-        """Return the row of the link from each source to each target, by host number."""
         return np.asarray(pair_number(source[:, None], target[None, :]) % self.latency.shape[0])
 
     def column(self, now: float) -> tuple[Floats, Floats]:

@@ -1,6 +1,6 @@
 """Times as files write them: ISO 8601, dates with slashes or dots, numbers of a unit, seconds since 1970.
 
-Local times without a zone are taken as UTC: they must not jump at this machine's changes of the clock.
+Times without a zone are UTC.
 """
 
 import re
@@ -30,7 +30,6 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})([.]\d+)?)?(?:\s*([AaPp])\.?[M
 
 
 def is_date(text: str) -> bool:
-    """Return True if `text` is a date, in any order of its parts."""
     return not is_number(text) and (_iso(text) is not None or bool(_dates(text)))
 
 
@@ -74,9 +73,7 @@ def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[
     """Return times in seconds, since 1970 or since a start.
 
     Args:
-        numbers: Times as numbers.
         unit: The unit in the name of the column (seconds), if any.
-        name: The name.
 
     Raises:
         ValueError: The first number makes no sense in the unit, or can mean several times.
@@ -101,7 +98,6 @@ def _is_day_of_sheet(first: float, step: float) -> bool:
 
 
 def _has_digits_of_date(first: float) -> bool:
-    """Return True for numbers such as 20260301 and 2026030123."""
     return bool(re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])?", f"{first:.0f}"))
 
 
@@ -121,7 +117,6 @@ def read_dates(texts: Sequence[str]) -> tuple[list[float], bool]:
 
 
 def is_zone(name: str) -> bool:
-    """Return True if there is a time zone of this name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

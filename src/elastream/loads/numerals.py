@@ -35,7 +35,6 @@ def is_missing(text: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return True if `text` is a number in some form."""
     return text.isdecimal() or any(form.fullmatch(text.strip()) for form in _FORMS.values())
 
 
@@ -43,7 +42,6 @@ def decimal_mark(texts: Sequence[str], separator: str) -> str:
     """Return the mark before the decimals of a column, `.` or `,`.
 
     Args:
-        texts: Its cells.
         separator: Separator of the file's cells. Where it is a comma, the decimals of its writer have a point.
 
     Raises:

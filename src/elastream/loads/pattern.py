@@ -1,7 +1,4 @@
-"""Loads as piecewise linear rates, with counts that are identical on every machine.
-
-Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit. The shapes and `trace` build the pieces.
-"""
+"""Loads as piecewise linear rates, with counts that are identical on every machine: IEEE 754 defines all operations."""
 
 import math
 import random
@@ -64,11 +61,9 @@ class Section:
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
     def reversed(self) -> "Section":
-        """Return the section backward in time."""
         return Section(self.seconds, self.last, self.first, self.total)
 
     def until(self, seconds: float) -> "Section":
-        """Return the first `seconds` of the section."""
         share = seconds / self.seconds
         if share >= 1:
             return self

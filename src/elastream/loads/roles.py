@@ -115,13 +115,11 @@ def _times(table: Table, request: Request) -> tuple[int, ...]:
 
 
 def _is_epoch(name: str, cell: str) -> bool:
-    """Return True for seconds since 1970 under a name such as `kafka_timestamp`."""
     named = {*columns.words_in(name)} & columns.MOMENTS
     return bool(named) and cell.strip().isdecimal() and moments.epoch_unit(float(cell)) is not None
 
 
 def _day_and_clock(table: Table, pair: Sequence[int]) -> tuple[int, ...]:
-    """Return the columns of dates and of times of day, if `pair` are these."""
     cells = table.rows[0].cells
     for day, clock in (tuple(pair), tuple(pair)[::-1]):
         if moments.is_date(cells[day]) and ":" not in cells[day] and moments.is_clock(cells[clock]):

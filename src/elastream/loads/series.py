@@ -75,7 +75,6 @@ def _times(table: Table, chosen: tuple[int, ...], request: Request) -> tuple[lis
 
 
 def _digits_before_exponent(text: str) -> int:
-    """Return the number of digits in front of an exponent; 0 without one."""
     mantissa, exponent, _ = text.lower().partition("e")
     return sum(map(str.isdigit, mantissa)) if exponent else 0
 
@@ -99,7 +98,6 @@ def _number(row: Row, text: str, mark: str) -> float:
 
 
 def _values(table: Table, column: int) -> list[float | None]:
-    """Return the numbers of a column; None for a missing one."""
     texts = [row.cells[column] for row in table.rows]
     try:
         # The separator of a single column says nothing about decimals.
@@ -121,7 +119,6 @@ def _values(table: Table, column: int) -> list[float | None]:
 
 
 def _groups(table: Table, roles: Roles, request: Request, times: Sequence[float | None]) -> Mapping[str, list[int]]:
-    """Return the indices of the rows of each series that is read."""
     groups: dict[str, list[int]] = {}
     names: dict[str, list[str]] = {}
     varying = [at for at in roles.labels if len({*table.column(at)}) > 1] or roles.labels

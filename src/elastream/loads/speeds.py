@@ -1,8 +1,4 @@
-"""Host speeds during a run: traces, and generators of traces.
-
-Cloud hosts vary: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a table of factors, so
-it applies to hosts of any type.
-"""
+"""Host speeds during a run (cf. Kumbhare 2015, section 1.3): traces of factors for hosts of any type; generators."""
 
 import math
 from collections.abc import Iterator
@@ -52,11 +48,9 @@ class SpeedTrace:
         check_shape("speeds of hosts", self.interval, self.factors)
 
     def slot(self, now: float) -> int:
-        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, numbers: Integers, now: float) -> Floats:
-        """Return the factors at `now` of hosts by number (`number_of`)."""
         rows, slots = self.factors.shape
         return np.asarray(self.factors[numbers % rows, self.slot(now) % slots])
 
@@ -96,7 +90,6 @@ class SpeedWalk:
         _check_counts(self.hosts, self.every)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Return the walk of each host."""
         draw, every = np.random.default_rng(self.seed), duration(self.every)
         low, high = 2 * self.mean - self.highest, self.highest
         level = draw.uniform(low, high, self.hosts)
@@ -123,7 +116,6 @@ class Ec2Speeds:
         _check_counts(self.hosts, SLOT_S)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Return the speeds of each host."""
         draw = np.random.default_rng(self.seed)
         level = LEVEL_CENTRE + DEVIATION_BETWEEN * draw.standard_normal(self.hosts)
         drifts = drifts_of(draw, self.hosts, math.ceil(seconds / SLOT_S))
@@ -149,7 +141,6 @@ def number_of(host: str, default: int) -> int:
 
 
 def slot_at(now: float, interval: float) -> int:
-    """Return the number of the slot of `now`."""
     return int(now / interval + ROUNDING)
 
 

@@ -1,7 +1,4 @@
-"""Files with a table: CSV with any separator, Parquet, range results of Prometheus, exports of CloudWatch.
-
-Cells are texts as the file has them. A line has as many as the first one; another number is an error.
-"""
+"""Files with a table, as texts: CSV with any separator, Parquet, range results of Prometheus, exports of CloudWatch."""
 
 import codecs
 import csv
@@ -38,7 +35,6 @@ class Table:
     """The table of a file.
 
     Attributes:
-        names: Names of the columns; None without a header.
         mark: Separator of its cells; empty if numbers are not written by people.
         queried: True if the values come from a query, which the file does not name.
     """
@@ -51,11 +47,9 @@ class Table:
 
     @property
     def width(self) -> int:
-        """Return the number of columns."""
         return len(self.names) if self.names is not None else len(self.rows[0].cells) if self.rows else 0
 
     def column(self, at: int) -> list[str]:
-        """Return the cells of a column."""
         return [row.cells[at] for row in self.rows]
 
     def name(self, at: int) -> str:

@@ -35,12 +35,10 @@ def trace(
     interval.
 
     Args:
-        path: The file.
         interval: Replaces the recorded interval, so `"1s"` plays minutes as seconds; required without times.
         gaps: Meaning of a missing line or value: an error ("refuse"), the one before it ("hold") or no records ("empty").
         count: Column of counts; several are added.
         rate: Column of records per second, or per the time in its name; several are added.
-        time: Column of times.
         series: Series by name; several are added, and "*" adds all.
         time_zone: Zone of times without an offset, such as "Europe/Vienna". Default: UTC.
 

@@ -57,7 +57,6 @@ class EventBook:
         self._history: dict[tuple[Reason, str], tuple[float, int]] = {}
 
     def observed(self, observation: Observation) -> list[RunEvent]:
-        """Return events of hosts and alarms."""
         return list(self._new(observation.time, self._host_and_alarm_events(observation)))
 
     def decided(self, decision: Decision) -> list[RunEvent]:
@@ -206,22 +205,18 @@ class EventLog:
                 raise EnvironmentProblem(f"events cannot be written to {path}: {error.strerror or error}") from error
 
     def started(self, header: Header) -> None:
-        """Send the start of the run."""
         self._epoch = header.started
         self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
 
     def observed(self, observation: Observation) -> None:
-        """Send events of hosts and alarms."""
         for event in self._book.observed(observation):
             self._send(event)
 
     def decided(self, decision: Decision) -> None:
-        """Send events of a planning round."""
         for event in self._book.decided(decision):
             self._send(event)
 
     def ended(self, ending: Ending) -> None:
-        """Send the end of the run and close the file."""
         reason = f": {ending.reason}" if ending.reason else ""
         self._send(RunEvent(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
         if self._file is not None and self._file is not sys.stderr:

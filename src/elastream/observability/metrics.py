@@ -1,7 +1,4 @@
-"""Prometheus metrics of a run, under Prometheus' naming rules.
-
-A scrape returns the last observation. The library is imported only if metrics are exported.
-"""
+"""Prometheus metrics of a run. A scrape returns the last observation."""
 
 import logging
 import math
@@ -171,7 +168,6 @@ class PrometheusObserver:
         self._errors.update((fault.source,) for fault in decision.faults)
 
     def ended(self, ending: Ending) -> None:
-        """Stop serving."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

@@ -1,8 +1,4 @@
-"""OpenTelemetry spans of planning rounds and actions.
-
-It uses only OpenTelemetry's API: the program, or `opentelemetry-instrument`, chooses SDK and exporter. The library is
-imported only if spans are made.
-"""
+"""OpenTelemetry spans of planning rounds and actions. The program or `opentelemetry-instrument` sets up exporters."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -41,7 +37,6 @@ class SpanObserver:
         self._open: dict[str, tuple[Action, Span]] = {}
 
     def started(self, header: Header) -> None:
-        """Store facts about the run."""
         self._epoch = header.started
         self._run = {"elastream.flow": header.flow, "elastream.policy": header.policy}
 
@@ -93,7 +88,6 @@ class SpanObserver:
         span.end(end)
 
     def ended(self, ending: Ending) -> None:
-        """End all open spans."""
         for _, span in self._open.values():
             span.set_attribute("elastream.status", "under way at the end")
             span.end(self._nanoseconds(ending.time))

@@ -221,7 +221,6 @@ class Btu(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if queues or service levels are missing, otherwise None."""
         if sentence := fixed_queue(context) or missing_type_reason(context, self.host_type):
             return sentence
         levels, by_name = service_levels(context), context.graph.by_name
@@ -263,8 +262,9 @@ class Btu(Policy):
     def ends_soon(self, lease: Lease, now: float) -> bool:
         """Return True if a host must be released or renewed in this round.
 
-        The last 5 % of a ten-minute BTU are 30 s, less than the paper's interval of 60 s. So the window is at least one
-        period plus the stop time. With less than the stop time left, the next BTU is paid anyway and the host stays.
+        The window is at least one period plus the stop time. With less than the stop time left, the next BTU is paid anyway
+        and the
+        host stays.
         """
         if lease.state is not HostState.RUNNING:
             return False

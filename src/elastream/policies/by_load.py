@@ -1,7 +1,4 @@
-"""Autopilot's policy for foreign queries: hosts by need, tasks by load.
-
-Operators of such a query cannot be switched or scaled. The policy controls state partitions and hosts.
-"""
+"""Autopilot's policy for foreign queries, whose operators cannot be switched or scaled: hosts by need, tasks by load."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -32,7 +29,6 @@ class ByLoad(Policy):
 
     @property
     def default_window(self) -> bool:
-        """Return True if the window was left at its default."""
         return self.hosts == HOSTS or self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:

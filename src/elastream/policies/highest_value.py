@@ -1,7 +1,6 @@
 """Selection among alternates and branches: the highest value that guards allow and the usable cores carry.
 
-From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5. Value-based guards
-leave the choice to the system, which maximises the value under the available resources.
+From Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure" (2016), 3.2.4 and 3.5.
 """
 
 import math
@@ -31,17 +30,17 @@ class HighestValue(Policy):
     """Run the alternates and branches of the highest relative value that the usable cores carry.
 
     Values are those of the guards, else declared. A composition is carried if its work at the present rates is at most
-    `fill` of the usable cores; the running one up to all of them. If it needs more, the alternates that free most cores for
-    the value lost go first.
-
-    An option that may not run is left at once. A higher value is taken at once if its lead exceeds `gain`, else after
-    `settle` seconds and three rounds; never twice within `settle` seconds unless the guards change, nor for more work while
-    records are late.
+    `fill`
+    of the usable cores; the running one up to all of them. If it needs more, the alternates that free most cores for the
+    value
+    lost go first. An option that may not run is left at once. A higher value is taken at once if its lead exceeds `gain`,
+    else
+    after `settle` seconds and three rounds, but not while records are late if it needs more work.
 
     Args:
         fill: Part of the usable cores (Flink's autoscaler: 0.7).
         gain: Lead in relative value.
-        settle: Seconds.
+        settle: Seconds; also the least time between two such switches.
         sizing: Policy for hosts and instances, such as `Threshold()`; both plan each round. None: these stay as they are.
     """
 
@@ -72,7 +71,6 @@ class HighestValue(Policy):
 
     @property
     def needs(self) -> Needs:
-        """Arrival rates, and the metrics of the sizing policy."""
         own: Needs = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
         return own if self.sizing is None else own | self.sizing.needs
 
@@ -89,14 +87,12 @@ class HighestValue(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         graph = context.graph
         if not graph.choices and all(len(operator.alternates) < 2 for operator in graph.operators):
             return "no operator has several alternates, and there is no choice: it has nothing to choose from"
         return None if self.sizing is None else self.sizing.unsupported_reason(context)
 
     def prepared(self, prospect: Prospect) -> "HighestValue":
-        """Return the policy with its sizing policy prepared."""
         return self if self.sizing is None else replace(self, sizing=self.sizing.prepared(prospect))
 
 
@@ -105,7 +101,6 @@ class ChoiceMemory:
     """Memory of the policy.
 
     Attributes:
-        guards: Version in force.
         costs: Known costs of alternates.
         leads: By element: option of a higher value, time of its first round, number of rounds.
         switched: By element: time of the last switch for a higher value.

@@ -63,17 +63,6 @@ def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
     return Attraction(keys[first] // nodes, keys[first] % nodes, sums)
 
 
-def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """Return AS of Equation 4: traffic of `task` within `node` minus that with other nodes, if it were there."""
-    touching = (exchange.source == task) ^ (exchange.target == task)
-    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
-    rate = exchange.rate[touching]
-    there = np.append(place, -1)[other]
-    placed = there >= 0
-    within = rate[placed & (there == node)].sum()
-    return float(within - rate[placed & (there != node)].sum())
-
-
 def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
     """Return ASC of Equation 5 for moving each of `task` alone to its `node`."""
     return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
@@ -113,10 +102,9 @@ class Case(IntEnum):
 class OtdRules:
     """Thresholds of load and benefit. The paper gives no figures.
 
-    `relief` is an extension. As published, both algorithms consider traffic alone and may undo each other without end.
-    With `relief`, Algorithm 1 must lower the higher utilisation by that share, and Algorithm 2 must leave its receiver
-    below high load. A relief of b on utilisation u pays within T where b / u >= s / T, for a move that stops processing
-    for s seconds.
+    `relief` is an extension: as published, both algorithms consider traffic alone and may undo each other without end. With
+    it, Algorithm 1 must lower the higher utilisation by that share, and Algorithm 2 must leave its receiver below high
+    load.
 
     Args:
         high: Utilisation from which load is high.
@@ -124,7 +112,7 @@ class OtdRules:
         long_queue: Waiting records that make load high, if the worker's rate is unknown.
         long_wait: Seconds of waiting work that make load high.
         threshold: Least change of score for Algorithm 2, as a share of a task's mean traffic (paper: threshold_ASC).
-        relief: Least relief; 0 as published, default one second over a minute.
+        relief: Least relief; 0 as published, default one second without processing over a minute.
     """
 
     high: float = 0.9
@@ -372,7 +360,6 @@ class Otd(OtdRules, Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if hosts or placement do not fit, otherwise None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:

@@ -28,13 +28,11 @@ class Even(Policy):
     name: ClassVar = "even"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Move the tasks that are not on their round-robin host."""
         rows = movable(observation, self.operators)
         turns = np.arange(rows.size) % max(1, len(observation.usable))
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
 
@@ -55,7 +53,6 @@ class Random(Policy):
     name: ClassVar = "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Move the tasks that are not on their drawn host."""
         rows = movable(observation, self.operators)
         random, usable = np.random.default_rng(self.seed), observation.usable
         drawn = random.integers(0, max(1, len(usable)), rows.size)
@@ -67,7 +64,6 @@ class Random(Policy):
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
 
@@ -78,7 +74,6 @@ class Untouched(Policy):
     name: ClassVar = "untouched"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Return an empty plan."""
         return Plan()
 
 

@@ -1,8 +1,7 @@
 """VISP's baseline: scales operators by their queues, and leases or releases hosts accordingly, ignoring billing.
 
-From Hochreiner et al., "Cost-efficient enactment of stream processing topologies" (PeerJ CS 2017), section Baseline. The
-paper does not define where instances are placed and which one is removed. The choices here pack hosts, which favours the
-baseline.
+From Hochreiner et al., "Cost-efficient enactment of stream processing topologies" (PeerJ CS 2017), section Baseline. It
+leaves placement open; hosts are packed here, which favours the baseline.
 """
 
 import math
@@ -65,7 +64,6 @@ class QueueThreshold(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         return fixed_queue(context) or missing_type_reason(context, self.host_type)
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
@@ -85,7 +83,6 @@ class QueueThreshold(Policy):
                 draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _release_empty(self, draft: Draft) -> None:
-        """Release drained hosts, and empty running ones down to `min_hosts`. Tasks with state move first."""
         for host, lease in draft.observation.leases.items():
             if lease.state is HostState.DRAINING and not draft.tasks_on(host):
                 draft.do(ReleaseHost(host, why="empty"))

@@ -54,7 +54,6 @@ class Static(Policy):
             raise InputError(f"hosts: {self.hosts!r} is not a whole number of 1 or more, 'peak' or 'mean'")
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered, otherwise None."""
         return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:

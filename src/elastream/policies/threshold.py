@@ -1,7 +1,6 @@
 """The policy `threshold`: size hosts for the load expected when a host requested now would work.
 
-The rules need no learning or tuning per dataflow and are the same on Spark and in simulation. The defaults are those of
-Flink's autoscaler and of Kubernetes' horizontal pod autoscaler (HPA). The policy reference explains each rule.
+The defaults are those of Flink's autoscaler and of Kubernetes' horizontal pod autoscaler (HPA).
 """
 
 import math
@@ -76,11 +75,12 @@ class ScalingPlan:
 class Threshold(Policy):
     """Lease hosts for the load expected one host start ahead; release them when their paid time ends.
 
-    Each round forecasts the arrival rate for the time at which a host requested now would work. The need is this rate
-    times the measured work per record, plus the work of the late backlog. Hosts whose need exceeds `scale_out` by more
-    than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could carry the highest need of the last
-    `settle` seconds, nothing is late, and their paid time ends. Under a constant load the plan reaches a fixed point.
-    Unknown metrics never count as 0: the plan names them (`Plan.unknown`) and sizes nothing.
+    The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. Hosts whose
+    need exceeds `scale_out` by more than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could
+    carry
+    the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never count as
+    0:
+    the plan names them (`Plan.unknown`) and sizes nothing.
 
     Args:
         scale_out: Part of the usable cores to fill (Flink's autoscaler: 0.7).
@@ -121,11 +121,9 @@ class Threshold(Policy):
 
     @property
     def default_window(self) -> bool:
-        """Return True if `settle` was left at its default."""
         return self.settle is None
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host of `host_type` is offered, otherwise None."""
         return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
@@ -190,7 +188,6 @@ class SizingRound:
         return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
 
     def _with_need(self, cores: tuple[float, ...]) -> LoadHistory:
-        """Return the history with this round's need, by part, and without those that no longer hold hosts."""
         history, hold = self.history, self.settle
         if self.policy.default_window and self.observation.context.scaling.stabilization_down is None:
             lulls = history.lulls.after(self.observation, math.fsum(cores), self.settle)
@@ -203,7 +200,6 @@ class SizingRound:
         return f"{format_rate(self.rate)}{ahead}"
 
     def _releases(self, actions: Sequence[Action] = ()) -> list[Action]:
-        """Return releases of draining hosts without tasks that may go, unless `actions` cancel the drain."""
         return [action for action in emptied(self.observation) if CancelDrain(action.host) not in actions]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
@@ -343,7 +339,6 @@ class ChainedRound(SizingRound):
 
     @once
     def _behind(self) -> float:
-        """`SizingInputs.behind`; 1 while more tasks would help before more hosts."""
         return 1.0 if chained.is_narrow(self.observation, self._slots) else self.load.behind
 
     @once
@@ -377,7 +372,6 @@ class ChainedRound(SizingRound):
         return self._hosts.drain_surplus(highest)
 
     def _retained_cores(self, history: LoadHistory) -> float:
-        """Return the busy cores that the remaining hosts must carry, filled to `most`."""
         load = self.load
         highest = max(each for each in (self._highest(history), load.used, load.cores(self.later), 0.0) if each == each)
         highest = max(highest, self.most * load.cores(self.upper), self.most * self._useful_cores)
@@ -385,7 +379,6 @@ class ChainedRound(SizingRound):
 
     @property
     def _useful_cores(self) -> float:
-        """Cores of the slots that still shorten late batches."""
         useful = max((each.slots for each in self.observation.diagnoses.values()), default=0.0)
         _, each = self.observation.cores.slots(self.observation.working)
         return useful * each if useful else 0.0
@@ -461,7 +454,6 @@ class UnchainedRound(SizingRound):
         return ScalingPlan(actions, (), history, self._predicted(actions, total), unknown, remarks)
 
     def _needs(self, units: Sequence[Unit]) -> tuple[Mapping[str, CoreNeed], tuple[Unknown, ...]]:
-        """Return the need of each unit, and the metrics that prevent one."""
         ahead = self.host_type.start if not self.observation.coming else 0.0
         arriving = float(self.history.arriving[-1])
         return needs_of(self.observation, units, self.rate, arriving, self.host_type.start, ahead)
@@ -506,7 +498,6 @@ class UnchainedRound(SizingRound):
     def _draft(
         self, targets: Mapping[str, int], needs: Mapping[str, CoreNeed], surplus: Mapping[str, int], shrinks: bool
     ) -> tuple[list[Action], list[Action], tuple[str, ...]]:
-        """Return actions towards `targets`, releases if nothing grows, and remarks about missing room."""
         policy, draft = self.policy, Draft(self.observation)
         why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in targets}
         hosts = len(draft.hosts)

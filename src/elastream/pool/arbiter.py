@@ -1,7 +1,6 @@
 """Arbiter process of shared hosts: keys, journal and rounds, independent of the transport.
 
-`elastream.sharing` decides. State is on disk before it is sent or acted on, so that a killed manager continues as after a
-lost message. Times are epoch seconds, so they survive a restart.
+State is on disk before it is sent or acted on. Times are epoch seconds, so they survive a restart.
 """
 
 import hmac
@@ -88,7 +87,6 @@ class ArbiterNode:
 
     @property
     def state(self) -> Arbiter:
-        """Current state."""
         return self._state
 
     def join(self, application: str, entitlement: Entitlement, key: str = "") -> str:

@@ -82,7 +82,6 @@ class RegionSetting:
 
 
 def _fill_empty(value: object) -> object:
-    """Read a name without a value as one without parameters."""
     return {name: {} if below is None else below for name, below in value.items()} if isinstance(value, Mapping) else value
 
 

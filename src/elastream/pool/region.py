@@ -1,7 +1,6 @@
-"""Region manager: reports to its arbiter and leases hosts by the arbiter's orders.
+"""Region manager: reports to its arbiter over HTTP and leases hosts by the arbiter's orders.
 
-`elastream.policies.e2df.regions` decides its proposals. State is on disk before it is reported or acted on. The region is
-an HTTP client, so only the arbiter needs a server.
+State is on disk before it is reported or acted on.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """HTTP service of the arbiter of shared hosts.
 
-A shared token authenticates callers, and a key from joining identifies each application. Both are in headers, beyond this
-machine only over TLS (`pool.document` refuses anything else).
+Headers carry a shared token and a key that identifies each application; beyond this machine only over TLS.
 """
 
 import asyncio
@@ -43,7 +42,6 @@ def arbiter_service(
     """Return the arbiter as a web application; GET of / shows the state.
 
     Args:
-        node: The arbiter.
         token: Required of all requests; None for none.
         period: Seconds between rounds; 0 for rounds only with messages.
         failed: Called once when the journal cannot be written.
@@ -184,7 +182,6 @@ def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "u
 
 
 def error_response(status: int, sentence: str) -> Response:
-    """Return an error response with the reason."""
     return JSONResponse({"error": sentence}, status)
 
 

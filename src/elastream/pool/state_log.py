@@ -1,8 +1,4 @@
-"""Journal of a manager: tables that survive its process.
-
-A change is one line, on disk before it is sent or acted on, so after a crash the manager knows everything that it has
-sent. `pool.arbiter` and `pool.region` define the tables.
-"""
+"""Journal of a manager: tables that survive its process. A change is one line, on disk before it is sent or acted on."""
 
 import time
 from collections.abc import Callable, Mapping

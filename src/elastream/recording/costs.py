@@ -1,8 +1,4 @@
-"""Split of a run's cost between its queries, by the cores that each keeps busy in a period.
-
-Queries share hosts, so none has a bill of its own. Idle cores are split in the same way; if no query is known to be busy,
-equally.
-"""
+"""Split of a run's cost between queries, which share hosts, by the cores that each keeps busy; equally if none is known."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -73,7 +69,6 @@ class CostSplit:
         return self._counted or self._rated
 
     def observed(self, observation: Observation) -> None:
-        """Add the next observation."""
         cost, layout = observation.overall(Metric.COST), observation.context.layout
         records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
         self._rated += records if records > 0 else 0.0

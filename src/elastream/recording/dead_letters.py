@@ -1,7 +1,6 @@
-"""Dead letters of a run on disk: a JSON line for each batch in which operators left records out.
+"""Dead letters of a run on disk: a JSON line for each batch in which operators left records out, with the counts so far.
 
-A line is written whole or not at all and names its batch, so a batch repeated after a crash is not doubled. Each line has
-the counts so far. A full file replaces the one before it, so the newest letters are kept.
+A line names its batch, so that a repeated batch is not doubled. A full file replaces the one before it.
 """
 
 import os
@@ -54,7 +53,6 @@ class DeadLetters:
             self.counts, self._newest = dict(last["so_far"]), dict(last["newest"])
 
     def has(self, query: str, batch: int) -> bool:
-        """Return True if the batch is already logged."""
         return batch <= self._newest.get(query, -1)
 
     def take(self, left_out: LeftOutBatch) -> None:

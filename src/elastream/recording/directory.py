@@ -1,8 +1,7 @@
 """Paths of a run's files, so that no other module joins paths.
 
-Each run has one folder: Spark's state (checkpoints, durable edges), settings of the control plane (control), results for
-users (journal, recording, report), and logs of hosts (cluster). If executors cannot reach this machine, their files are
-in another folder on a shared file system. The driver's own files stay here, with a copy there (`recording.mirror`).
+If executors cannot reach this machine, their files are in another folder, on a shared file system. The driver's own files
+stay here, with a copy there (`recording.mirror`).
 """
 
 import os
@@ -71,7 +70,6 @@ class RunDirectory:
         return self.root if self.files is None else self.files
 
     def checkpoint(self, segment: str) -> AnyPath:
-        """Return the checkpoint of the query of `segment`."""
         return self.reached / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
@@ -148,7 +146,6 @@ class RunDirectory:
         return self.reached / "results"
 
     def results(self, sink: str) -> AnyPath:
-        """Return the output folder of `sink` there."""
         return self.all_results / sink
 
     def left_out(self, segment: str) -> AnyPath:

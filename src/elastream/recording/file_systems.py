@@ -1,7 +1,6 @@
-"""Clients of file systems that are not mounted, by address scheme, without a JVM and without stored secrets.
+"""Clients of file systems that are not mounted, without a JVM and without stored secrets.
 
-HDFS is reached by its REST API (WebHDFS, enabled by default), object stores by Arrow's clients, which take credentials from
-the environment as the stores' own tools do, and others by fsspec. Links of `viewfs` are followed.
+HDFS by its REST API (WebHDFS), object stores by Arrow's clients, others by fsspec. Links of `viewfs` are followed.
 """
 
 import getpass
@@ -79,10 +78,8 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
     """Return the client for addresses `scheme://authority/...`, one for each thread.
 
     Args:
-        scheme: Of the address.
         authority: Host, bucket or name service.
         reached: The value of `reached_by`.
-        thread: Id of the calling thread.
 
     Raises:
         EnvironmentProblem: If its library is missing.
@@ -111,7 +108,6 @@ def file_system(scheme: str, authority: str, reached: str, thread: int) -> "Abst
 
 
 def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSystem":
-    """Return the first active name node of `authority`, a host or a name service."""
     from fsspec.implementations.webhdfs import WebHDFS
 
     secure = settings.get("hadoop.security.authentication", "simple") == "kerberos"

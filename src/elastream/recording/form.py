@@ -69,14 +69,12 @@ def written_observation(observation: Observation, before: Observation | None = N
 
 
 def _ringed(observation: Observation, before: Observation | None) -> Json:
-    """Return the tokens of all rings if one has changed."""
     if observation.rings == ({} if before is None else before.rings):
         return {}
     return {"rings": {operator: dict(ring.tokens) for operator, ring in observation.rings.items()}}
 
 
 def _copied(observation: Observation, before: Observation | None) -> Json:
-    """Return the entry of standby replicas: largest lag by operator, and on change their hosts and why some are missing."""
     standby = observation.standby
     replicas, was = _standby_replicas(observation), {} if before is None else _standby_replicas(before)
     written: Json = {}
@@ -94,7 +92,6 @@ def _copied(observation: Observation, before: Observation | None) -> Json:
 
 
 def _standby_replicas(observation: Observation) -> dict[str, dict[str, list[int]]]:
-    """Return the state partitions with a standby replica, by operator and host."""
     replicas: dict[str, dict[str, list[int]]] = {}
     standby, tasks, hosts = observation.standby, observation.tasks.tasks, observation.hosts.ids
     for task, host in zip(standby.task.tolist(), standby.host.tolist(), strict=True):

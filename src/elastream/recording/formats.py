@@ -1,7 +1,6 @@
 """Format version of a run's files: a newer one is refused, an older one is read.
 
-Every log of JSON lines carries it in its first line, every JSON file as a field; files without one predate it. Files
-without room for it (replayed records, edges, Spark's checkpoints) have the version in `run.json`.
+It is in the first line of a log, or a field of a JSON file; `run.json` has it for all files without room for one.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ FORMAT = 1
 
 
 def marked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` with the format version."""
     return {"format": FORMAT, **fields}
 
 

@@ -1,7 +1,4 @@
-"""A recording as pandas DataFrames, built on demand, for notebooks and evaluations.
-
-Times are seconds since the start of the run. Metrics have the names and units of `elastream.core.metrics`. Unknown is NaN.
-"""
+"""A recording as pandas DataFrames, for notebooks and evaluations. Times are seconds since the start; unknown is NaN."""
 
 import math
 from collections.abc import Sequence
@@ -183,7 +180,6 @@ class Frames:
 
 
 def _table(rows: Sequence[tuple[Any, ...]], *columns: str, keys: int = 1) -> "pd.DataFrame":
-    """Return a frame of `rows`, whose first `keys` columns are its index."""
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=list(columns))

@@ -1,7 +1,4 @@
-"""Log of a run's guard versions: the command line appends one, the run loads it in its next round.
-
-A version holds a whole guard file and its path, so that a run needs nothing but its folder.
-"""
+"""Log of a run's guard versions, whole files: the command line appends one, the run loads it in its next round."""
 
 import contextlib
 import json

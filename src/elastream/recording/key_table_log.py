@@ -1,7 +1,6 @@
 """Log of a run's key tables: `tables.jsonl` names the versions, `tables/` holds them.
 
-A version's file, with its content's hash in its name, is on disk before its line. The control loop reads the lines and
-requests new versions. Other processes may append meanwhile: programs, `elastream tables set`.
+A version's file is on disk before its line. The control loop reads the lines; other processes may append.
 """
 
 import hashlib
@@ -98,7 +97,6 @@ class KeyTableLog:
         return {operator: len(versions) for operator, versions in self._all().items()}
 
     def versions(self) -> Sequence[KeyTableVersion]:
-        """Return all versions, by operator and version."""
         by_operator = self._all()
         return [version for operator in sorted(by_operator) for version in by_operator[operator]]
 
@@ -134,7 +132,6 @@ class KeyTableLog:
             raise self._problem(error) from error
 
     def _take_over(self) -> None:
-        """Read the complete lines appended since the last call."""
         path = self._directory.key_table_log
         for each in appended(path, self._read):
             number = 1 + sum(map(len, self._versions.values()))

@@ -57,12 +57,10 @@ class LeaseLog:
         return self._past
 
     def requested(self, host: str, type: HostType, at: float) -> None:
-        """Log a request and sync it to disk."""
         if self._lines is not None:
             self._lines.append(self._requested(host, type, at))
 
     def ended(self, lease: Lease, why: str = "") -> None:
-        """Log the end of a lease."""
         if self._lines is not None:
             self._lines.append(self._ended(lease, why))
 

@@ -1,8 +1,4 @@
-"""Durable JSON lines: a line is on disk before `append` returns.
-
-A crash tears at most the last line, which is cut off when the file is reopened. The first line carries the format version
-(`formats`). Callers define the lines' meaning.
-"""
+"""Durable JSON lines: a line is on disk before `append` returns. A line torn by a crash is cut off on reopening."""
 
 import contextlib
 import json
@@ -62,7 +58,6 @@ class Lines:
         return list(whole_lines(content, self.path))
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Append a line and sync it to disk."""
         end = None
         try:
             end = self._file.seek(0, os.SEEK_END)

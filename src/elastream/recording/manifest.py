@@ -1,8 +1,6 @@
 """Manifest (`run.json`) and lock of a run's folder: enough to resume the run without its driver.
 
-A run's folder goes through these states. The process that drives the run holds `run.lock` (`flock`), so it is free
-once that
-process is gone:
+The process that drives the run holds `run.lock` (`flock`), which is free once it is gone. States of a folder:
 
     state     run.json             lock   end in the recording   `--resume`
     new       without a dataflow   held   none                   refused: another process runs it
@@ -12,8 +10,6 @@ process is gone:
     stopped   complete             free   "stopped", "failed"    goes on: resumed
     finished  complete             free   "finished"             refused: nothing is left to do
     resumed   complete, one more   held   none since             refused: another process runs it
-
-new becomes running when the dataflow has passed all checks; running and resumed become crashed, stopped or finished.
 """
 
 import json
@@ -49,7 +45,6 @@ class Manifest:
     files: str = ""  # address of executors' files; empty if they are in the run's folder
 
     def after(self, resumption: Json) -> "Manifest":
-        """Return the manifest with one more resumption."""
         return replace(self, resumed=(*self.resumed, resumption))
 
 

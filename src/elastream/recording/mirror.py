@@ -1,10 +1,7 @@
 """Copy of the driver's files of a run on a shared file system, and the claim of one driver on them.
 
-With the copy a run can resume on any machine. It lags by at most seconds, and what may be lost does no harm. Spark's own
-logs hold each batch's records and composition; a lost switch is decided anew; leases of hosts that ended with their
-driver count until it was last seen.
-
-The file system has no locks: a record in the folder is the lock.
+With the copy a run can resume on any machine. It lags by seconds, which does no harm: Spark's own logs hold each batch's
+records and composition, and a lost switch is decided anew. A record in the folder is the lock:
 
     state   event                                                                 next
     free    a driver writes a record of its own, and finds it after SETTLES       held
@@ -15,8 +12,7 @@ The file system has no locks: a record in the folder is the lock.
     held    another driver wants it, and sees its number change within PATIENCE   held: refused
     held    another driver wants it, and it does not change                       free: its driver is gone
 
-Clocks of two machines are never compared: a driver that wants the claim watches whether its number changes. A driver cut
-off from the file system for longer than PATIENCE finds itself replaced; meanwhile its queries wrote no checkpoint.
+Clocks of two machines are never compared.
 """
 
 import json
@@ -164,12 +160,9 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 def mirrored(
     directory: RunDirectory, period: float = EVERY, renewal: float = RENEWED
 ) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Claim the run's files and copy the driver's files there, until the end of the context.
-
-    Later failures of the copy are warnings.
+    """Claim the run's files and copy the driver's files there, until the end of the context. Later failures are warnings.
 
     Args:
-        directory: Folders of the run.
         period: Time from one copy to the next (seconds).
         renewal: Time from one renewal of the claim to the next (seconds).
 

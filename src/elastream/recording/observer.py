@@ -65,19 +65,23 @@ class Ending:
 
 
 class Observer(Protocol):
-    """Receives the events of a run. An observer that raises is detached, and the run continues."""
+    """Receives the events of a run; ignores them by default. An observer that raises is detached, and the run continues."""
 
     def started(self, header: Header) -> None:
         """Receive the header, before the run starts."""
+        return
 
     def observed(self, observation: Observation) -> None:
         """Receive an observation, once per monitoring period."""
+        return
 
     def decided(self, decision: Decision) -> None:
         """Receive a decision after each planning round, and again with the same `round` when its `actual` is known."""
+        return
 
     def ended(self, ending: Ending) -> None:
         """Receive the end of the run."""
+        return
 
 
 def describe_run(

@@ -1,7 +1,7 @@
 """Files of a recording: the current one, and its earlier parts, compressed, until they are forgotten.
 
-A part is named after the time of the run [ms] at which it ends: `recording-000086400000.jsonl.gz`. Each file begins with
-the run's header, which has the totals of all earlier parts. So the oldest part can be removed at any time.
+A part is named after the time of the run [ms] at which it ends. Each file begins with the run's header and the totals of
+all earlier parts, so the oldest can be removed at any time.
 """
 
 import gzip
@@ -36,12 +36,10 @@ class Keep:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file of a recording given by it, or by its folder."""
     return path / FILE_NAME if path.is_dir() else path
 
 
 def _parts(file: Path) -> dict[int, Path]:
-    """Return the earlier parts of a recording by their end [ms], oldest first."""
     parts: dict[int, Path] = {}
     name = re.compile(re.escape(file.stem) + r"-(\d{12,})" + re.escape(file.suffix) + r"(\.gz)?")
     for each in file.parent.iterdir() if file.parent.is_dir() else ():
@@ -53,7 +51,6 @@ def _parts(file: Path) -> dict[int, Path]:
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return all files of a recording, oldest first."""
     return [*_parts(file).values(), file]
 
 

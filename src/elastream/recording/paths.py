@@ -1,8 +1,6 @@
 """Paths on file systems that this machine has not mounted (HDFS, object stores), and functions for these and local paths.
 
-Python reaches them without a JVM (`file_systems`), since tasks and sources have none to ask. Spark gets the address and
-uses Hadoop. A folder on HDFS is renamed atomically, as on a local disk. Object stores have no folders to rename; there
-the file `WHOLE` marks a batch as completely written.
+Object stores have no folders to rename: there the file `WHOLE` marks a completely written batch.
 """
 
 import contextlib
@@ -89,7 +87,6 @@ class RemotePath:
         return urlsplit(self._reached).scheme in (*HADOOP, *MINE, "memory")
 
     def exists(self) -> bool:
-        """Return True if there is such a file or folder."""
         return self._about() is not None
 
     def is_dir(self) -> bool:
@@ -106,7 +103,6 @@ class RemotePath:
         return _entry(about)
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield the paths in this folder."""
         return (self / entry.name for entry in scanned(self))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
@@ -204,7 +200,6 @@ AnyPath: TypeAlias = Path | RemotePath
 
 
 def is_address(path: str | os.PathLike[str] | RemotePath) -> bool:
-    """Return True for an address that is no path of this machine."""
     return isinstance(path, RemotePath) or _address(os.fspath(path)) is not None
 
 

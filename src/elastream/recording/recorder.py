@@ -1,8 +1,4 @@
-"""Recordings of runs as JSON lines: a header, every observation, every decision, and the ending.
-
-The HTML report, `elastream explain`, the summary and the simulator's calibration read this one record, and therefore agree
-about a run. `elastream.report.summary` computes its figures.
-"""
+"""Recordings of runs as JSON lines: a header, every observation, every decision, and the ending."""
 
 import json
 import logging
@@ -25,7 +21,6 @@ from elastream.core.hosts import ACTIVE, HostState, HostType, Lease
 from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch, Observation
-from elastream.core.ring import Ring
 from elastream.core.wording import clock
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.signals import SignalReading, Signals
@@ -161,7 +156,6 @@ class Recorder(Entries):
         self._file.close()
 
     def _begin_part(self, keep: Keep, now: float) -> None:
-        """Continue in a new file that begins with the totals of all before."""
         try:
             before = keep.summed(Recording.outline(self.path, whole=True))
         except ElastreamError:
@@ -280,7 +274,6 @@ class Recording:
 
     @cached_property
     def times(self) -> Floats:
-        """Seconds since the start of the run."""
         return np.array(self.series.times, dtype=np.float64)
 
     @property
@@ -323,7 +316,6 @@ class Recording:
         return instances
 
     def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
-        """Return for each observation the host of each placed task of `operator`, by task index."""
         row = self.operators.index(operator)
         return tuple({index: host for (of, index), host in now.items() if of == row} for now in self.series.placed)
 
@@ -416,11 +408,6 @@ class Recording:
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: form.read_composition(fields) for _, query, fields in rows}
 
-    def rings_at(self, time: float) -> Mapping[str, Ring]:
-        """Return the operators' rings at the last observation by `time`."""
-        rings_until = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
-        return {operator: Ring(tokens) for operator, tokens in (rings_until[-1] if rings_until else {}).items()}
-
     def query_of(self, element: str) -> str:
         """Return the query (segment) in which an operator runs, or a choice decides."""
         operator = next((edge["source"] for edge in self.header.edges if edge.get("choice") == element), element)
@@ -428,7 +415,6 @@ class Recording:
 
     @property
     def host_types(self) -> tuple[HostType, ...]:
-        """Host types that could be leased."""
         return tuple(form.host_types(self.header).values())
 
     @property

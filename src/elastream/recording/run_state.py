@@ -1,15 +1,14 @@
-"""State of a run from its folder, for commands that look at runs of other processes, and requests to end them."""
+"""State of a run from its folder, and requests to end it, for other processes."""
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastream.core.decision import Decision
 from elastream.core.observation import Observation
 from elastream.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, read_manifest
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Ending, Observer
 from elastream.recording.recorder import Recording
 from elastream.systems import lock
 
@@ -32,7 +31,6 @@ class RunState:
 
     @property
     def live(self) -> bool:
-        """True if a process drives the run."""
         return self.driver is not None
 
 
@@ -68,24 +66,16 @@ def state_of(directory: RunDirectory) -> RunState:
     return RunState(manifest, state, driver, outline)
 
 
-class StopRequests:
+class StopRequests(Observer):
     """Observer that ends the run of `directory` at the request of `elastream stop`."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self.stop: Callable[[str], object] = lambda reason: None
 
-    def started(self, header: Header) -> None:
-        """Do nothing: a request may be older than the first observation."""
-
     def observed(self, observation: Observation) -> None:
-        """End the run if that is requested."""
         if self._directory.stop_requested:
             self.stop("elastream stop")
 
-    def decided(self, decision: Decision) -> None:
-        """Do nothing."""
-
     def ended(self, ending: Ending) -> None:
-        """Remove the request."""
         self._directory.stop_request.unlink(missing_ok=True)

@@ -1,8 +1,4 @@
-"""Recorded observations as columns: one float64 array for each row and metric.
-
-A run of weeks has hundreds of thousands of observations. Stored as entries they would need a hundred times the memory, so
-each entry is split as it is read.
-"""
+"""Recorded observations as columns: one float64 array for each row and metric, a hundredth of their memory as entries."""
 
 from array import array
 from collections import Counter
@@ -34,7 +30,6 @@ class Columns:
         self._columns: dict[tuple[str, str], tuple[int, Numbers]] = {}
 
     def add(self, number: int, rows: Sequence[str], values: Mapping[str, Sequence[float | None]]) -> None:
-        """Add the values of observation `number`, from 0."""
         for row in rows:
             self.rows.setdefault(row)
         for metric, column in values.items():

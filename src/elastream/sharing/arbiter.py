@@ -50,7 +50,6 @@ class Ledger:
         self._bumped: set[tuple[bool, str]] = set()
 
     def owned(self, application: str) -> Iterable[str]:
-        """Return the current hosts of an application."""
         return tuple(self._of_members.get(application, self.members[application].hosts))
 
     def present(self, region: str) -> bool:
@@ -159,7 +158,6 @@ class Ledger:
             self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, goes=True)
 
     def recall(self, host: str, why: str, heir: str = "") -> None:
-        """Recall a host, for `heir` if given."""
         self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, heir=heir)
 
     def left(self, host: str) -> None:
@@ -338,8 +336,8 @@ def decide(
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
     """Process the messages of a round in order; return the new state, orders and views.
 
-    Old numbers only show that a sender is alive. A message does not apply to hosts with a newer term than its sender has
-    seen. Orders and views repeat until they are acknowledged.
+    A message does not apply to hosts with a newer term than its sender has seen. Orders and views repeat until
+    acknowledged.
     """
     messages = tuple(messages)
     ledger = Ledger(rules, state, now)
@@ -362,7 +360,6 @@ def decide(
 
 
 def _end_waits(ledger: Ledger) -> None:
-    """Dismiss silent members, and cancel recalls whose time is over."""
     for name, member in tuple(ledger.members.items()):
         if ledger.now - member.heard > ledger.rules.silence:
             ledger.dismiss(name)
@@ -414,7 +411,6 @@ def _apply_report(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
 
 
 def _apply_proposals(ledger: Ledger, report: RegionReport) -> None:
-    """Free the hosts that a region proposes to free, or note them for sharing by requests."""
     unwanted = dict.fromkeys(report.release, f"the manager of {report.region} has more free slots than it is to keep")
     unwanted |= dict.fromkeys(report.drain, f"it is hardly used, and the manager of {report.region} can spare it")
     below = ledger.rules.consolidate_below
@@ -449,7 +445,6 @@ def _free_unwanted(ledger: Ledger) -> set[str]:
 
 
 def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
-    """Apply a claim; return True if it was new."""
     name = claim.application
     member = replace(ledger.members[name], heard=ledger.now)
     ledger.members[name] = member
@@ -556,7 +551,6 @@ class _Demand:
         return min(self.asks[name], self.due[name] - len(self.mine[name]))
 
     def _give(self) -> None:
-        """Assign spare hosts, those with the longest paid time first."""
         leases, now = self.ledger.leases, self.ledger.now
         spare = sorted(self.free, key=lambda host: -leases[host].lease.remaining(now) if host in leases else 0.0)
         spare += self.idle

@@ -99,7 +99,6 @@ class Arbiter:
 
 
 def initial_state(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
-    """Return the state of an arbiter of fixed machines; `machines` maps names to kinds."""
     hosts = {name: HostRecord("", kind, Tenure.IDLE) for name, kind in machines.items()}
     return Arbiter(hosts, frozenset(hosts), kinds={kind.name: kind for kind in kinds})
 

@@ -1,7 +1,4 @@
-"""Simulated sources and their arrivals, as arrays of times and counts.
-
-One array form for all loads keeps Python calls out of the inner loop.
-"""
+"""Simulated sources and their arrivals, as arrays of times and counts."""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""Observations of a simulated micro-batch dataflow, with the metrics of Spark's telemetry.
-
-Figures cover the last `WINDOW` seconds and keep their values while no batch commits, for the same lag as on Spark.
-"""
+"""Observations of a simulated micro-batch dataflow, over the last `WINDOW` seconds, with the lags of Spark's telemetry."""
 
 import math
 import statistics
@@ -118,7 +115,6 @@ class BatchMetricsCollector(MetricsCollector):
         return Sample(end, TableFrame(self.rows, AT, table))
 
     def _show(self, row: int) -> None:
-        """Make the figures of period `row` of the closed ones the current ones."""
         closed = self._closed
         assert closed is not None
         self._row = row
@@ -138,7 +134,6 @@ class BatchMetricsCollector(MetricsCollector):
         usable: Floats,
         rates: Mapping[str, tuple[Floats, NDArray[np.int64]]],
     ) -> Floats:
-        """Enter operators and sources in `table` (period, metric, operator); return the offered load."""
         period = self.settings.monitor
         offered = np.zeros(closed.ends.size)
         earlier, most = self._busy.shape[0], self._averaged
@@ -194,7 +189,6 @@ class BatchMetricsCollector(MetricsCollector):
         return super().observation(now, composition)
 
     def _ran(self) -> Mapping[tuple[str, str], float]:
-        """Return the last commit of each alternate."""
         return self.fused.ran
 
     def _figures(self) -> dict[Metric, float]:

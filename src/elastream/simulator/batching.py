@@ -1,7 +1,4 @@
-"""Execution of a query's micro-batches over many monitoring periods in one compiled call.
-
-The queue is rows of three arrays; a batch is a range of rows.
-"""
+"""Execution of a query's micro-batches over many monitoring periods in one compiled call."""
 
 import math
 from typing import NamedTuple

@@ -192,9 +192,9 @@ def calibrate(
 ) -> Calibration:
     """Estimate the constants from a recording of `layout`, a dataflow of one segment.
 
-    A batch lasts a constant plus the work of the batch and its records. The fit uses undisturbed batches: no host starting,
-    no task just moved, workers warm. Starting hosts and moved state cost the mean excess over the fit, because the sum of
-    delays determines the queue. CPU use gives core-seconds per record and batch.
+    A batch lasts a constant plus the work of the batch and its records, fitted to undisturbed batches. Starting hosts and
+    moved
+    state cost the mean excess over the fit, because the sum of delays determines the queue.
 
     Args:
         batch_seconds: Target duration and least interval of batches.
@@ -312,7 +312,6 @@ def _batch_costs(
     notes: Notes,
     base: Settings,
 ) -> Costs:
-    """Fit durations and CPU use; `shares` is each stage's fraction of a record's cost."""
     a_record, even, coming, moved, warm = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
     burden = a_record * np.array([batch.records for batch in batches])

@@ -1,7 +1,7 @@
-"""Operators that serve cohorts (counts with an enqueue time) in time slots, as a fluid.
+"""Operators that serve cohorts (counts with an enqueue time) in time slots, as a fluid: the cost does not grow with items.
 
-The cost does not grow with items. Services longer than two slots occupy an instance; shorter ones are served as a rate.
-Random waiting comes from queueing theory (`core.qos`) and lengthens durations only.
+Services longer than two slots occupy an instance; shorter ones are served as a rate. Random waiting comes from queueing
+theory (`core.qos`) and lengthens durations only.
 """
 
 import math
@@ -360,7 +360,6 @@ class CohortStation(Station):
         return Items(*emitted)
 
     def _plan(self, mean: float, begin: float) -> None:
-        """Choose slot width and finish weights; re-bin items in service."""
         if self.width and abs(mean / self._planned[0] - 1) < 1e-6:
             return
         monitor = self.settings.monitor

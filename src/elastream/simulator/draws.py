@@ -1,7 +1,4 @@
-"""Counter-based random numbers: functions of (seed, stream, number) alone.
-
-Service times do not depend on the policy or on how time is cut into windows.
-"""
+"""Counter-based random numbers: functions of (seed, stream, number) alone."""
 
 import math
 

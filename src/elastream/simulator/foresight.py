@@ -1,7 +1,6 @@
 """Simulation ahead of the control loop: most rounds of a run change nothing.
 
-A copy of the network advances over many rounds at once, and observations come from its figures. The network itself stays
-where the copy began. It advances to the present before anything reads or changes it.
+A copy of the network advances over many rounds at once; the network itself follows before anything reads or changes it.
 """
 
 import copy

@@ -1,7 +1,6 @@
 """Simulation of fused dataflows as on Spark: queries of micro-batches.
 
-Queries do not slow each other down, so each advances alone over many periods, upstream ones first. Records between queries
-carry the epoch of their composition.
+Each query advances alone over many periods, upstream ones first. Records between queries carry their composition's epoch.
 """
 
 import copy
@@ -286,7 +285,6 @@ class FusedNetwork:
                 segment.turn(self.demands[coming][name])
 
     def fork(self) -> "FusedNetwork":
-        """Return a copy that may advance alone."""
         other = copy.copy(self)
         other.stations = tuple(copy.copy(station) for station in self.stations)
         for station in other.stations:

@@ -1,7 +1,6 @@
 """Links between simulated hosts: their cost for travelling items, their traffic, and their observation.
 
-With a trace, each pair of hosts has its own link; only links between neighbouring operators are observed, as in the thesis
-(Kumbhare 2015, p. 67).
+With a trace, only links between neighbouring operators are observed (Kumbhare 2015, p. 67).
 """
 
 import math

@@ -1,7 +1,7 @@
 """Simulation of one query as on Spark: micro-batches through its stages, one after the other.
 
 A batch starts at its trigger once the previous one has ended, and takes due records up to the governor's limit. A stage
-lasts as long as its most loaded host. Stateless tasks spread over hosts; keyed tasks stay with their state.
+lasts as long as its most loaded host.
 """
 
 import copy
@@ -70,7 +70,6 @@ class StageStation(Station):
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the records by partition."""
         if not self.skewed:
             return super().shares
         mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
@@ -83,7 +82,6 @@ class StageStation(Station):
 
     @property
     def placed(self) -> bool:
-        """True if its partitions hold state and stay on hosts."""
         return self.stage.keyed
 
     @property
@@ -264,7 +262,6 @@ class FusedSegment:
         self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def fork(self, stations: Mapping[str, StageStation]) -> "FusedSegment":
-        """Return a copy that runs on `stations`."""
         other = copy.copy(self)
         other.stations = [stations[station.name] for station in self.stations]
         other.leader = other.stations[0]
@@ -433,7 +430,6 @@ class FusedSegment:
             self.query = query._replace(charged=np.pad(query.charged, (0, more)), charges=np.pad(query.charges, (0, more)))
 
     def _burdened(self, pool: SimulatedHosts, turn: Turn) -> Burdens:
-        """Return tasks by host, cached until hosts, tasks or state change."""
         for station in self.stations:
             station.now = turn.begin
         slot = self.settings.share_slot(turn.begin) if self.settings.shares else 0

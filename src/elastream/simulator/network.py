@@ -1,7 +1,6 @@
 """Simulation of a dataflow with a queue per operator, and items in transit.
 
-Each time window runs in topological order, so that inputs are complete before an operator runs. Items of a newer
-composition wait aside until their operator adopts it.
+Each time window runs in topological order. Items of a newer composition wait until their operator adopts it.
 """
 
 import math

@@ -110,13 +110,11 @@ class SimulatedPlant:
 
     @property
     def watch(self) -> MetricsCollector:
-        """The collector of metrics, at the present."""
         self._arrive()
         return self._watch
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run, including ended ones."""
         return self.pool.leases
 
     @property
@@ -152,7 +150,6 @@ class SimulatedPlant:
         self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
-        """Simulate up to `until` (seconds)."""
         if self._foresight is not None:
             if self._foresight.look(until):
                 self.time = until
@@ -186,7 +183,6 @@ class SimulatedPlant:
         return self.time + rounds * step if rounds > 1 and watch.fused.steady else until
 
     def _arrive(self) -> None:
-        """Advance the network itself to the present."""
         ahead, self._foresight = self._foresight, None
         if ahead is None:
             return
@@ -404,9 +400,7 @@ def make_plant(
     A stage of several operators means micro-batches as on Spark; otherwise operators have the queues of `network`.
 
     Args:
-        hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator, spread over
-            zones
-        (`by_zones`).
+        hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator (`by_zones`).
         loads: Loads by source; override declared ones.
         parallelism: Initial instances by operator; default 1.
         on: Initial hosts (from 0) of each operator's first instances.

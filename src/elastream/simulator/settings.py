@@ -224,7 +224,6 @@ class Settings:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
 
     def service(self, operator: str) -> Service:
-        """Return an operator's service-time distribution; default lognormal with `variation`."""
         return self.services.get(operator) or Service(Distribution.LOGNORMAL, self.variation)
 
     def record_size(self, operator: Operator) -> float:

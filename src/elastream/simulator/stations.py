@@ -217,7 +217,7 @@ ONES.flags.writeable = False
 
 
 def each_one(size: int) -> Floats:
-    """Return read-only ones: the counts of single items."""
+    """Return a read-only array of ones, the counts of single items."""
     return ONES[:size] if size <= ONES.size else np.ones(size)
 
 
@@ -419,7 +419,6 @@ class Station:
             self.inbox[port].append(flow)
 
     def _arrived(self, end: float) -> Items:
-        """Return the items in the queue before `end`, inputs merged or joined."""
         for port, flows in enumerate(self.inbox):
             if flows:
                 came, later = joined(flows).before(end)

@@ -322,7 +322,6 @@ class MetricsCollector:
         )
 
     def _signals(self, now: float) -> Signals:
-        """Return the newest reading of each traced domain signal, from when records last reached its sink."""
         for name, trace in self._traces.items():
             reached, last = self.network.signalled.get(name), self._readings.get(name)
             if reached is not None and (last is None or min(reached, now) > last.time):

@@ -1,7 +1,4 @@
-"""A plant over an existing session and its queries, without changing a query or setting.
-
-An executor is a host. What a foreign query does not report stays unknown; a policy that needs it does nothing.
-"""
+"""A plant over an existing session, whose executors are the hosts, without changing a query or setting."""
 
 import logging
 import time
@@ -182,7 +179,6 @@ def executors_of(can: Capabilities, chosen: Callable[[], frozenset[str] | None])
 
 
 def _restore(plant: AttachedPlant, original: int, seconds: float) -> None:
-    """Bring back the `original` number of executors, by releasing or requesting some."""
     until, hosts = time.monotonic() + seconds, plant.hosts
     observation = plant.observe()
     active = [host for host, lease in observation.leases.items() if lease.state in ACTIVE_STATES]

@@ -1,7 +1,6 @@
 """Failover of a lost executor's state partitions: the JVM knows the successors beforehand, the plan follows afterwards.
 
-The nearest living neighbour clockwise on an operator's ring takes over. A lost executor on a living host comes back within
-seconds; the plan still names that host, so its partitions return.
+The nearest living neighbour clockwise takes over. If the host lives, its executor comes back and its partitions return.
 """
 
 import logging
@@ -110,7 +109,6 @@ class FailoverPlan:
             log.warning("executor %s is lost; a part of its failover failed: %s", loss.executor, loss.fault)
 
     def _replan_lost_hosts(self) -> None:
-        """Re-plan tasks of hosts that are gone for good onto the hosts where they run now."""
         where, host_of, usable = self._placing.where(), self._hosts.host_of(), frozenset(self._hosts.usable)
         moves: dict[str, dict[TaskId, str]] = {}
         for task, planned in self._placing.plan.latest.hosts.items():

@@ -1,8 +1,4 @@
-"""The Spark plant: streaming queries on hosts, behind the interface of all plants.
-
-It has queries (compiled or watched), hosts, and a reconciler for everything slow, so that `observe` and `apply` return at
-once. `elastream.spark.start` and `elastream.spark.attach` make one.
-"""
+"""The Spark plant: streaming queries on hosts. A reconciler does what is slow: `observe` and `apply` return at once."""
 
 import logging
 import threading
@@ -170,7 +166,6 @@ class SparkPlant(Generic[Q]):
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Return every lease of the run."""
         return tuple(self.hosts.leases.values())
 
     def describe(self, host: str) -> str:

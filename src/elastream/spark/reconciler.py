@@ -1,9 +1,7 @@
 """The one thread that acts by itself: it moves state partitions, steps hosts, and releases what leaves.
 
-`apply` records a target in `placing` or `hosts`, and wakes it. `observe` leaves an immutable `ObservedLoad`. Only the
-reconciler calls `look`, `critical` and `step` of `Hosts`, and `batch_ended` and `follow` of `Placing`.
-
-While nothing moves it polls once a second, or less often if that would take more than POLL_SHARE cores.
+Only it calls `look`, `critical` and `step` of `Hosts`, and `batch_ended` and `follow` of `Placing`. While nothing moves it
+polls once a second, or less often if that would take more than POLL_SHARE cores.
 """
 
 import logging

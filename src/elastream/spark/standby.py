@@ -1,7 +1,4 @@
-"""Warm standby: which hosts keep replicas of which state partitions, as hosts and partitions come and go.
-
-Replicas are on the ring successors of a partition's host, and on a host that it is about to move to.
-"""
+"""Warm standby: replicas on the ring successors of a partition's host, and on a host that it is about to move to."""
 
 import logging
 import math

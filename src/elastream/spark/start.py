@@ -315,7 +315,6 @@ def _session_on_hosts(
 def _borrowed(
     existing: SparkSession, directory: RunDirectory, settings: RunSettings
 ) -> tuple[SparkSession, Callable[[], object]]:
-    """Return a clone of the session that this process has, and how to leave it."""
     unset = {*OWN_SESSION_ONLY, *(LOCAL_FILE_SETTINGS if directory.files is not None else ())}
     own = {name: value for name, value in session_settings(settings.state_store).items() if name not in unset}
     environment = {"PYTHONPATH": os.pathsep.join(own_modules())}
@@ -415,7 +414,6 @@ def _teardown(stop: Callable[[], object]) -> None:
 
 
 def _await_first(hosts: Hosts, least: int, progress: Progress = no_progress) -> None:
-    """Wait until `least` hosts take tasks. Raises EnvironmentProblem with the provider's reason."""
     before = hosts.leases.keys() - hosts.active.keys()
 
     def look() -> None:
@@ -435,7 +433,6 @@ def _await_first(hosts: Hosts, least: int, progress: Progress = no_progress) -> 
 
 
 def _coming(leases: Iterable[Lease], reason: Callable[[str], str]) -> str:
-    """Return the state of the first hosts that do not take tasks yet."""
     texts = []
     for lease in leases:
         if lease.state is not HostState.RUNNING:

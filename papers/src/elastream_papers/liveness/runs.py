@@ -30,7 +30,7 @@ from elastream.dataflow.stages import Layout
 from elastream.policies.common.provision import declared_cores
 from elastream.policies.common.queues import NO_INSTANCE, service_levels, widened_queries
 from elastream.policies.common.reach import HALF_HELP, IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Observer
 from elastream.simulator import SimulatedPlant
 from elastream_papers.liveness.scenarios import FIXED, QUIET, LivenessCase, Scenario, scenario
 
@@ -241,7 +241,7 @@ class _Honest(Policy):
         return 2 * math.fsum(self._work(seen).values()) <= slots * least
 
 
-class _Watch:
+class _Watch(Observer):
     """Records the true state each round and stops the run once a property fails."""
 
     def __init__(self, case: LivenessCase, plant: SimulatedPlant, given: Scenario, patience: float = 1.0) -> None:
@@ -261,8 +261,6 @@ class _Watch:
         self.promised = Promised(given.layout, given.target, PlantKind.CHAINED if case.fused else PlantKind.UNCHAINED)
         self.ends = [("high", given.ends[1]), ("low", given.ends[2])]
         self.committed: dict[str, float] = {}
-
-    def started(self, header: Header) -> None: ...
 
     def observed(self, observation: Observation) -> None:
         self.seen = observation
@@ -288,8 +286,6 @@ class _Watch:
             if not self.ends or self.broken or self.silent:
                 self.stop()
         return None
-
-    def ended(self, ending: Ending) -> None: ...
 
     def _truth(self, decision: Decision) -> RoundSeen:
         seen, stations = self.seen, self.plant.network.stations

@@ -1,7 +1,6 @@
 """Archive of the classes that Spark loads (Java's AppCDS), which halves the CPU time of JVM starts.
 
-A run without one records loaded classes and makes the archive in idle time, in the user's cache folder, under a name that
-depends on Java, jars and options. A fault costs time at the next start and nothing else.
+It is made in idle time, in the user's cache folder, per Java, jars and options. A fault only makes the next start slower.
 """
 
 import contextlib
@@ -45,7 +44,6 @@ class ClassArchive:
 
     @property
     def file(self) -> Path:
-        """File of the archive, which may not exist."""
         return self.folder / ARCHIVE
 
     def usable(self) -> bool:

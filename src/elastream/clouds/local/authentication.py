@@ -1,8 +1,4 @@
-"""Secrets that keep other users of the machine out of a local cluster.
-
-Master, hosts and driver prove that they know the shared secret; Spark's web pages require a token signed with another
-one. No secret is on a command line.
-"""
+"""Secrets that keep other users of the machine out of a local cluster. None is on a command line."""
 
 import base64
 import hmac
@@ -80,7 +76,6 @@ class Secrets:
 
     @property
     def session_settings(self) -> Mapping[str, str]:
-        """Settings of a session that knows `shared`."""
         return {} if self.shared is None else CLOSED
 
     def write(self, file: Path) -> None:

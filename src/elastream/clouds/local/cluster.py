@@ -1,7 +1,4 @@
-"""Processes of local hosts: a Spark Standalone master, and one worker with its own address per host.
-
-A supervisor process owns them (`supervisor.py`); `confinement.py` limits them where the machine allows it.
-"""
+"""Processes of local hosts: a Spark Standalone master, and one worker with its own address per host."""
 
 import contextlib
 import http.client
@@ -140,7 +137,6 @@ class LocalCluster:
         url: Master URL (`spark://127.0.x.1:PORT`), set by `start`.
         driver_address: Address of this machine as hosts see it, set by `start`.
         confinement: One sentence on the limits of hosts, set by `start`.
-        secrets: Secrets of the cluster.
         executor_memory_mb: `spark.executor.memory` that fits the smallest host type (MiB).
 
     Raises:
@@ -315,7 +311,6 @@ class LocalCluster:
             self._ask("start_helper", command=command, log=str(self.folder / "archive.log"))
 
     def loaded_classes(self) -> list[Path]:
-        """Return the recorded lists of loaded classes."""
         return [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
 
     def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:

@@ -1,7 +1,4 @@
-"""CPU limits of hosts by control groups (cgroups, version 1 or 2), and the processes of a host.
-
-It runs inside the supervisor and imports little.
-"""
+"""CPU limits (cgroups, version 1 or 2) and processes of a host. Runs in the supervisor and imports little."""
 
 import contextlib
 import math
@@ -30,7 +27,7 @@ class CgroupV1:
     version: ClassVar[int] = 1
 
     def create(self, name: str) -> None:
-        """Create the group in both trees, without a quota."""
+        """Create the group, without a quota."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name).mkdir(exist_ok=True)
         (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
@@ -46,7 +43,6 @@ class CgroupV1:
         (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time of the group."""
         return int((self.cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def members(self, name: str) -> set[int]:
@@ -67,29 +63,23 @@ class CgroupV2:
     version: ClassVar[int] = 2
 
     def create(self, name: str) -> None:
-        """Create the group, without a quota."""
         (self.root / name).mkdir(exist_ok=True)
 
     def join(self, name: str) -> None:
-        """Move the calling process and its future children into the group."""
         (self.root / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
-        """Set the quota (None lifts it) and the weight relative to other groups."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
         (self.root / name / "cpu.weight").write_text(f"{round(100 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """Return the CPU time of the group."""
         fields = dict(line.split() for line in (self.root / name / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
     def members(self, name: str) -> set[int]:
-        """Return the ids of the group's processes."""
         return _members(self.root / name)
 
     def remove(self, name: str) -> bool:
-        """Remove the group; return True if it is gone."""
         return _remove(self.root / name)
 
 
@@ -102,10 +92,8 @@ def group_of(run: str, host: str) -> str:
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Yield candidate parents for groups, best first.
-
-    In version 2 a group with processes cannot delegate controllers, so every ancestor of this process's group is a
-    candidate.
+    """Yield candidate parents for groups, best first: in version 2 every ancestor, as a group with processes cannot
+    delegate.
 
     Args:
         mountinfo: Contents of `/proc/self/mountinfo`.
@@ -159,7 +147,6 @@ def own_groups() -> tuple[Path, ...]:
 
 
 def cores_allowed(groups: Iterable[Path]) -> float:
-    """Return the cores that the quotas of `groups` allow together; inf without a quota."""
     return min(map(_quota_of, groups), default=math.inf)
 
 
@@ -209,7 +196,6 @@ def _delegate_cpu(root: Path) -> None:
 
 
 def _in_a_child(action: Callable[[], None]) -> None:
-    """Run `action` in a child process and raise its OSError here."""
     child = os.fork()
     if child == 0:
         status = 0

@@ -1,7 +1,6 @@
-"""Server that forks Python processes of hosts from one that has loaded their modules.
+"""Forks hosts' Python processes from one that has loaded their modules, which takes half a second of CPU.
 
-Loading takes half a second of CPU, here once a cluster. A host's process calls `run_in_fork`, and a fork of the server
-runs in its place. Without a server with equal settings, the process loads the modules itself.
+A host's process calls `run_in_fork`; without a server with equal settings it loads the modules itself.
 """
 
 import contextlib
@@ -68,7 +67,6 @@ class Forks:
         self._loaded: tuple[Any, ...] = ()
 
     def serve(self) -> None:
-        """Serve requests forever."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(_address(self._run))

@@ -1,7 +1,7 @@
 """Provider over the processes of this machine.
 
-A host starts at once if `max_hosts` and the machine's cores allow it; the others wait in request order. Starting hosts
-have a lower CPU weight than working ones, the first of them the highest, so that it is ready first.
+Hosts start in request order as `max_hosts` and the cores allow. Starting hosts have a lower CPU weight than working ones,
+the first of them the highest.
 """
 
 import os
@@ -79,7 +79,6 @@ class LocalHosts(Provider):
                 raise CloudError(f"no host of this machine is in the region {kind.region!r}; regions: {regions}")
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Start hosts, or queue them until there is room."""
         self.check(hosts)
         with self._lock:
             for name, kind in hosts.items():
@@ -87,7 +86,6 @@ class LocalHosts(Provider):
             self._weigh(self._start_waiting(self.cluster.status()))
 
     def release(self, hosts: Collection[str]) -> None:
-        """Terminate the hosts' workers, then kill what is left."""
         with self._lock:
             for name in hosts:
                 host = self._hosts.get(name)
@@ -99,7 +97,6 @@ class LocalHosts(Provider):
             self._forget(self.cluster.status())
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host; start waiting ones if there is room."""
         with self._lock:
             states = self.cluster.status()
             self._forget(states)
@@ -108,7 +105,6 @@ class LocalHosts(Provider):
             return {name: self._status(name, host, states) for name, host in self._hosts.items()}
 
     def measure(self) -> Mapping[str, HostUsage]:
-        """Return CPU time and memory of each host."""
         with self._lock:
             return {name: used for name, used in self.cluster.measure().items() if name in self._hosts}
 
@@ -125,13 +121,11 @@ class LocalHosts(Provider):
                 self._weigh(self.cluster.status())
 
     def occupied(self) -> Collection[str]:
-        """Return hosts that wait, run or have processes left."""
         with self._lock:
             left = {name for name, state in self.cluster.status().items() if not state["gone"]}
             return left | {name for name, host in self._hosts.items() if host.started is None}
 
     def close(self) -> None:
-        """End everything; may be called twice."""
         self.cluster.close()
 
     # -- under the lock ------------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Java and the commands of Spark's daemons, without Spark's shell scripts.
-
-The scripts start an extra JVM to print a command; without them a worker starts in half the time.
-"""
+"""Java and the commands of Spark's daemons. Spark's scripts would start one more JVM to print a command."""
 
 import contextlib
 import functools
@@ -113,8 +110,7 @@ def scala_version() -> str:
 def linked_home() -> Path:
     """Return a folder of links to Spark's home without PySpark's archives, or Spark's home itself.
 
-    Python processes that a JVM starts would compile PySpark from these archives each time (0.7 s of CPU). All JVMs share
-    the path, because a class archive holds for one class path.
+    Python processes that a JVM starts would compile PySpark from these archives each time (0.7 s of CPU).
     """
     home = spark_home()
     folder = (cache_folder() / HOMES).resolve() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]

@@ -84,7 +84,6 @@ class Local(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types with `cores_each` applied."""
         named = (HOST_TYPES[each] if isinstance(each, str) else each for each in self._named)
         return tuple(each if self.cores_each is None else replace(each, cores=self.cores_each) for each in named)
 

@@ -1,6 +1,6 @@
 """Network of each host, made with `ip` and `tc`: a namespace, a limited link, and delays between regions.
 
-An OSError names the part that this machine does not allow. It runs inside the supervisor and imports little.
+An OSError names what this machine does not allow. Runs in the supervisor and imports little.
 """
 
 import contextlib
@@ -79,11 +79,9 @@ class Network:
 
     @property
     def bridge(self) -> str:
-        """Name of the first region's bridge."""
         return self.bridge_of(0)
 
     def bridge_of(self, region: int) -> str:
-        """Return the name of a region's bridge."""
         return f"elastream{self.number}r{region}" if region else f"elastream{self.number}"
 
     def end_of(self, region: int) -> str:
@@ -95,7 +93,6 @@ class Network:
         return f"{SUBNET}.{self.number}.{index}"
 
     def namespace(self, index: int) -> str:
-        """Return the name of a host's namespace."""
         return f"{self.bridge}-{index}"
 
     def device(self, index: int) -> str:
@@ -163,7 +160,6 @@ class Network:
         return wire
 
     def close(self) -> None:
-        """Remove the bridges."""
         for region in range(self.regions):
             with contextlib.suppress(OSError):  # it is gone already
                 _run("ip", "link", "delete", self.bridge_of(region))
@@ -185,7 +181,6 @@ class Network:
             _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *discipline)
 
     def remove(self, index: int) -> None:
-        """Remove the namespace and both ends of its link."""
         # The kernel would remove the link with the namespace, but only some time later.
         for command in (("link", "delete", self.device(index)), ("netns", "delete", self.namespace(index))):
             with contextlib.suppress(OSError):  # it is gone already

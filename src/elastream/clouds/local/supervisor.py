@@ -1,10 +1,8 @@
 """Owner of every process of a local cluster, so that none outlives the driver.
 
 `python -m elastream.clouds.local.supervisor FD` serves requests, one JSON object a line (`cluster.SupervisorConnection`).
-When the socket ends or the parent changes, it kills everything it started. It knows nothing of Spark and imports little.
-
-It finds processes by their control group, by the environment variable `ELASTREAM_HOST` and as its descendants, orphans
-included.
+When the socket ends or the parent changes, it kills everything it started, found by control group, by `ELASTREAM_HOST` in
+the environment and by descent. It knows nothing of Spark and imports little.
 """
 
 import contextlib
@@ -164,8 +162,6 @@ class Supervisor:
                 Path(log).write_text(f"{error}\n")
 
     def _start(self, name: str, command: list[str], environment: Mapping[str, str], log: str, group: str | None) -> int:
-        """Start a process that the kernel kills if this one is killed; `name` is its tag."""
-
         def settle() -> None:
             end_with_parent()
             if group and self.cgroups:
@@ -202,7 +198,6 @@ class Supervisor:
         }
 
     def forget(self, name: str) -> None:
-        """Drop a child of which nothing is left."""
         if self.children[name].gone:
             del self.children[name]
 
@@ -374,7 +369,6 @@ def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], f
 
 
 def _reply(line: bytes, answer: Callable[[dict[str, Any]], Any]) -> bytes:
-    """Return the reply to a request; a failed one must not end all hosts."""
     request = json.loads(line)
     number = request.pop("request")
     try:

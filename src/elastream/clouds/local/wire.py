@@ -1,7 +1,6 @@
-"""Packet delays between the regions of a local cluster.
+"""Packet delays between the regions of a local cluster, without the kernel's netem, which many machines lack.
 
-`python -m elastream.clouds.local.wire SETTINGS` has a TAP device in each region's bridge and forwards frames after that
-pair's latency, in order and without loss. It does not need the kernel's netem, which many virtual machines lack.
+`python -m elastream.clouds.local.wire SETTINGS` forwards frames between TAP devices after their pair's latency, in order.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Bars of the experiment, and its tables.
 
-A bar about any load is missed as soon as one cell misses it, and held if the whole grid ran. A bar about a mean counts each
-load and seed once, and is decided by the confidence interval of these.
+A bar about any load is missed once one cell misses it, and held if the whole grid ran. A bar about a mean is decided by the
+confidence interval over loads and seeds.
 """
 
 import math
@@ -29,7 +29,6 @@ BOUND_TARGET_S = 30.0
 
 
 def ours(row: Row) -> Row:
-    """Return the figures of our policy."""
     figures: Row = row["policies"][OURS]
     return figures
 
@@ -47,13 +46,11 @@ def over_bound(row: Row) -> float | None:
 
 
 def over_constant(row: Row) -> float | None:
-    """Return the cost over that of the best constant fleet; None without one."""
     constant = row.get("constant")
     return None if constant is None else float(ours(row)["cost"] / constant["cost"])
 
 
 def cheapest_rival(row: Row) -> str | None:
-    """Return the cheapest rival that meets the target, or None."""
     figures = row["policies"]
     meeting = [name for name in RIVALS if name in figures and figures[name]["in time"] >= IN_TIME]
     return min(meeting, key=lambda name: float(figures[name]["cost"]), default=None)
@@ -100,7 +97,6 @@ def checks_of(rows: Sequence[Row], *, whole: bool) -> tuple[Check, ...]:
 
 
 def _any(name: str, rows: Iterable[Row], figure: Figure, bar: float, *, whole: bool, least: bool = False) -> Check:
-    """Return the check of the worst cell against `bar`; `least`: the figure must be at least as high."""
     cells = [(value, row) for row in rows if (value := figure(row)) is not None]
     bound = f"{'>=' if least else '<='} {bar:g}"
     if not cells:

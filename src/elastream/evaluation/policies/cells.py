@@ -164,7 +164,6 @@ def gathered(cells: Sequence[Cell], results: Mapping[Case, Mapping[str, Any]]) -
 
 
 def figures_of(trial: Trial, cell: Cell, course: Course) -> dict[str, Any]:
-    """Return the figures of a run."""
     series, ledger = trial.result.series, trial.result.ledger
     figures: dict[str, Any] = {
         "cost": trial.cost,
@@ -207,10 +206,9 @@ def _rounds(times: Sequence[float]) -> int:
 
 
 def lateness(series: Floats, course: Course, cell: Cell) -> dict[str, float]:
-    """Return the seconds from the burst's begin to the last late record, and the fewest possible.
+    """Return the seconds from the burst's begin to the last late record, and the fewest possible, by a fluid model.
 
-    The fewest: hosts are requested in the first round after the burst begins, as many as there may be, and work off what
-    waits. A fluid model in which a record is late once it has waited for the target latency.
+    The fewest: as many hosts as there may be are requested in the first round after the burst begins.
     """
     assert course.jump is not None
     begin, _ = course.jump
@@ -226,7 +224,6 @@ def lateness(series: Floats, course: Course, cell: Cell) -> dict[str, float]:
 
 
 def most_hosts(course: Course) -> int:
-    """Return the most hosts that a policy may have."""
     return max(2, math.ceil(MOST * course.peak * WORK_S))
 
 
@@ -252,7 +249,6 @@ def dataflow(course: Course) -> Graph:
 
 
 def settings_of(cell: Cell, course: Course, *, bound: bool) -> SimulateSettings:
-    """Return the settings of a cell's simulations."""
     return SimulateSettings(
         host_types=[cell.host], fused=cell.chained, target_latency=cell.target, target=IN_TIME, period=PERIOD_S,
         max_hosts=most_hosts(course), bound=bound, show=False,

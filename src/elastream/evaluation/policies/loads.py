@@ -1,7 +1,4 @@
-"""Loads of the experiment: drawn by a seed, or a day of recorded rates.
-
-Each kind draws its level, lengths and noise, so that seeds are different loads.
-"""
+"""Loads of the experiment: drawn by a seed (level, lengths and noise), or a day of recorded rates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +67,6 @@ class _Draw:
         return 2 * np.pi * (self.times / period + self.between(0.0, 1.0))
 
     def in_steps(self, levels: Callable[[], float], seconds: float) -> Floats:
-        """Return levels that hold for `seconds` each."""
         bins = max(1, round(seconds / BIN_S))
         return np.repeat([levels() for _ in range(-(-self.times.size // bins))], bins)[: self.times.size]
 
@@ -221,7 +217,6 @@ def _recorded(text: str) -> Pattern:
 
 
 def _part(pattern: Pattern, begin: float) -> Pattern:
-    """Return the day from `begin` on; parts of pieces at its edges fall away."""
     edges = pairwise((0.0, *pattern.ends))
     inside = [low >= begin - 1e-6 and high <= begin + DAY_S + 1e-6 for low, high in edges]
     return Pattern(tuple(piece for piece, is_in in zip(pattern.pieces, inside, strict=True) if is_in))

@@ -193,7 +193,6 @@ def initial_placement(operators: Sequence[str], hosts: Sequence[str]) -> dict[st
 
 
 def refilled(rules: ApplicationRules, applications: Sequence[Application], now: float) -> Floats:
-    """Return the tokens of each application at `now`, shape (applications,)."""
     if math.isinf(rules.tokens):
         return np.full(len(applications), math.inf)
     return np.array([min(rules.tokens, a.tokens + (now - a.refilled) * rules.tokens / rules.window) for a in applications])

@@ -57,7 +57,6 @@ class InstanceActions:
         return moves
 
     def without(self, operator: str) -> list[str]:
-        """Return usable hosts without tasks of an operator."""
         held = self._tasks_by_host(operator)
         return [host for host in self.observation.usable if host not in held]
 
@@ -82,7 +81,6 @@ class InstanceActions:
         return moves if max(self._load(each, len(tasks)) for each, tasks in by_host.items()) <= growth * most else []
 
     def move(self, instance: int, host: str, why: str) -> list[Action]:
-        """Return actions that move the instance in row `instance` to `host`."""
         instances = self.snapshot.instances
         operator = self.snapshot.operators.names[int(instances.operator[instance])]
         if self._scalable(operator):
@@ -305,7 +303,6 @@ class E2df(Policy):
     name: ClassVar = "e2df"
 
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
-        """Return the plan of this round; no actions between two rounds."""
         memory, now = memory or E2dfMemory(), observation.time
         if now < memory.due - TICK or not observation.context.graph.operators:
             return Plan(memory=memory)
@@ -383,7 +380,6 @@ class E2df(Policy):
         return replace(messages, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
 
     def _wanting(self, observation: Observation, snapshot: Snapshot) -> list[str]:
-        """Return operators with fixed tasks that would take another host."""
         instances, names = snapshot.instances, snapshot.operators.names
         full = np.unique(instances.operator[instances.above(self.scale_out)]).tolist()
         return [names[row] for row in full if names[row] not in observation.context.scalable]
@@ -397,7 +393,6 @@ class E2df(Policy):
         return up and (len(observation.tasks) > 0 or not fixed)
 
     def _first_placement(self, observation: Observation) -> list[Action]:
-        """Return moves that spread instances over the first R_init hosts, if they lie more unevenly."""
         hosts = observation.usable[: self.initial]
         tasks, names = observation.tasks, observation.hosts.ids
         at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}

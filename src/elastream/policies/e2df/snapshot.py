@@ -35,7 +35,6 @@ class LeasedHosts:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Row of each host name."""
         return {name: row for row, name in enumerate(self.names)}
 
 
@@ -135,10 +134,11 @@ def ranks(groups: Integers) -> Integers:
 def snapshot_of(observation: Observation) -> Snapshot:
     """Return the managers' snapshot of an observation.
 
-    If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions).
-
-    Chained stages of a query take turns on the same slots. Each instance then counts as used for all turns together, and as
-    fully used with several waiting micro-batches. If none wait, its own turn tells if another instance would help.
+    If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions). Chained
+    stages
+    of a query take turns on the same slots: each instance counts as used for all turns together, and as fully used with
+    several
+    waiting micro-batches.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -287,7 +287,6 @@ def _never_idle(observation: Observation) -> bool:
 
 
 def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
-    """Return one instance for each host with tasks of the operator."""
     mine = host[observation.tasks.operator == operator]
     rows, count = np.unique(mine[mine >= 0], return_counts=True)
     busy = _busy(observation, observation.operators.ids[operator])
@@ -310,7 +309,6 @@ def floating(observation: Observation) -> list[int]:
 
 
 def _instances(observation: Observation, operator: int) -> _Part:
-    """Return unplaced instances, all used alike."""
     n, usable, name = int(width(observation, operator)), observation.usable, observation.operators.ids[operator]
     if _waits(observation, operator):
         each = observation.operators.value(name, Metric.UTILISATION)

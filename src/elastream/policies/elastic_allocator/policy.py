@@ -1,7 +1,7 @@
 """Elastic Allocator: places tasks by their needs of cores and links, beside other load.
 
-From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section IV.
-Algorithm 1 matches greedily; time is counted in trials, so results are deterministic.
+From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section IV. Time is
+counted in trials, so results are deterministic.
 """
 
 import math
@@ -318,7 +318,6 @@ def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
 def _shifted(
     moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool, scored: int
 ) -> float:
-    """Return the change of the objective if `moved` goes from host `a` to host `b`."""
     change = used = 0.0
     hosts = sizes.shape[0]
     for k in range(scored):
@@ -388,10 +387,10 @@ class AllocatorMemory:
 
 @dataclass(frozen=True)
 class ElasticAllocator(Policy):
-    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load.
+    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load (C0, B_pre; section
+    IV).
 
-    Other use of a host counts as its load before (C0, B_pre; section IV). Unmeasured work of tasks is in it and moves along
-    with them, so a round waits until measurements belong to the current placement.
+    A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
     Args:
         operators: Names; empty for all.
@@ -401,7 +400,6 @@ class ElasticAllocator(Policy):
         trials: Time limit of the matching.
         search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
-        hosts: Hosts to keep leased; 0 for those present.
     """
 
     operators: Sequence[str] = ()
@@ -436,7 +434,6 @@ class ElasticAllocator(Policy):
         return Plan(actions, settling, unknown=self._lacking(observation))
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if hosts or placement do not fit, otherwise None."""
         return placement_unsupported_reason(self.name, self.hosts, context)
 
     def _lacking(self, observation: Observation) -> tuple[Unknown, ...]:

@@ -1,8 +1,7 @@
-"""Forecasts by the best of several methods: naive, seasonal, ETS, ARIMA and Theta.
+"""Forecasts by the best of several methods of statsforecast: naive, seasonal, ETS, ARIMA and Theta.
 
-A back-test chooses: each method is fitted on older data and carried over newer data. The methods come from statsforecast
-(the extra `forecast`, imported at the first forecast). All hosts share one choice for their speeds, all links one for their
-bandwidths, so that a new one is forecast after a few samples.
+A back-test on older data chooses. All hosts share one choice for their speeds, all links one for their bandwidths, so that
+a new one is forecast after a few samples.
 """
 
 import logging
@@ -131,7 +130,6 @@ class BackTested:
 
     @property
     def name(self) -> str:
-        """Name for people."""
         return "back-tested"
 
     def lacking(self) -> str:
@@ -153,7 +151,6 @@ class BackTested:
         return outlooks, chosen
 
     def _past(self, series: TimeSeries, ahead: Ahead) -> Floats:
-        """Return whole bins up to the forecast's start, without gaps."""
         bins = max([MOST, *(3 * round(season / series.width) for season in self.seasons)])
         past = series.recent(bins, ahead.start)
         measured = np.flatnonzero(~np.isnan(past))
@@ -214,7 +211,6 @@ class Mean:
     """The mean of the past, with its deviation."""
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Return the mean of `values` at every step."""
         mean, wide = float(values.mean()), DEVIATIONS * float(values.std())
         return np.full(steps, mean), np.full(steps, mean - wide), np.full(steps, mean + wide)
 

@@ -1,10 +1,8 @@
 """Learned selection of the method that will perform best next, from the recent deviations of a quantity.
 
-The network of the thesis (pp. 52-54) maps the deviations of the past hour to the best method for the next hour. It learns
-from an oracle that knows every method's error. A selector asks it only if the running method has become bad. `Online`
-learns during the run.
-
-scikit-learn and river are needed to learn, not to choose. A network is a few hundred numbers in JSON, not pickled code.
+The network of the thesis (pp. 52-54) maps the past hour's deviations to the next hour's best method. It learns from an
+oracle, or with `Online` during the run. A selector asks it only if the running method has become bad. Learning needs
+scikit-learn and river; a learned network is a few hundred numbers in JSON.
 """
 
 import json
@@ -18,15 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from elastream.core.decision import Decision
 from elastream.core.frames import Floats, Integers
-from elastream.core.observation import Observation
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, KeyTables, Selection
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Header, Observer
 from elastream.units import ROUNDING
 
 # Neurons of the hidden layer (p. 52).
@@ -277,7 +273,7 @@ def _lists(value: Any) -> Any:
     return [_lists(each) for each in value] if isinstance(value, tuple) else np.asarray(value).tolist()
 
 
-class SelectorSink:
+class SelectorSink(Observer):
     """Sink for errors that chooses each key's alternate with `selector` and writes key tables.
 
     It also observes the run, which tells it the run's folder:
@@ -317,7 +313,6 @@ class SelectorSink:
 
     @property
     def running(self) -> Mapping[str, str]:
-        """The alternate chosen for each key so far."""
         return dict(self._running)
 
     def refuse(self, graph: Graph) -> None:
@@ -363,12 +358,3 @@ class SelectorSink:
                 rows = {(key,): name for key, name in self._running.items()}
                 about = self._selector
                 self._tables.append(KeyTable(about.dataflow, about.operator, (self._key,), rows), "selector")
-
-    def observed(self, observation: Observation) -> None:
-        """Ignore the observation; only errors count."""
-
-    def decided(self, decision: Decision) -> None:
-        """Ignore the decision."""
-
-    def ended(self, ending: Ending) -> None:
-        """Ignore the end of the run."""

@@ -1,8 +1,4 @@
-"""Time series for forecasts, thinned with age, the interface of forecasters, and the oracle (Kumbhare, pp. 112-113).
-
-`Observation.history` covers minutes, a season needs weeks. Series are immutable, so that a policy can store them in its
-plan's memory.
-"""
+"""Time series for forecasts, thinned with age, the interface of forecasters, and the oracle (Kumbhare, pp. 112-113)."""
 
 import math
 import zlib
@@ -182,7 +178,6 @@ class Ahead:
 
     @property
     def end(self) -> float:
-        """End of the last step."""
         return self.start + self.seconds * self.steps
 
 
@@ -211,9 +206,7 @@ class Forecaster(Protocol):
     """Interface of forecasters. Immutable: what one learns is returned as memory."""
 
     @property
-    def name(self) -> str:
-        """Name for people."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def learns(self) -> bool:
@@ -254,11 +247,11 @@ class Oracle:
     """Forecaster that knows the simulated future, with an adjustable error.
 
     Args:
-        error: Mean error e: 0 in the first step, growing linearly to 2e in the last. Each step's error is drawn from a
-            normal distribution around 0.
+        error: Mean error e: 0 in the first step, growing linearly to 2e in the last; each step's is drawn from a normal
+            distribution around 0.
         bias: Added to all forecasts.
-        spread: Whether half of a step's error is the `"variance"` (as printed on p. 113) or the `"deviation"`. As a
-            variance, an error of 0.1 is drawn with a deviation of up to 0.32.
+        spread: Half of a step's error as the `"variance"` (as printed on p. 113) or the `"deviation"`. As a variance, an
+            error of 0.1 is drawn with a deviation of up to 0.32.
         seed: Seed of the errors, with the subject and the time of the forecast.
         prospect: Future of the run; None until `prepared` was called.
 

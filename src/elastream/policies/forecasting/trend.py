@@ -1,7 +1,6 @@
 """Robust local linear trend of a rate: its value now and a short time ahead, with the error.
 
-It uses Theil-Sen's slope and medians, because measured rates have outliers. Only samples after the last jump count: a step
-is no trend. A slope within its error counts as 0, so that uncertainty does not look like growth.
+Theil-Sen's slope and medians, over the samples after the last jump. A slope within its error counts as 0.
 """
 
 import math
@@ -69,7 +68,6 @@ class Surprises:
         return Surprises(older, jumps, (*newer, (time, level, expected)))
 
     def _foreseen(self, time: float) -> float:
-        """Return the forecast of the last round up to `time`; NaN without any."""
         for at, _, expected in reversed(self.newer):
             if at <= time:
                 return expected

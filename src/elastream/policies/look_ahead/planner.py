@@ -221,12 +221,10 @@ class Choices:
 
     @property
     def problem(self) -> Problem:
-        """Problem of `assembly`."""
         return self.assembly.problem
 
     @property
     def goal(self) -> Goal:
-        """Goal of the problem."""
         return self.problem.goal
 
     @property
@@ -300,7 +298,6 @@ class Choices:
         yield self._tried(trial, more, 0.0, why)
 
     def _grown(self, operator: int) -> Iterator[TriedAction]:
-        """Yield the missing instances, or one that another operator can spare."""
         problem, name = self.problem, self.problem.operators[operator]
         hosts, had = len(self.assembly.hosts), int(self.assembly.total[operator])
         for spared in (None, self.flows) if not problem.shared else (None,):
@@ -348,14 +345,12 @@ class Choices:
                 yield self._tried(trial, 0.0, -self._saved(trial), why)
 
     def _tried(self, trial: Assembly, value: float, money: float, why: str) -> TriedAction:
-        """Return an action with its gain of profit (4.8)."""
         flows = trial.flows(self.bandwidth)
         lasts = trial.conditions.seconds * self._lasting(flows, lost=value < 0)
         gain = value * lasts / self.goal.period - self.problem.line.sigma * money
         return TriedAction(trial, flows, gain, why)
 
     def _lasting(self, flows: Flows, *, lost: bool) -> int:
-        """Return the number of instants before an alternate would be switched back."""
         instants = self.assembly.conditions.instants
         if self.hold == "interval":
             return instants
@@ -473,7 +468,6 @@ def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
 
 
 def _way(reached: float, goal: Goal) -> int:
-    """Return 1 below the tolerance, -1 above it, else 0."""
     if reached < goal.lowest - ROUNDING:
         return 1
     return -1 if reached > goal.throughput + goal.tolerance + ROUNDING else 0
@@ -535,7 +529,6 @@ class _Search:
             self._go_on(self.assembly.deployment(), _later(now, instants, queues, self.all.time))
 
     def _settle(self, instants: int) -> None:
-        """Record the stage: planned hosts of the cheapest types, each named."""
         now = self.assembly.conditions
         for packed in self._packed(instants):
             settled = named(packed.deployment(), self.planned)

@@ -108,7 +108,6 @@ class LookAhead(ValueCost):
 
     @property
     def forecaster(self) -> Forecaster:
-        """Forecaster from the settings."""
         match self.forecast:
             case "real":
                 return BackTested() if self.season is None else BackTested((self.season,))
@@ -119,11 +118,9 @@ class LookAhead(ValueCost):
         return self.forecast
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host type can be leased or the forecaster lacks something."""
         return super().unsupported_reason(context) or (self.forecaster.lacking() or None if self.ahead else None)
 
     def prepared(self, prospect: Prospect) -> "LookAhead":
-        """Return a copy whose oracle knows the coming run."""
         return replace(self, forecast=informed(self.forecaster, prospect)) if self.ahead else self
 
     def _concluded(
@@ -134,7 +131,6 @@ class LookAhead(ValueCost):
         remarks: tuple[str, ...] = (),
         why: str = "",
     ) -> SearchResult:
-        """Return a search result, with remarks on retracted plans and reversed actions."""
         before, conditions = _before(request), request.situation.conditions
         done = own.done.after(
             request.situation.problem, request.observation.time, self.horizon, request.situation.deployment, deployment
@@ -169,7 +165,6 @@ def _before(request: SearchRequest) -> ForecastMemory:
 
 
 def _outdated(policy: LookAhead, own: ForecastMemory, now: float) -> bool:
-    """Return True if a new forecast is due: by age, near its end, or because it was wrong."""
     assert own.ahead is not None
     since = now - own.ahead.start
     if since >= policy.renew - TIME_TOLERANCE_S or own.ahead.end - now < policy.step - TIME_TOLERANCE_S:
@@ -361,7 +356,6 @@ class Wpa(_Representative):
     performance: ClassVar[Fold] = np.mean
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return one value for each forecast series."""
         cls = type(self)
         return {
             subject: float((cls.rate if subject.rows is Rows.OPERATOR else cls.performance)(column))

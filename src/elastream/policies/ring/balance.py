@@ -1,8 +1,7 @@
-"""Cuts of an arc of state partitions so that neighbours on a ring are evenly loaded.
+"""Cuts of an arc of state partitions so that neighbours on a ring are evenly loaded (thesis, section 6.5).
 
-Thesis, section 6.5: an overloaded host negotiates with its clockwise neighbour, which moves counter-clockwise and takes
-over a part of its interval. A neighbour without room first asks its own, hop by hop. These hosts form an *arc*. A token
-that moves by 1 / P moves one of P state partitions.
+An overloaded host's clockwise neighbour takes over a part of its interval; one without room first asks its own, hop by hop.
+These hosts form an *arc*. A token that moves by 1 / P moves one of P state partitions.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +55,6 @@ class Arc:
         return {host: int(at) % self.count / self.count for host, at in zip(self.hosts[1:], begins.tolist(), strict=True)}
 
     def part(self, hosts: int) -> "Arc":
-        """Return the arc of its first `hosts` hosts."""
         owned = self.owned[:hosts]
         return replace(
             self,

@@ -1,7 +1,7 @@
 """Load of hosts on rings, from an observation, for decisions about tokens.
 
-The thesis's hosts have a queue each. With micro-batches, all hosts of a query share one at its source and wait for the
-slowest host. CPU use is therefore scaled to the arrival rate, and the queue counts only for hosts that would then be busy.
+With micro-batches all hosts of a query share one queue at its source. CPU use is therefore scaled to the arrival rate, and
+the queue counts only for hosts that would then be busy.
 """
 
 import math
@@ -48,17 +48,12 @@ class RingLoad:
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
-        """Unit of each operator with state partitions."""
         context = self.observation.context
         return {name: unit for unit in context.units for name in unit.operators if context.partitions.get(name, 0) > 0}
 
     @cached_property
     def waits(self) -> Mapping[str, float]:
-        """Seconds that new records will wait for each operator beyond one batch; NaN if unknown.
-
-        Long batches without a pause keep records waiting although the queue is short. So does a queue that grows slowly:
-        the latency shows it.
-        """
+        """Seconds that new records will wait for each operator beyond one batch; NaN if unknown."""
         held_up = self._batch if self.without_pause and self._batch >= self.late else 0.0
         latency = self.observation.overall(Metric.LATENCY)
         if latency > self.target and self._batch == self._batch:
@@ -86,8 +81,7 @@ class RingLoad:
     def without_pause(self) -> bool:
         """True if micro-batches follow without a pause and records wait `late` seconds or more.
 
-        Either more records wait than one batch takes, or batches last that long and records wait for one only: evenly
-        arriving records wait half a batch, with pauses longer.
+        Either more records wait than one batch takes, or batches last that long and records wait for one only.
         """
         if self._own_queues or not self._batch > 0:
             return False
@@ -115,7 +109,6 @@ class RingLoad:
 
     @cached_property
     def used(self) -> Mapping[str, float]:
-        """Measured CPU use of each usable host."""
         column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
         return {host: column[rows[host]] for host in self.observation.usable if host in rows}
 
@@ -123,8 +116,7 @@ class RingLoad:
     def levels(self) -> Mapping[str, float]:
         """CPU use of each usable host, scaled to the arrival rate; may exceed 1. NaN if unknown.
 
-        Without pauses between batches hosts cannot do more: then use is relative to the busiest host. The rest of a batch
-        passes between tasks, where no host works.
+        Without pauses between batches, use is relative to the busiest host.
         """
         most = max(self.behind.values(), default=1.0)
         levels = {host: used * most for host, used in self.used.items()}
@@ -278,10 +270,8 @@ class RingLoad:
         return done
 
     def uncertainty(self, host: str) -> float:
-        """Return the relative standard error of the work of the partitions on `host`; 0 if unknown.
-
-        Errors add up as if all had the same sign. At the start of a skew they have: its first batches are outliers to a
-        median.
+        """Return the relative standard error of the work of the partitions on `host`, as if errors had one sign; 0 if
+        unknown.
         """
         tasks, names = self.observation.tasks, self.observation.hosts.ids
         there = tasks.host == (names.index(host) if host in names else -1)

@@ -1,6 +1,6 @@
 """Load balancing and elasticity of operators with state: hosts on a ring negotiate with their neighbours.
 
-Kumbhare's thesis, section 6.5. `docs/explanation/resilient-state.md` lists what it leaves open and where this differs.
+Kumbhare's thesis, section 6.5; `docs/explanation/resilient-state.md` lists the differences.
 """
 
 import math
@@ -69,10 +69,12 @@ class RingBalance(Policy):
     """Every operator with state has a ring of all hosts, whose tokens follow the load (`elastream.core.ring`).
 
     A host is *overloaded* if its CPU use is at least `cpu_high` and records wait `queue_high` seconds; *light* up to
-    `cpu_low` and `queue_low`. An overloaded host gives a part of its partitions to clockwise neighbours, up to the first
-    light one. Without a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise
-    neighbour were light for `calm` seconds, the neighbour can carry both, and its paid time ends. A single heavy partition
-    cannot be divided: a remark names it.
+    `cpu_low` and `queue_low`. An overloaded host gives partitions to clockwise neighbours, up to the first light one.
+    Without
+    a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise neighbour were light
+    for
+    `calm` seconds, the neighbour can carry both, and its paid time ends. A remark names a heavy partition that cannot be
+    cut.
 
     Args:
         cpu_low: None: half of `cpu_high`.
@@ -135,7 +137,6 @@ class RingBalance(Policy):
         return Round(self, observation, memory).plan()
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it can do nothing, or None."""
         if context.layout.unchained:
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):
@@ -225,7 +226,6 @@ class Round:
         return self._worst(host for host, began in self.memory.high.items() if began <= since)
 
     def _worst(self, hosts: Iterable[str]) -> list[str]:
-        """Return `hosts`, the highest level (to a hundredth) first; of equal ones the longest queue."""
         levels, queues = self.load.levels, self.load.queues
         return sorted(hosts, key=lambda host: (-round(levels[host], 2), -queues[host], host))
 
@@ -290,7 +290,6 @@ class Round:
         return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]
 
     def _divided(self, operator: str, ring: Ring, host: str, joins: str) -> Ring:
-        """Return `ring` with `joins`, which takes over a part of the interval of `host`."""
         before = self._before(ring, host, joins)
         arc = self._arc_of(operator, ring, (host,), joins)
         if before:  # what `host` gives up lies at the other end
@@ -333,7 +332,6 @@ class Round:
                 )
 
     def _warn_of_exposed_zones(self) -> None:
-        """Add remarks about fault zones with all copies of some state, if that is avoidable."""
         replicas, leases = self.observation.context.replicas, self.observation.leases
         zones: dict[str, list[str]] = {}
         for host in self.observation.usable:
@@ -389,7 +387,6 @@ class Round:
         return tuple(neighbours[:2]) if self.policy.cut == "load" and loads_known and len(neighbours) > 1 else None
 
     def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
-        """Return the change that balances `hosts`, of the operator that keeps the first busiest; None without one."""
         by_load = sorted(
             self.rings, key=lambda name: -float(np.nan_to_num(self._arc_of(name, self.rings[name], hosts[:1]).loads).sum())
         )

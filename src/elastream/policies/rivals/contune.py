@@ -29,10 +29,11 @@ NOISE = 1e-6
 class ContTune(Rival):
     """Double what falls behind; else have the least number whose predicted capacity suffices, near one tried before.
 
-    Big phase: an operator falls behind if more records wait than arrive in an interval. The paper leaves open how big; here
-    the number doubles. Small phase: a Gaussian process over the numbers tried so far predicts the processing ability. The
-    least number that reaches the rate is taken if one within `alpha` was tried; else DS2 decides, as the paper's
-    conservative exploration.
+    An operator falls behind if more records wait than arrive in an interval (the paper leaves open how big its big step
+    is).
+    Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
+    reaches
+    the rate is taken if one within `alpha` was tried; else DS2 decides.
 
     Args:
         alpha: Largest distance to a number tried before. The paper does not fix it.
@@ -50,7 +51,6 @@ class ContTune(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Rates of one interval, decided on once an interval."""
         return self.interval, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

@@ -1,8 +1,7 @@
 """Daedalus: capacity by regression, forecast of the load, and a target for the recovery time.
 
 From Pfister et al., "Daedalus: self-adaptive horizontal autoscaling for resource efficiency of distributed stream
-processing systems" (ICPE 2024), and its repository: rules of `execution_manager.py`, `capacity.py`, `forecasting.py` and
-`recovery_time.py`, defaults of `config.py`.
+processing systems" (ICPE 2024), with rules and defaults of its repository.
 """
 
 import math
@@ -44,10 +43,11 @@ class Knowledge:
 class Daedalus(Rival):
     """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
 
-    The capacity is where the line through utilisation and throughput reaches full utilisation. Numbers that have run have a
-    capacity of their own; others one in proportion. An autoregressive model of the differences between loops forecasts 15
-    minutes (the authors search an ARIMA model by second), or a line through the last loop while that errs. Hosts are equal
-    here, so that no worker limits the others.
+    The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
+    one
+    in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through the
+    last
+    loop while that errs. Hosts are equal here, so that no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).
@@ -64,7 +64,6 @@ class Daedalus(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Figures of one loop, decided on once a loop."""
         return self.loop_time, self.loop_time
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

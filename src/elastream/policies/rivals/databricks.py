@@ -1,8 +1,7 @@
 """Databricks' enhanced autoscaling: task slot utilisation and task queue size.
 
-From "Enhanced autoscaling" in the documentation of Databricks' declarative pipelines. It names these two metrics and says
-that machines are shut down though they are not idle. Thresholds are not published. The time to scale down is the 40 s of
-job clusters ("Compute configuration reference", optimized autoscaling).
+From "Enhanced autoscaling" in the documentation of Databricks' declarative pipelines, which publishes no thresholds. The
+time to scale down is that of job clusters ("Compute configuration reference", optimized autoscaling).
 """
 
 import math
@@ -50,11 +49,9 @@ class Databricks(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Utilisation of one interval, decided on once an interval."""
         return self.interval, self.interval
 
     def tasks(self, observation: Observation) -> list[Action]:
-        """Return changes towards a fixed number of tasks."""
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

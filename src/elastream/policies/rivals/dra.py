@@ -43,7 +43,6 @@ class Dra(ChainedRival):
         return RATES_S, 0.0
 
     def tasks(self, observation: Observation) -> list[Action]:
-        """Return changes towards a fixed number of tasks."""
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

@@ -101,12 +101,10 @@ class Group:
 
     @cached_property
     def rate(self) -> float:
-        """Mean of `arriving`."""
         return known_mean(self.arriving)
 
     @cached_property
     def load(self) -> float:
-        """Mean of `busy`."""
         return known_mean(self.busy)
 
     @cached_property
@@ -124,7 +122,6 @@ class Group:
         return float(measured[-1]) if measured.size else math.nan
 
     def unknown(self, needs: Iterable[Metric]) -> tuple[Metric, ...]:
-        """Return the metrics among `needs` that are unknown."""
         needed = set(needs)
         figures = {
             Metric.ARRIVAL_RATE: self.rate,

@@ -46,7 +46,6 @@ class Hpa(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Utilisation of one sync period, decided on once a period."""
         return self.sync_period, self.sync_period
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:

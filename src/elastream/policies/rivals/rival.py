@@ -1,7 +1,4 @@
-"""Common part of the rivals: a number for each group, and the actions towards it.
-
-As under `threshold`, a host goes when its paid time ends, because releasing it earlier saves nothing.
-"""
+"""Common part of the rivals: a number for each group, and the actions towards it. Hosts go when their paid time ends."""
 
 import math
 from abc import abstractmethod
@@ -99,7 +96,6 @@ class Rival(Policy):
                     raise ElastreamError(f"{name} is {value:g}; it must be {least}, and {limit}")
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it cannot work in `context`, or None."""
         return missing_type_reason(context, self.host_type)
 
     @property
@@ -154,7 +150,6 @@ class ChainedRival(Rival):
     """Rival whose measure exists for micro-batches only."""
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return why it cannot work without micro-batches."""
         if context.layout.unchained:
             return "it measures the tasks of micro-batches, and operators with queues of their own have none: use --fused"
         return super().unsupported_reason(context)

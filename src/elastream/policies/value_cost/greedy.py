@@ -1,4 +1,4 @@
-"""Greedy searches (thesis, 4.8, Table 4.1): CE knows all operators; in SH each operator has a scheduler of its own."""
+"""Greedy searches (thesis, 4.8, Table 4.1): CE knows all operators; SH has a scheduler per operator."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -138,9 +138,7 @@ def adapted(
 def enduring(problem: Problem, conditions: Conditions) -> Conditions:
     """Return `conditions` with the backlog of a steady load at the goal, if it is larger.
 
-    Relative throughput counts waiting records, so a goal below 1 leaves (1 / goal - 1) of an instant's input waiting. A
-    plan
-    made for less falls behind until that backlog is there.
+    A goal below 1 leaves (1 / goal - 1) of an instant's input waiting; a plan made for less falls behind until then.
     """
     share = 1 / problem.goal.throughput - 1
     arriving = conditions.rates.mean(axis=0) * conditions.seconds
@@ -159,9 +157,10 @@ def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
 def switched(assembly: Assembly, *, pinned: Collection[int] = (), traded: bool = True, pace: float = 0.0) -> Assembly:
     """Switch alternates if the throughput is off the goal and the current hosts carry the change.
 
-    `AlternateReDeploy` (Algorithm 4): below the goal the best option that needs less, above it one of more value. "Using
-    the existing resource allocation" is read as the current hosts: instances move, none is leased. If no single switch
-    suffices, several are combined; with `traded`, those that pay off (`worth`) are made in any case.
+    `AlternateReDeploy` (Algorithm 4): below the goal the best option that needs less, above it one of more value. Instances
+    move, none is leased. If no single switch suffices, several are combined; with `traded`, those that pay off (`worth`)
+    are
+    made in any case.
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
@@ -226,7 +225,6 @@ def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> flo
 
 
 def with_option(active: Sequence[int], operator: int, option: int) -> list[int]:
-    """Return `active` with another option of `operator`."""
     return [*active[:operator], option, *active[operator + 1 :]]
 
 

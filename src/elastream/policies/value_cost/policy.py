@@ -191,7 +191,6 @@ class _Apart(_Enacting):
         return (*draft.plan, *self._releases())
 
     def _target(self) -> Integers:
-        """Return target instances by host and unit, leasing missing hosts. Every operator keeps an instance."""
         draft, problem = self.draft, self.problem
         rows: list[tuple[int, int]] = []
         for number, host in enumerate(self.deployment.hosts):
@@ -216,7 +215,6 @@ class _Apart(_Enacting):
         return sorted(here, key=lambda task: -task.index)[:count]
 
     def _move(self, moves: list[tuple[TaskId, int]]) -> None:
-        """Make the moves that fit, as each may make room for the next."""
         draft, left = self.draft, moves
         while left:
             later = []
@@ -378,7 +376,6 @@ class ValueCost(Policy):
         raise NotImplementedError
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Read the problem, search, and return the actions."""
         before = memory if isinstance(memory, SearchMemory) else SearchMemory()
         if not observation.context.graph.operators:  # no query runs: there is nothing to weigh
             return Plan(memory=before)
@@ -403,7 +400,6 @@ class ValueCost(Policy):
         )
 
     def unsupported_reason(self, context: Context) -> str | None:
-        """Return a sentence if no host type can be leased, otherwise None."""
         if context.host_types:
             return None
         return (

@@ -1,8 +1,7 @@
 """Plans as values that are scored without being enacted (thesis, 4.4 to 4.6), and the cheapest hosts for their needs.
 
-`elastream.core.qos` has the equations. Hosts are packed after Kang and Park, "Algorithms for the variable sized bin
-packing problem" (2003): fill bins of one size, put the rest into the next smaller one. Price lists differ from theirs, so
-every size is tried first, and dear sizes are not filled.
+Hosts are packed after Kang and Park, "Algorithms for the variable sized bin packing problem" (2003): fill bins of one size,
+put the rest into the next smaller one. Here every size is tried first, and dear sizes are not filled.
 """
 
 import math
@@ -121,7 +120,6 @@ class Problem:
 
     @cached_property
     def row(self) -> Mapping[str, int]:
-        """Row of each operator."""
         return {name: row for row, name in enumerate(self.operators)}
 
     @cached_property
@@ -155,7 +153,6 @@ class Problem:
         return np.array([options[each].cost for options, each in zip(self.options, active, strict=True)])
 
     def selectivities(self, active: Sequence[int]) -> Floats:
-        """Return the selectivity of each operator's active option."""
         return np.array([options[each].selectivity for options, each in zip(self.options, active, strict=True)])
 
 
@@ -179,7 +176,6 @@ class Deployment:
     instances: Integers  # int64, shape (hosts, operators); zero where cores are shared
 
     def switched(self, operator: int, option: int) -> "Deployment":
-        """Return a copy with another option of one operator."""
         return replace(self, active=(*self.active[:operator], option, *self.active[operator + 1 :]))
 
 
@@ -203,7 +199,6 @@ class Conditions:
 
     @property
     def instants(self) -> int:
-        """Number of instants, T."""
         return int(self.rates.shape[0])
 
 
@@ -322,7 +317,6 @@ def paid(host: Host, since: float, until: float) -> float:
 
 
 def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> Score:
-    """Return the score of `deployment` under `conditions`."""
     rates = throughput(
         problem,
         deployment.active,
@@ -369,17 +363,14 @@ class Bin:
 
     @classmethod
     def empty(cls, type: HostType, operators: int) -> "Bin":
-        """Return an empty host of `type`."""
         return cls(type, np.zeros(operators, dtype=np.int64), type.cores, type.memory)
 
     def room(self, cores: float, memory: float) -> int:
-        """Return how many such instances fit."""
         by_cores = (self.cores + ROUNDING) / cores if cores > 0 else math.inf
         by_memory = (self.memory + ROUNDING) / memory if memory > 0 else math.inf
         return max(0, math.floor(min(by_cores, by_memory, 1e9)))
 
     def put(self, operator: int, count: int, cores: float, memory: float) -> None:
-        """Put `count` such instances here."""
         self.counts[operator] += count
         self.cores -= count * cores
         self.memory -= count * memory
@@ -456,8 +447,8 @@ def _filled(
         if not problem.placed[operator]:
             continue
         cores, memory = float(problem.cores[operator]), float(problem.memory[operator])
-        wanted = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
-        count = math.floor(wanted + ROUNDING) if full else max(int(least[operator]), math.ceil(wanted - ROUNDING))
+        exact = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
+        count = math.floor(exact + ROUNDING) if full else max(int(least[operator]), math.ceil(exact - ROUNDING))
         while count > 0:
             into = next((one for one in open_ones if one.room(cores, memory)), None)
             if into is None:

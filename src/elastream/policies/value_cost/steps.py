@@ -71,12 +71,10 @@ class Assembly:
 
     @property
     def cores(self) -> Floats:
-        """Cores of each host, shape (hosts,)."""
         return self._of[CORES, : len(self.hosts)]
 
     @property
     def free_cores(self) -> Floats:
-        """Free cores of each host."""
         return self._of[FREE_CORES, : len(self.hosts)]
 
     @property
@@ -91,20 +89,16 @@ class Assembly:
 
     @property
     def speeds(self) -> Floats:
-        """Mean speed of a core of each host."""
         return np.asarray(self._speeds[:, : len(self.hosts)].mean(axis=0))
 
     @property
     def may_lease(self) -> bool:
-        """True if one more host may be leased."""
         return len(self.hosts) < self.problem.max_hosts
 
     def deployment(self) -> Deployment:
-        """Return the current deployment."""
         return Deployment(tuple(self.active), tuple(self.hosts), self.instances.copy())
 
     def copy(self) -> "Assembly":
-        """Return a copy to try changes on."""
         other = object.__new__(Assembly)
         other.__dict__.update(self.__dict__)
         other.active, other.hosts = list(self.active), list(self.hosts)
@@ -133,11 +127,9 @@ class Assembly:
         return limits(self.problem, self.deployment(), self.conditions)
 
     def reached(self, bandwidth: Floats | None = None) -> float:
-        """Return the application's mean relative throughput."""
         return float(self.flows(bandwidth).application.mean())
 
     def switch(self, operator: int, option: int) -> None:
-        """Run another option of `operator`."""
         self.active[operator] = option
 
     def holding(self, operator: int) -> Integers:

@@ -1,7 +1,4 @@
-"""Builds the walk of a chain for its workers, and the frame that enters it.
-
-`dataflow.chains` decides what is chained; `dataflow.compiling` refuses what cannot be compiled.
-"""
+"""Builds the walk of a chain for its workers, and the frame that enters it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce

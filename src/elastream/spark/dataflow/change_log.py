@@ -1,8 +1,7 @@
 """The change log of an updated result: a file per batch with the changed rows.
 
-Batches are merged into ever larger files in `_merged`, so that `latest` reads a dozen files and the batches since.
-Batches past the retention are compacted into the youngest of them, so that the folder itself still has every key's newest
-row.
+Batches are merged into ever larger files in `_merged`, so that `latest` reads few files. Batches past the retention are
+compacted into the youngest of them.
 """
 
 import logging

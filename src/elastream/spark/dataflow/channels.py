@@ -1,6 +1,6 @@
 """Builds the writer of a segment's query with its sinks and durable edges, and opens Kafka edges.
 
-A single append-only flow uses Spark's own sink. Several flows, updated results and file edges share one `foreachBatch`.
+A single append-only flow uses Spark's own sink; everything else shares one `foreachBatch`.
 """
 
 import re
@@ -68,7 +68,6 @@ class Outflow:
 
     @property
     def name(self) -> str:
-        """Return the operator that receives the records."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
     def part(self, frame: DataFrame, code: int | None = None) -> DataFrame:
@@ -195,7 +194,6 @@ def _frame_sink(flow: Outflow) -> FrameSink | None:
 
 
 def _user_writer(flow: Outflow, flows: Sequence[Outflow]) -> DataStreamWriter:
-    """Return the writer that the user's code makes of the stream."""
     if len(flows) > 1:
         other = next(each for each in flows if each is not flow)
         raise DataflowError(

@@ -1,7 +1,4 @@
-"""Stores the records that a shaped load replays: one Arrow file that workers map into memory.
-
-A load addresses records by number, so they must not change with the user's files.
-"""
+"""Stores the records that a shaped load replays by number: one Arrow file that workers map into memory."""
 
 import codecs
 import glob

@@ -1,7 +1,6 @@
 """Reads a durable edge as a Spark data source: ranges of numbered records.
 
-Spark's file source takes all files into one batch, which leaves no backlog to measure and no parallelism to set. Here the
-offset carries composition and parallelism, as in `sources`.
+Spark's file source takes all files into one batch, which leaves no backlog to measure and no parallelism to set.
 """
 
 import time
@@ -37,7 +36,6 @@ class EdgeSlice(InputPartition):
 
 
 def edge_name(edge: Edge) -> str:
-    """Return the name of an edge in offsets and requests."""
     return f"{edge.source}-{edge.target}"
 
 
@@ -84,7 +82,6 @@ class EdgeSource(DataSource):
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "EdgeReader":
-        """Create the reader."""
         options = self.options
         return EdgeReader(
             Steering.of(options["steering"]),
@@ -141,7 +138,6 @@ class EdgeReader(RangeReader):
         return [EdgeSlice(self._log.pieces(a, b)) for a, b in shares(first, last, width) if b > a]
 
     def read(self, partition: EdgeSlice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Yield the Arrow batches of a slice."""
         freeze_imports()
         for piece in partition.pieces:
             # Read as a single file: as a dataset, the folder's `batch=N` would become a column.

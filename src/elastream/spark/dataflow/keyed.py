@@ -1,7 +1,6 @@
 """Compiles the keyed operator of a query: aggregates, functions with state, windows, joins and zips.
 
-Native aggregates run in the JVM. Functions run in `applyInPandasWithState`, whose state also stores the records of
-incomplete windows. Workers read the active alternate from the composition.
+Native aggregates run in the JVM, functions in `applyInPandasWithState`, whose state also stores incomplete windows.
 """
 
 import contextlib
@@ -170,7 +169,6 @@ def _one_port(flow: Outflow) -> tuple[DataFrame, list[StructType]]:
 
 
 def _ports(flows: Sequence[Outflow], key: Sequence[str]) -> tuple[DataFrame, list[StructType]]:
-    """Return several inputs as structs with the key columns, and their schemas."""
     frame = flows[0].frame
     for port, flow in enumerate(flows):
         others = [name for name in frame.columns if name != f"_{port}"]
@@ -190,7 +188,6 @@ def _of_port(ports: int, column: str) -> Column:
 
 
 def _in_time(frame: DataFrame, window: Window, ports: int) -> DataFrame:
-    """Return a row for each time window of a record."""
     # Each input has its own watermark and Spark uses the slowest: a join waits for both inputs.
     columns, delay = frame.columns, _seconds(window.late)
     for port in range(ports):

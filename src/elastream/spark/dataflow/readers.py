@@ -7,8 +7,7 @@ Normally the next batch runs under the newest request. If records keep the versi
     durable edges     the lowest next version of any edge. Edges that are ahead wait, sources beside edges follow. A
                       version without records gets an empty batch, to announce it downstream
 
-Each reader decides alone, in a process of its own. That is safe: all know the positions of the last planned batch, and
-versions only grow along an edge.
+Each reader decides alone: all know the positions of the last planned batch, and versions only grow along an edge.
 """
 
 import json
@@ -59,7 +58,6 @@ class Steering:
     before: BatchComposition = BEGINNING
 
     def option(self) -> str:
-        """Return the option's text."""
         return json.dumps(
             [
                 self.name,
@@ -74,7 +72,6 @@ class Steering:
 
     @classmethod
     def of(cls, option: str) -> "Steering":
-        """Parse the text of `option`."""
         name, request, partitions, wave, checkpoint, edges, before = json.loads(option)
         return cls(
             name,
@@ -120,7 +117,6 @@ class NextBatchPlan:
 
     @property
     def partitions(self) -> int:
-        """Return the most tasks of the next batch."""
         return self.request.partitions.get(self._steering.name, self._steering.partitions)
 
     @property
@@ -146,7 +142,6 @@ class Pacing:
 
     @property
     def batch_seconds(self) -> float:
-        """Return the target duration of a batch (seconds)."""
         return self._governor.batch_seconds
 
     @property
@@ -200,7 +195,6 @@ class RangeReader(DataSourceStreamReader):
         return None
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Plan the next batch for Spark."""
         # Before 4.2 Spark passes no start: the reader continues after its own last offset, stored beside the commit log,
         # and adds `due`, which Spark 4.2 requests separately.
         if start is not None:
@@ -222,7 +216,6 @@ class RangeReader(DataSourceStreamReader):
         return offset
 
     def _offset(self, **position: Any) -> dict[str, Any]:
-        """Return a position with the composition and parallelism of the batch that ends there."""
         next_batch = self._next_batch
         return {
             **position,

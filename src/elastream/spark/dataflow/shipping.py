@@ -1,7 +1,4 @@
-"""Pickles user functions so that workers do not need the user's modules.
-
-PySpark pickles only `__main__` by value. Here modules that are not installed are pickled by value, too.
-"""
+"""Pickles functions of modules that are not installed by value, so that workers do not need the user's modules."""
 
 import sys
 import sysconfig
@@ -44,7 +41,6 @@ def _local_modules_by_value() -> Iterator[None]:
 
 
 def _is_local(module: ModuleType) -> bool:
-    """Return True for a file of the user's own."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == __package__.partition(".")[0]:

@@ -71,7 +71,6 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
 
 
 def _refuse_occupied(path: AnyPath, changes: bool, run: str | None) -> None:
-    """Raise EnvironmentProblem if `path` holds other files or another run's results."""
     # Both runs number batches from 0: Spark would skip new batches as written, and readers would mix old with new.
     entries = sorted(names_in(path)) if path.is_dir() else []
     others = [name for name in entries if not _in_change_log(name)]
@@ -132,7 +131,6 @@ def write_batch(frame: DataFrame, path: AnyPath, batch: int, composition: BatchC
 
 
 def skip_batch(path: AnyPath, batch: int, composition: BatchComposition | None = None) -> None:
-    """Write a batch without rows."""
     folder, written = _batch_folder(path, batch)
     if not there_as_a_whole(folder):
         written.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """Opens the sources of a dataflow: shaped loads as a replayable data source, others with Spark's readers.
 
-A shaped load is a function of time: any range of its records can be read again. Its offset also carries the batch's
-composition, so that a batch never mixes two and a replay uses the same one.
+A shaped load's offset also carries the batch's composition, so that a batch never mixes two and a replay uses the same.
 """
 
 import pickle
@@ -161,11 +160,9 @@ class ShapedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "ShapedReader":
-        """Create the reader."""
         options = self.options
         return ShapedReader(
             Path(options["control"]),
@@ -237,7 +234,6 @@ class ShapedReader(RangeReader):
         return dict(self._planned)
 
     def due(self) -> int | None:
-        """Return the records due when the batch was planned."""
         return None if self._due is None else self._due[0]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -254,7 +250,6 @@ class ShapedReader(RangeReader):
         return [Slice(a, b) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Yield the Arrow batches of a slice."""
         freeze_imports()
         for batch in slices(open_corpus(self._corpus), partition.first, partition.last):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)

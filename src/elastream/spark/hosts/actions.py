@@ -32,7 +32,6 @@ class HostActions:
     empty: Callable[[str], object]
 
     def handle(self, table: ActionTable) -> None:
-        """Add the handlers to `table`."""
         table.on(LeaseHost, self.lease)
         table.on(RenewHost, self.renew)
         table.on(DrainHost, self.drain)
@@ -76,7 +75,6 @@ class HostActions:
         return Outcome(action, Status.ACCEPTED)
 
     def cancel_drain(self, action: CancelDrain) -> Outcome:
-        """Return a draining host to service."""
         host = action.host
         if self.hosts.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)

@@ -1,7 +1,4 @@
-"""First hosts of a run, and leases of its earlier driver if it is resumed.
-
-Existing hosts are adopted, with names and start of billing. Lost ones are replaced: the load has not shrunk meanwhile.
-"""
+"""First hosts of a run. If it is resumed, living hosts of the earlier driver are adopted and lost ones replaced."""
 
 import logging
 import time

@@ -1,9 +1,8 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A host is what a `Provider` leases, with its executor. A releasing host is fenced (gets no task) once it holds none, or
-after a timeout; GRACE_BATCHES later its provider ends it, because nothing that it wrote is needed any more.
-
-One thread calls `look` (reads) and `step` (acts). All other methods are cheap and thread-safe.
+A releasing host is fenced (gets no task) once it holds none, or after a timeout; GRACE_BATCHES later its provider ends it,
+because nothing that it wrote is needed any more. One thread calls `look` (reads) and `step` (acts). All other methods are
+cheap and thread-safe.
 """
 
 import contextlib
@@ -91,7 +90,6 @@ class HostLedger:
 
     @property
     def active(self) -> Mapping[str, Lease]:
-        """Return the leases that have not ended, by host name."""
         with self._lock:
             return {name: self._leases[name] for name in self._active}
 
@@ -149,12 +147,10 @@ class HostLedger:
             return math.fsum((self.past.cost, self._ended_cost, total_cost(self.active.values(), now)))
 
     def executor(self, host: str) -> Executor | None:
-        """Return the registered executor of an active host."""
         with self._lock:
             return self._records[host].executor if host in self._active else None
 
     def host_of(self) -> Mapping[str, str]:
-        """Return the active host of each executor."""
         with self._lock:
             pairs = ((self._records[name].executor, name) for name in self._active)
             return {executor.id: name for executor, name in pairs if executor is not None}
@@ -362,12 +358,10 @@ class Hosts(HostLedger):
             self._records[host] = HostRecord(self.provider, milestones={"lease": since})
 
     def drain(self, host: str) -> None:
-        """Move a host from RUNNING to DRAINING."""
         with self._lock:
             self._to(host, HostState.DRAINING)
 
     def cancel_drain(self, host: str) -> None:
-        """Move a host from DRAINING to RUNNING."""
         with self._lock:
             self._to(host, HostState.RUNNING)
 

@@ -1,7 +1,6 @@
 """Warm-up of new executors, before the stream depends on them.
 
-The first task on a fresh executor loads classes, Python workers and native libraries: seconds, in the middle of a batch. A
-warm-up job does so beforehand, on every slot; `DriverSide.hold` makes it wait for the executor.
+Their first task loads classes, Python workers and native libraries for seconds. A warm-up job does so on every slot.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """Branches of a streaming plan of which each micro-batch runs one: alternates that are DataFrame code.
 
-In the plan of a query stands the union of all branches. The first one reads the stream, the others an empty one in its
-place, so that sources and state are in the plan once. Spark analyses and optimises the plan anew for every micro-batch,
-after the batch is in the offset log. A rule of ours then puts the stream into one branch and drops the others. It asks for
-the code of the batch's composition, which is equal in a replay.
+A query's plan is the union of all branches; the first reads the stream, the others an empty one. Spark optimises the plan
+anew for every micro-batch, after the batch is in the offset log. A rule of ours then keeps one branch, by the code of the
+batch's composition, which is equal in a replay.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,6 @@ class _Codes:
         self.code_of: dict[str, Callable[[int], int]] = {}
 
     def apply(self, query_and_batch: str) -> str:
-        """Return the code."""
         query, batch = query_and_batch.split()
         return str(self.code_of[query](int(batch)))
 

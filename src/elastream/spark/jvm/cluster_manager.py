@@ -1,7 +1,6 @@
 """Questions and messages to the cluster manager, each on a thread: a small Java source per manager carries them.
 
-Asked, every few seconds at most while requests are pending: why executors that were requested do not start. Sent:
-Kubernetes Events (`kubectl get events`) about what happens to a run.
+Asked while requests are pending: why executors do not start. Sent: Kubernetes Events (`kubectl get events`) about a run.
 """
 
 import json

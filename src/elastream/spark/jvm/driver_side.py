@@ -1,7 +1,4 @@
-"""Access to the driver's JVM: its objects, and batched reads: one call instead of thousands, each a third of a millisecond.
-
-py4j resolves members by name at run time.
-"""
+"""Access to the driver's JVM, and batched reads: one call instead of thousands, each a third of a millisecond."""
 
 import re
 import time
@@ -135,7 +132,6 @@ class RunningQuery(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return its name, or the beginning of its id."""
         return self.name or self.id[:8]
 
 

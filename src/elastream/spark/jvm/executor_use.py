@@ -50,7 +50,6 @@ class Use:
 
     @property
     def text(self) -> str:
-        """Return the use in words."""
         match self.kind:
             case Kind.TASK:
                 return f"{counted(self.count, 'task')} of {self.label}"

@@ -104,7 +104,6 @@ class Executors:
 
 
 def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executor]:
-    """Return the newest executor (highest id) of each host, by the host's address."""
     newest = sorted(executors.values(), key=lambda each: int(each.id) if each.id.isdigit() else -1)
     return {each.host: each for each in newest}
 
@@ -123,7 +122,6 @@ class AllocationClient:
 
     @property
     def application(self) -> str:
-        """Return the id of the session's application."""
         return str(self._spark.sparkContext.applicationId)
 
     @property
@@ -138,7 +136,6 @@ class AllocationClient:
             manager.get().stop()
 
     def request(self, total: int) -> None:
-        """Request `total` executors in total."""
         jvm = jvm_of(self._spark)
         java_context(self._spark).requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
 

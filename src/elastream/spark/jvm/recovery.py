@@ -1,7 +1,6 @@
 """Failover of state partitions in the driver's JVM (`Recovery.java`), the moment an executor is lost.
 
-Python would notice a second later, with a batch waiting. So the JVM gets the successors beforehand, acts on Spark's event,
-and reports.
+Python would notice a second later, with a batch waiting. So the JVM gets the successors beforehand.
 """
 
 from collections.abc import Mapping, Sequence

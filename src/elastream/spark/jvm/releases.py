@@ -1,7 +1,7 @@
 """Supported Spark releases, and the differences between them. Does not import PySpark.
 
-Java sources and settings are written for the newest release; on an older one, names are replaced before use. Calls that an
-older release lacks disable their mechanism. Python workers' parent processes import this before anything heavy.
+Java sources and settings are written for the newest release; on an older one, names are replaced before use, and mechanisms
+without their calls are disabled.
 """
 
 import re

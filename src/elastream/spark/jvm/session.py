@@ -191,7 +191,6 @@ def open_session(
 
     Args:
         folder: Takes Spark's warehouse and scratch files.
-        secret: The master's secret.
         python: Interpreter of executors, by default the driver's.
         packaged: True if Spark's home must have PySpark as archives.
 

@@ -1,8 +1,7 @@
 """Standby replicas: copies of state partitions that executors keep for a task that may need one.
 
 Each executor's follower (`copies/Follower.java`) reads committed changes from the checkpoint, and hands a replica to a task
-that opens the partition there. Spark's coordinator does not know of them. This module sets which replicas followers keep,
-and reads their reports.
+that opens the partition there. This module sets which replicas followers keep, and reads their reports.
 """
 
 import logging
@@ -91,11 +90,9 @@ class StandbyRegistry:
         return tuple(replicas), faults
 
     def replicas(self) -> tuple[StandbyReplica, ...]:
-        """Return the last reported replicas."""
         return self.reports()[0]
 
     def opened(self) -> tuple[OpenedReplica, ...]:
-        """Return the replicas that tasks have opened so far."""
         for line in _lines(self.java.opened()):
             executor, operator, partition, replica_version, version, files, took = line.split("\t")
             numbers = int(partition), int(replica_version), int(version), int(files)

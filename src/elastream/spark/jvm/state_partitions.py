@@ -1,10 +1,10 @@
 """State partitions of a running query: its stateful operators, moves between executors, and loading state ahead.
 
-Operators without a shuffle between them run in one task and move together: one `StatefulStage`, one operator to policies.
+Operators without a shuffle between them move together: one `StatefulStage`, one operator to policies.
 
-Spark's state store coordinator has, per partition, the executor that loaded it last, and schedules the task there.
-Reporting another executor between batches makes the next batch run there, with state loaded from the checkpoint: nothing is
-copied or lost. A running batch may overwrite the report, so move right after a batch ends, check, repeat.
+Spark's state store coordinator schedules a partition's task where it was loaded last. Reporting another executor between
+batches makes the next batch run there, with state loaded from the checkpoint. A running batch may overwrite the report, so
+move right after a batch ends, check, repeat.
 """
 
 import contextlib
@@ -226,7 +226,6 @@ def _nodes(plan: Java) -> Iterator[Java]:
 
 
 def _field(instance: Java, name: str) -> Java:
-    """Return a private field of a Java object. Raises KeyError without one."""
     kind = instance.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():
@@ -336,8 +335,8 @@ class StatePartitions:
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """Load the state of partitions, each at its place, for a later batch; block until done.
 
-        With `keep`, the old location is restored after each report: only for executors without tasks, as others unload the
-        state. Returns the loaded partitions; None if this operator's state cannot be loaded ahead.
+        With `keep`, the old location is restored after each report: only for executors without tasks. Returns the loaded
+        partitions; None if this operator's state cannot be loaded ahead.
         """
         if len(self._operators) > 1:
             return None

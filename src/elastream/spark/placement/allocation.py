@@ -1,7 +1,6 @@
-"""The allocation plan: the planned host of each task, in an append-only file.
+"""The allocation plan: the planned host of each task, in an append-only file (N-Storm, section 3.1).
 
-The planner writes versions, the reconciler reads the newest, and neither waits (N-Storm, section 3.1). A version is on disk
-before it takes effect.
+The planner writes versions, the reconciler reads the newest, and neither waits.
 """
 
 import contextlib
@@ -90,7 +89,6 @@ class AllocationStore:
             return self.latest
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
         self._file.close()
 
     @contextlib.contextmanager
@@ -171,11 +169,9 @@ class InMemoryPlan:
         self.latest = EMPTY
 
     def refresh(self) -> Allocation:
-        """Return the newest version."""
         return self.latest
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
-        """Publish a new version, like `AllocationStore.publish`."""
         placed = {task: host for task, host in {**self.latest.hosts, **hosts}.items() if host is not None}
         if placed != self.latest.hosts:
             self.latest = Allocation(self.latest.version + 1, MappingProxyType(placed), at, why)

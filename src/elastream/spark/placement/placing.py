@@ -1,8 +1,7 @@
 """Locations of state partitions, and migration of those that are not on their planned host.
 
-After each batch every task is checked: if it is not on its planned host, because the plan changed or Spark ran it
-elsewhere, it migrates (states: `elastream.core.migration`). `Rings` places partitions by ring, and orders the successors of
-a lost host; an operator without a ring has an implicit one of all usable hosts at even tokens.
+After each batch every task is checked; one elsewhere migrates (states: `elastream.core.migration`). An operator without a
+ring has an implicit one of all usable hosts at even tokens.
 """
 
 import logging
@@ -136,26 +135,21 @@ class Placing:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Return all state partitions."""
         return tuple(TaskId(name, index) for name, count in self.partitions.items() for index in range(count))
 
     @property
     def partitions(self) -> Mapping[str, int]:
-        """Return the number of state partitions by operator."""
         return {name: state.partitions for name, state in self.states.items()}
 
     def where(self) -> Mapping[TaskId, Location]:
-        """Return the last location of each task."""
         with self._lock:
             return dict(self._where)
 
     def targets(self) -> Mapping[TaskId, str]:
-        """Return the target host of each running migration, by task."""
         with self._lock:
             return {task: each.migration.host for task, each in self._under_way.items()}
 
     def migrations(self) -> tuple[Migration, ...]:
-        """Return the running migrations."""
         with self._lock:
             return tuple(each.migration for each in self._under_way.values())
 
@@ -257,7 +251,6 @@ class Placing:
         self._under_way[task] = _ActiveMigration(Migration(task, host, self._clock(), why, self.benefit(task)))
 
     def _settle(self, task: TaskId, batch: int, target: Target) -> None:
-        """Advance a migration after the end of a batch."""
         each = self._under_way[task]
         state, place = each.migration.state, target(each.migration.host)
         if place is None:
@@ -350,7 +343,6 @@ class Placing:
             self._step(each, MigrationState.FLIPPED)
 
     def _load(self, load: StatePreload) -> None:
-        """Load states, in a preload thread, then report what executors with tasks loaded."""
         loaded: Collection[int] | None = ()
         try:
             places = {task.index: place for task, place in load.places.items()}

@@ -42,9 +42,8 @@ from elastream.spark.worker.signals import Part, SignalRow, folded
 class DomainSignals:
     """Signals from the diagnostic branches of `graph`, one value a batch, readable after its commit.
 
-    Tasks report parts. A part counts once for each batch and task: a task that ran again, or a replayed batch,
-    replaces it. A batch
-    without records for a signal keeps its last value.
+    A part counts once for each batch and task, also after a replay. A batch without records for a signal keeps its last
+    value.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -53,7 +52,6 @@ class DomainSignals:
         self._newest: dict[str, SignalReading] = {}
 
     def add_parts(self, rows: Iterable[SignalRow]) -> None:
-        """Add the parts that tasks have reported, of batches committed or not."""
         for segment, batch, signal, partition, count, value in rows:
             self._parts[segment, batch][signal][partition] = (count, value)
 
@@ -83,8 +81,6 @@ class CompiledQueries:
 
     Args:
         access: Access to the session's queries.
-        layout: Of the dataflow.
-        running: Its segments and their queries.
         partitions: State partitions of each keyed operator.
         target_latency: Seconds.
         consistency: As at the start of the queries.
@@ -123,7 +119,6 @@ class CompiledQueries:
 
     @property
     def composition(self) -> Composition:
-        """The requested composition."""
         return self._switching.composition
 
     @property
@@ -142,7 +137,6 @@ class CompiledQueries:
         return self._updates.updates(self._epoch)
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
-        """Fetch the new batches of all queries."""
         fresh = [batch for query in self.live for batch in query.look()]
         if step := max((query.stepped for query in self.live), key=abs, default=0.0):
             self.telemetry.stepped(step, wall)
@@ -159,23 +153,19 @@ class CompiledQueries:
         return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """Return a row per operator."""
         further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
         further[Metric.LEFT_OUT] = self._left_out_so_far
         return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
-        """Return a row per alternate that has run."""
         return self.telemetry.alternates(wall, self._stretch)
 
     def application(self, wall: float, cost: float) -> Frame:
-        """Return the row of the dataflow."""
         counts = self._left_out_so_far
         left_out = {Metric.LEFT_OUT: sum(counts.values())} if counts else {}
         return self.telemetry.application(wall, cost, {**self._updates.measured(), **left_out})
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Return the basis of latencies by source."""
         return self.telemetry.latency_basis
 
     def stalled(self, wall: float) -> Mapping[str, float]:
@@ -199,13 +189,11 @@ class CompiledQueries:
         return self._switching.settle()
 
     def handle(self, table: ActionTable) -> None:
-        """Add the handlers of actions on queries to `table`."""
         for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
             table.on(kind, lambda action: self.switch([action])[0])
         table.answer(SetParallelism, self._scale)
 
     def _scale(self, action: SetParallelism) -> tuple[Status, str]:
-        """Set the parallelism of one of the next batches."""
         operator = action.operator
         if operator not in self.layout.graph.by_name:
             return Status.REFUSED, f"there is no operator {operator!r}"
@@ -246,7 +234,6 @@ class CompiledQueries:
         raise ElastreamError("the Spark session was stopped under the run")
 
     def facts(self) -> Mapping[str, float | str]:
-        """Return figures of the whole run."""
         telemetry = self.telemetry
         return {
             "batches": telemetry.batches,
@@ -284,7 +271,6 @@ class CompiledQueries:
         self._updates.requested(time.time(), before, after)
 
     def _parallelism(self) -> dict[str, float]:
-        """Return the number of tasks of each operator's stage, if set."""
         widths: dict[str, float] = {}
         for stage in self.layout.stages:
             width = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0])

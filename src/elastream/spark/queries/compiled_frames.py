@@ -1,11 +1,7 @@
-"""Frames of an observation from the micro-batches of compiled queries.
+"""Frames of an observation from the micro-batches of compiled queries: their progress, and the meter in fused stages.
 
-Two sources, each cheap enough for every second: the progress of each query (one gateway call a look), and the meter in the
-fused stages. The latency of a record is its batch's commit time less the moment from which it counts. Over durable
-edges that
-moment leads back to the sources: records written by a batch of the previous query count from where that batch's
-records did.
-Queries report in any order, so a batch waits until its predecessors are known.
+A record's latency is its batch's commit time less the moment from which it counts. Over durable edges that moment leads
+back to the sources. Queries report in any order, so a batch waits until its predecessors are known.
 """
 
 import math
@@ -173,7 +169,6 @@ class Latencies:
 
 
 def _during(batches: Mapping[int, BatchMoments], at: float) -> BatchMoments | None:
-    """Return the batch that ran at epoch second `at`."""
     return next((each for each in batches.values() if each.batch.start <= at <= each.batch.end), None)
 
 
@@ -193,12 +188,7 @@ class _Cost:
 
 
 class AlternateCosts:
-    """Cost and selectivity of each alternate, from the last batches in which it ran.
-
-    A batch runs under one composition, or with a key table under several alternates; the meter counts each
-    separately. Costs of
-    different alternates are never averaged.
-    """
+    """Cost and selectivity of each alternate, from the last batches in which it ran; never averaged over alternates."""
 
     def __init__(self) -> None:
         self._costs: dict[tuple[str, str], _Cost] = {}
@@ -264,8 +254,6 @@ class Telemetry:
     """Reports of the running queries, as frames. `add_batches` and `metered` add what is new; the rest is arithmetic.
 
     Args:
-        layout: Of the dataflow.
-        running: Its segments and their queries.
         batches: Last batches of each segment, oldest first; they grow as they are read.
         target_latency: Seconds.
     """
@@ -324,7 +312,6 @@ class Telemetry:
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Basis of recent latencies, by source."""
         return self._latencies.basis
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
@@ -338,7 +325,6 @@ class Telemetry:
                 del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
-        """Return the newest committed batch of a segment."""
         return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
@@ -368,10 +354,7 @@ class Telemetry:
         return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
-        """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then.
-
-        An observation takes a moment, in which a batch may be planned; its records still waited at `at`.
-        """
+        """Return the records waiting at a source at epoch second `at`: due, or present, and in no batch planned by then."""
         if source in self._patterns:
             planned_since = self._planned_at(self._sources[source][0]) > at  # not where none is under way
             read = self.committed(source) if planned_since else self.planned(source)
@@ -407,9 +390,9 @@ class Telemetry:
     ) -> Frame:
         """Return a row per operator.
 
-        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the
-        keyed operators, or
-        to the sources without any. So the operators' busy cores add up to the hosts'.
+        Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the keyed
+        operators,
+        or to the sources without any, so that the operators' busy cores add up to the hosts'.
 
         Args:
             now: Epoch seconds.
@@ -597,7 +580,6 @@ class Telemetry:
                 describe_durations(columns, target, spent[target])
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
-        """Return the records on a durable edge of files that no batch has taken."""
         offsets = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
         return float(max(0, self.queues[edge].refresh() - max(offsets, default=0)))
 

@@ -1,8 +1,6 @@
 """Compiler from a dataflow to running Structured Streaming queries, one per segment.
 
 A segment becomes sources, one fused walk, at most one keyed operator with another fused walk behind it, and sinks.
-`regions`
-wires a walk and `fused` runs it. The plant decides where the queries run; `switching` changes their composition.
 """
 
 import logging
@@ -87,9 +85,6 @@ def start_queries(
     """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
     Args:
-        spark: The session.
-        layout: Of the dataflow.
-        directory: Of the run.
         composition: To start under.
         state_partitions: Of keyed operators; fixed for the life of a checkpoint.
         batch_seconds: Longest batch of our own sources.
@@ -168,9 +163,7 @@ def _start(compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructTyp
 def _await_sources(each: RunningSegment) -> None:
     """Wait until the sources of a query have started, or it has failed.
 
-    Spark gives each Python source 10 s to connect. Several queries that start together on a busy machine need longer;
-    one alone
-    does not.
+    Spark gives each Python source 10 s to connect; several queries that start together on a busy machine need longer.
     """
     while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
         time.sleep(SHORTEST_INTERVAL)
@@ -259,7 +252,6 @@ class _Compiler:
         )
 
     def _code_of(self, batch: int) -> int:
-        """Return the code of the composition of a planned batch."""
         return ran_under(self.checkpoint, self.inputs, self.own, batch).code
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -274,18 +266,15 @@ class _Compiler:
             log_of(self.inputs).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
-        """Return the control folder of a source: the segment's, or its own if there are several sources."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
     def _inputs_of(self, source: Operator) -> AnyPath:
-        """Return the folder that tasks read of a source, in the same way."""
         return self.inputs if len(self.sources) == 1 else self.inputs / source.name
 
     def _records(self, edge: Edge) -> AnyPath:
         return self.common.directory.edge(edge.source, edge.target)
 
     def _steering(self, name: str) -> Steering:
-        """Return how the reader of source or edge `name` learns the requested composition."""
         requested = self.common.directory.wanted
         if not self.wave:
             return Steering(name, requested)
@@ -352,7 +341,6 @@ class _Compiler:
         return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
     def _walked(self, part: Chain, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
-        """Return the flows out of a region with inlets `frames`."""
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
         if part.plain:
@@ -382,7 +370,6 @@ class _Compiler:
         return NativeSteps(tuple(operators), self.codec, self.branches)
 
     def _plain(self, part: Chain, frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> Outflow:
-        """Return the flow out of a chain without functions."""
         (outlet,) = part.outlets
         if len(frames) == 1 and lanes == [None]:
             return self._single(outlet, frames[0], (*part.inlets[0].natives, *outlet.natives))
@@ -393,7 +380,6 @@ class _Compiler:
     def _single(
         self, outlet: Outlet, frame: DataFrame, operators: Sequence[Operator], reached: Callable[[int], bool] | None = None
     ) -> Outflow:
-        """Return the only flow out of a chain, with native operators in the stream."""
         natives = self._natives(operators)
         if outlet.ordered:  # its rows carry their position, which must stay
             return Outflow(outlet.target, frame, None, natives, reached)

@@ -1,7 +1,6 @@
 """Checks of a run's folder before it is resumed, and before any host starts.
 
-Spark would fail later, with a traceback. And a reader of a durable edge whose files are lost would take new records for
-those it has already read.
+A reader of a durable edge whose files are lost would take new records for those it has already read.
 """
 
 import json
@@ -80,7 +79,6 @@ def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProg
 
 
 def _progress_of(directory: RunDirectory, query: str) -> QueryProgress:
-    """Return the progress of `query`, after a check of its checkpoint's files."""
     checkpoint = directory.checkpoint(query)
     committed, planned = latest_batch(checkpoint, "commits"), latest_batch(checkpoint)
     if max(committed, planned) < 0:

@@ -1,7 +1,6 @@
 """One streaming query observed from outside, compiled or the user's: batches, stateful stages, loads of partitions.
 
-A look costs two calls to the driver, and a third if traffic is measured. A query is identified by its id, which survives a
-restart from its checkpoint; each run starts with nothing known. Missed batches are unknown.
+A query is identified by its id, which survives a restart from its checkpoint. Missed batches are unknown.
 """
 
 import logging
@@ -71,9 +70,9 @@ class QueryAccess:
 class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
-    The driver's status store has it with or without web interface; one gateway call fetches the newest batches, however
-    many tasks they have. Spark schedules task p of a stateful stage on state partition p. With `senders`, the feeding
-    stages are reported, too; they have no `ranks`.
+    One gateway call fetches the newest batches, however many tasks they have. Task p of a stateful stage is on state
+    partition
+    p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
     """
 
     def __init__(
@@ -199,7 +198,6 @@ class Query:
         return fresh
 
     def _read_batches(self, rows: Sequence[Sequence[str]], now: float) -> None:
-        """Add the batches of `rows`, newest first."""
         for row in reversed(rows):
             last = self._last
             batch = self._with_held_files(read_batch(self.name, row, last, self.status))
@@ -213,7 +211,6 @@ class Query:
                 sizes.look(self.newest)
 
     def _with_held_files(self, batch: Batch) -> Batch:
-        """Return the batch with what its limited file sources hold back."""
         sources = list(batch.sources)
         for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
             if number not in self._held:
@@ -279,8 +276,7 @@ class Query:
     def stalled(self, now: float) -> float:
         """Return the running time of a batch [s] if it is unusually long; else 0.
 
-        Meanwhile the load of the query's tasks is unknown, as they report when they end. It stays in doubt for as long
-        after it, STALL_DOUBT_S at most.
+        Meanwhile, and for as long after it (STALL_DOUBT_S at most), the load of the query's tasks is unknown.
         """
         at, so_far = self._stall
         return self._unusual(now) or (so_far if now - at < min(so_far, STALL_DOUBT_S) else 0.0)
@@ -318,8 +314,7 @@ class Query:
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Return upper bounds of recent latencies [s] by epoch second `now`, a value per batch, and the numbers of records.
 
-        No record can have arrived before the last poll that did not return it. The running batch counts as one more of
-        usual size, so that a stall shows, even in the first batch.
+        The running batch counts as one more of usual size, so that a stall shows, even in the first batch.
         """
         recent = [batch for batch in list(self.batches)[-LATENCY_BATCHES:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]

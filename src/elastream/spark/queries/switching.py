@@ -11,8 +11,8 @@ All switches of a plan are one version, written at once for all queries; no quer
     wanted      no batch comes, because no record does                      wanted: an idle query has no batch to show it in
     effective   the switch cannot be written                                effective, the action is FAILED
 
-`batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.readers`).
-`drain` puts two states between wanted and in flight; composition and sources wait meanwhile:
+`batch` and `wave` differ in a query behind a durable edge (see `dataflow.readers`). `drain` puts two states between wanted
+and in flight; composition and sources wait meanwhile:
 
     state       event                                                       next
     (none)      a plan switches something                                   holding: sources are requested to take no more
@@ -20,11 +20,10 @@ All switches of a plan are one version, written at once for all queries; no quer
     draining    every query has committed all that its durable edges hold   (none): it is written, and the sources go on
     any         a plan switches something more                              the same; it comes with the one that waits
 
-Parallelism is part of a composition and its version. It changes the meaning of no record, so it is written at once.
+Parallelism is part of a composition, but changes the meaning of no record, so it is written at once.
 
-`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50). A batch's offsets
-hold its version, and a record's number on a durable edge gives the batch that wrote it. Beyond that, records are followed
-by shares: the output of a batch met versions in the same proportions as its input.
+`UpdateTracker` measures how long changes took and which records met two compositions (thesis, p. 50): by the versions in
+batches' offsets, by records' numbers on durable edges, and beyond that by shares.
 """
 
 import contextlib
@@ -132,7 +131,6 @@ class Switching:
             return True
 
     def add_batches(self, fresh: Sequence[Batch]) -> None:
-        """Add committed batches, those of each query in order."""
         compositions = {batch.query: self.under(ran) for batch in fresh if (ran := self.ran(batch)) is not None}
         self.effective = {**self.effective, **compositions}
 
@@ -187,7 +185,6 @@ class Switching:
         self._changed(before, changed)
 
     def _write(self, changed: Composition) -> None:
-        """Write `changed` for all queries; restore the previous composition on failure."""
         try:
             switch(self._layout, self._running, changed)
         except (ElastreamError, OSError):
@@ -331,7 +328,6 @@ class UpdateTracker:
         return all(by <= self._last[self._upstream(edge)] for edge, by, _ in self._inputs(batch))
 
     def _follow(self, batch: Batch) -> None:
-        """Set the ways of a batch's records, this batch included."""
         records: dict[Route, float] = defaultdict(float)
         version = ran.version if (ran := self._ran(batch)) is not None else -1
         fed = list(self._inputs(batch))

@@ -1,10 +1,7 @@
 """The user's streaming queries, for a plant: they run unchanged and end by themselves.
 
-Due times of records and loads of operators inside a stage are unknown. The stages form a chain, because their real edges do
-not matter to the placement of their partitions.
-
-A query in Spark's real-time mode, or with a continuous trigger, is left alone. Its tasks run for minutes or for ever, so
-nothing can move between batches, and an executor with one of its tasks stays.
+Due times of records and loads of operators inside a stage are unknown; the stages form a chain. A query in real-time mode,
+or with a continuous trigger, is left alone: nothing can move between batches, and its executors stay.
 """
 
 import logging
@@ -74,7 +71,6 @@ class SessionQueries:
 
     @property
     def live(self) -> tuple[Query, ...]:
-        """Queries that ran at the last look."""
         return tuple(query for query in self.all if query.run_id is not None)
 
     @property
@@ -97,7 +93,6 @@ class SessionQueries:
         return [_described(batch, now - wall) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
-        """Return a row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
 
     def alternates(self, wall: float) -> Frame:
@@ -105,11 +100,9 @@ class SessionQueries:
         return Frame()
 
     def application(self, wall: float, cost: float) -> Frame:
-        """Return one row for all queries."""
         return application_row(self.layout.graph, self.live, wall, cost, self._target)
 
     def latency_basis(self) -> Mapping[str, Basis]:
-        """Return the basis of latencies by query."""
         return {query.name: Basis.BOUND for query in self.live if query.timed}
 
     def stalled(self, wall: float) -> Mapping[str, float]:
@@ -127,7 +120,6 @@ class SessionQueries:
         return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
 
     def handle(self, table: action.ActionTable) -> None:
-        """Make `table` refuse actions on queries."""
         for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
             table.refuse(kind, WRITTEN)
 
@@ -149,12 +141,10 @@ class SessionQueries:
         """Do nothing: the session's owner may stop it."""
 
     def facts(self) -> Mapping[str, float | str]:
-        """Return figures of the whole run."""
         runs = sum(query.runs for query in self.all)
         return {"batches": self._batches, "records": self._rows, "longest batch": self._longest, "query runs": runs}
 
     def _find(self, now: float) -> None:
-        """Detect the running queries at second `now`."""
         chosen = self._chosen()
         running, running_now = set(), running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
@@ -180,7 +170,6 @@ class SessionQueries:
                 self._gone_since[query.id] = now
 
     def _free_name(self, name: str) -> str:
-        """Return a name that no other query has."""
         names = {query.name for query in self.all}
         return next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
 

@@ -1,7 +1,6 @@
-"""Files that Spark's file source has read and those that wait.
+"""Files that Spark's file source has read, from its log under the query's checkpoint, and those that wait.
 
-Spark logs every file that its file source reads, with its modification time, under the query's checkpoint. File sizes come
-from the local file system; elsewhere they are unknown.
+Sizes of files that are not on this machine are unknown.
 """
 
 import glob

@@ -27,8 +27,7 @@ UNMEASURED = HostUsage()
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
     """Return the cores that the `working` hosts spend on the load; NaN if one host's use is unknown.
 
-    A host in `compiling` has just started and may use more cores than it has. What exceeds the usual use of the others is
-    the cost of its start, and must not look like work that needs more hosts.
+    What a host in `compiling` uses beyond the usual use of the others is the cost of its start.
     """
     used = {name: hosts.value(name, Metric.CPU) * lease.type.cores for name, lease in working.items()}
     others = [name for name in working if name not in compiling]
@@ -189,7 +188,6 @@ def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
 
 
 def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
-    """Return the busy cores by task, where known."""
     busy = frame.column(Metric.BUSY_CORES).tolist()
     return {task: cores for task, cores in zip(frame.tasks, busy, strict=True) if cores > 0}
 

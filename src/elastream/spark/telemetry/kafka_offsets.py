@@ -1,7 +1,6 @@
-"""Commits of Kafka offsets to consumer groups, so that lag monitors see the progress of queries.
+"""Commits of Kafka offsets to consumer groups, for lag monitors: a query always continues from its checkpoint.
 
-Spark keeps offsets in its checkpoint only. The commits are for people: a query always continues from its checkpoint. They
-follow the newest ended batch by some seconds; if several queries read a topic, the least offset counts.
+They follow the newest ended batch by some seconds; if several queries read a topic, the least offset counts.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Records that lenient operators left out of committed batches: counts, and dead letters of the run.
 
-A batch counts once. Its tasks' files exist when it is committed and stay until it is in the log of dead letters. An
-uncommitted batch is planned again by the next driver and leaves out records anew.
+A batch counts once: its tasks' files exist when it is committed and stay until it is in the log of dead letters.
 """
 
 import contextlib
@@ -93,7 +92,6 @@ class LeftOutCounts:
         return at is not None and time.monotonic() - at < FILES_STAY_S
 
     def _warn(self, batch: LeftOutBatch) -> None:
-        """Log the first record that each operator leaves out."""
         for name, count in batch.counts.items():
             if name not in self._warned:
                 self._warned.add(name)

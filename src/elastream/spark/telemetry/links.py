@@ -1,8 +1,7 @@
-"""Network latency between hosts, measured by pings from inside their own networks.
+"""Network latency between hosts, measured by pings from inside their own networks; unknown for hosts without.
 
-A socket keeps the network namespace in which it was opened. So the driver holds one socket in each host's namespace and
-needs no process there. The kernel of the target answers and timestamps the arrival; neither busy hosts nor a late reader
-distort the result. Hosts without networks of their own have no known latency.
+The driver holds one socket in each host's namespace. The target's kernel answers and timestamps the arrival, so neither
+busy hosts nor a late reader distort the result.
 """
 
 import contextlib
@@ -118,7 +117,6 @@ def open_socket_in(namespace: Path, kind: int, protocol: int = 0) -> socket.sock
 
 
 def _request(number: int, target: str) -> bytes:
-    """Build an echo request (RFC 792) whose answer carries its send time and its target."""
     body = MARK + struct.pack("!d", time.time()) + target.encode()
     header = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, os.getpid() & 0xFFFF, number)
     words = header + body + b"\0" * (len(body) % 2)

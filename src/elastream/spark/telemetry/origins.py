@@ -1,7 +1,7 @@
 """Arrival times, arrival rates and backlogs of sources, from what each source can report.
 
-A declared load defines when each record is due; a source may timestamp its records or its files. For any other source, its
-polls bound the arrival times. One `Origin` serves one source of one query; what it does not know is NaN.
+A declared load dates each record; a source may timestamp its records or files; otherwise its polls bound the times. One
+`Origin` serves one source of one query.
 """
 
 from collections import deque
@@ -104,7 +104,6 @@ class Origin:
         return max(0.0, total - before) / (last - base)
 
     def _note(self, at: float, total: float) -> None:
-        """Note that `total` records had arrived by epoch second `at`."""
         if not self._samples or at > self._samples[-1][0]:
             self._samples.append((at, total))
         while len(self._samples) > 2 and self._samples[1][0] <= self._samples[-1][0] - ARRIVALS:
@@ -139,7 +138,6 @@ class Origin:
             return batch.start
 
     def _of_files(self, progress: SourceProgress) -> Moments:
-        """Return the modification times of the files read, weighted by size."""
         assert self._files is not None
         self._files.refresh()
         before = int(progress.start.get("logOffset", -1))
@@ -168,7 +166,6 @@ def condensed(moments: Moments) -> Moments:
 
 
 def _bytes(files: Sequence[InputFile]) -> float:
-    """Return the total size; NaN if one size is unknown."""
     return sum(file.bytes for file in files)
 
 

@@ -1,9 +1,8 @@
 """Speed of hosts, from the probes beside their Python workers (`worker.probe`).
 
-A host's speed is the rate of one core of its type relative to the standard core. It is lower if a core needs more CPU
-seconds for the same work, and if the host does not get all of its cores. The standard is the fastest host present: the
-thesis (Kumbhare 2015, section 1.3) divides by the best observed and takes that for the rated speed. The fastest host
-therefore has its type's declared speed, and costs in CPU seconds need no other reference machine.
+It is the rate of one core of the host's type relative to the fastest host present (cf. the thesis, section 1.3), which
+therefore has its type's declared speed. It is lower if a core needs more CPU seconds for the same work, and if the host
+does not get all of its cores.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Cost of one stage in one micro-batch, task by task, parsed from lines of text.
-
-Pure arithmetic, so that tests can replay recorded output of Spark. `StatefulTasks` and `MapOutputs` fetch the text.
-"""
+"""Cost of one stage in one micro-batch, task by task, parsed from the lines of `StatefulTasks` and `MapOutputs`."""
 
 import math
 from collections import deque
@@ -71,7 +68,6 @@ class StageLoad:
 
     @property
     def partitions(self) -> int:
-        """Number of tasks."""
         return len(self.executor)
 
     @property
@@ -86,14 +82,13 @@ class StageLoad:
 def read_loads(lines: Iterable[Sequence[str]], partitions: Mapping[int, int] | None = None) -> tuple[StageLoad, ...]:
     """Parse loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
-    Several jobs of a batch may run one stateful stage, some on a part of its partitions (`head`, `show`, `isEmpty`). Their
-    costs add up by partition, and the last one to run a partition gives its place. Stages with a missing task (cut short,
-    or skipped because another job did their work) are left out.
+    Several jobs of a batch may run one stateful stage, some on a part of its partitions (`head`, `show`, `isEmpty`): their
+    costs add up, and the last one gives a partition's place. Stages with a missing task are left out.
 
     Args:
         lines: Fields of each line, newest job first.
-        partitions: State partitions by rank of a stateful operator. A run with more tasks is left out: its tasks are no
-            state partitions, as behind a union of the batch with itself.
+        partitions: State partitions by rank of a stateful operator. A run with more tasks is left out, as behind a union of
+            the batch with itself.
     """
     ended: dict[int, float] = {}
     runs: dict[tuple[int, tuple[int, ...], int], list[tuple[Sequence[str], list[Sequence[str]]]]] = {}
@@ -171,9 +166,9 @@ class PartitionLoads(NamedTuple):
 class LoadWindow:
     """The last `length` batches of one stateful stage, and the load of its partitions over them.
 
-    When work moves to other partitions for good, as keys get hot, a median would lag by half of the window. Once two
-    batches in
-    a row are unlike the earlier ones and like each other, the earlier ones are dropped. A single such batch is in doubt.
+    Once two batches in a row are unlike the earlier ones and like each other, the earlier ones are dropped: work has moved
+    to
+    other partitions for good.
     """
 
     def __init__(self, length: int = SAMPLES) -> None:
@@ -181,7 +176,6 @@ class LoadWindow:
         self._least, self._doubtful = LEAST_SAMPLES, False
 
     def add(self, load: StageLoad) -> None:
-        """Add a batch."""
         before = list(self._loads)
         self._loads.append(load)
         if self._doubtful and _unlike(before[:-1], load) and _alike(before[:-1], before[-1], load):
@@ -198,9 +192,9 @@ class LoadWindow:
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
-        Busy cores are medians, so that one task that just moved or met a garbage collection does not count. Their error
-        comes from the samples' spread, and covers the newest sample if that one is in doubt. The rest are means. Rates
-        decay while no batch ends.
+        Busy cores are medians, the rest means. Errors come from the samples' spread, and cover the newest sample if that is
+        in
+        doubt. Rates decay while no batch ends.
         """
         samples = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in samples if load.seconds > 0]
@@ -243,12 +237,10 @@ def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]
 
 
 def _parts(load: StageLoad) -> Floats:
-    """Return each partition's share of the work."""
     return load.busy / float(load.busy.sum())
 
 
 def _usual(loads: Sequence[StageLoad]) -> Floats:
-    """Return the median of each partition's share of the work."""
     return np.asarray(np.median([_parts(each) for each in loads], axis=0))
 
 

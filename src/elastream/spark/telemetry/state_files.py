@@ -1,9 +1,8 @@
-"""Size of a stage's state and of each checkpoint, from the files that Spark's state stores write.
+"""Size of a stage's state and of each checkpoint, from names and sizes of the files that Spark's state stores write.
 
-For the version that a batch creates, both stores write its changes (`7.delta` of the heap store, `7.changelog` of RocksDB)
-and sometimes the whole state (`7.snapshot`; `7.zip`, which names the shared files that belong to it). So the gain of an
-incremental checkpoint is known without reading any state (thesis, 6.4.3 and Fig. 6.12). Only names and sizes are read; all
-is unknown unless the checkpoint is on a file system of this machine.
+Both stores write a batch's changes (`7.delta` of the heap store, `7.changelog` of RocksDB) and sometimes the whole state
+(`7.snapshot`; `7.zip`, which names the shared files that belong to it). Cf. thesis, 6.4.3 and Fig. 6.12. Unknown unless the
+checkpoint is on this machine.
 """
 
 import json

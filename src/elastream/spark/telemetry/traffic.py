@@ -1,8 +1,7 @@
-"""Shuffle traffic between tasks and hosts, from the block sizes in Spark's driver.
+"""Shuffle traffic between tasks and hosts, from the block sizes in Spark's driver, in one call.
 
-The driver needs them to direct readers, so they cost nothing; one call returns those of all shuffles that fed the stateful
-stages of a batch. Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce
-partitions it keeps a mean for all but the largest blocks. It forgets a shuffle some time after its batch.
+Spark rounds each size up to a power of 1.1, so sums are about 5 % too high. Above 2,000 reduce partitions it keeps a mean
+for all but the largest blocks. It forgets a shuffle some time after its batch.
 """
 
 import math
@@ -101,12 +100,10 @@ class Traffic:
             self.add(query, operators, self._outputs.flows(list(batch)) if self._outputs is not None else ())
 
     def add(self, query: str, operators: Mapping[int, str], flows: Sequence[Flow]) -> None:
-        """Add the flows of one batch of `query`."""
         if flows and flows[0].receiver.seconds > 0:
             self._flows[query].append((operators, tuple(flows)))
 
     def forget(self, query: str) -> None:
-        """Forget a query that ended or restarted."""
         self._flows.pop(query, None)
 
     @property

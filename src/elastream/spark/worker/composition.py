@@ -1,7 +1,7 @@
 """Compositions on their way to the workers. Each batch runs under exactly one, also in a replay.
 
-A composition is encoded as one integer, its code. Elastream's sources write it to Spark's offset log. For foreign sources
-a log beside the checkpoint maps batches to codes.
+A composition is encoded as one integer, its code, in the offsets of Elastream's sources or, for foreign sources, in a log
+beside the checkpoint.
 """
 
 import functools
@@ -41,7 +41,6 @@ class Digit:
     radix: int
 
     def of(self, code: int) -> int:
-        """Return the value of this digit in `code`."""
         return code // self.weight % self.radix
 
 
@@ -150,7 +149,6 @@ class CompositionRequest:
 
     @property
     def composition(self) -> BatchComposition:
-        """Return the composition."""
         return BatchComposition(self.version, self.code)
 
 
@@ -188,7 +186,6 @@ class CompositionLog:
         write_whole(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry).encode())
 
     def at(self, batch: int) -> BatchComposition:
-        """Return the composition of `batch`."""
         reached = [name for name in self._names() if int(name[:12]) <= batch]
         if not reached:
             return BatchComposition()
@@ -196,7 +193,6 @@ class CompositionLog:
         return BatchComposition(int(entry["version"]), int(entry["code"]))
 
     def newest(self) -> BatchComposition:
-        """Return the composition after all entries."""
         return self.at(10**12)
 
     def switch(self, checkpoint: AnyPath, version: int, code: int) -> int:

@@ -1,7 +1,6 @@
 """PySpark's daemon with all modules preloaded, so that the workers it forks start in milliseconds.
 
-Of these modules only jemalloc and OpenBLAS start threads, which restart in a child. With several hosts on a machine, the
-daemons themselves are forks.
+Of these modules only jemalloc and OpenBLAS start threads, which restart in a child.
 """
 
 import gc

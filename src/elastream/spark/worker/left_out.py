@@ -1,6 +1,6 @@
 """Records of one task that an operator left out because its function raised.
 
-Each task attempt writes a file before its batch commits; the newest attempt counts. `spark.telemetry.left_out` reads them.
+Each task attempt writes a file before its batch commits; the newest attempt counts.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Meters each operator by batch inside the Python workers, at two clock readings a call.
-
-Spark sees only stages, and its time metrics include waiting. `spark.telemetry` derives metrics from this accumulator.
-"""
+"""Meters each operator by batch inside the Python workers, at two clock readings a call."""
 
 import time
 from collections.abc import Iterable
@@ -110,7 +107,6 @@ class MeteredRunner:
     last: float = field(default_factory=time.time)
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Apply the operator to `chunk`."""
         begun, started = time.time(), cpu_seconds()
         result = self.runner(chunk)
         self.count(begun, cpu_seconds() - started, chunk.rows, result.rows)

@@ -1,7 +1,6 @@
 """Measures the speed of a host's cores, in a process beside its executor's Python workers.
 
-Every few seconds it times a fixed piece of work in CPU seconds. Time withheld by a quota or a hypervisor is reported
-separately. `telemetry.speeds` reads the readings.
+It times a fixed piece of work in CPU seconds; time withheld by a quota or a hypervisor is reported separately.
 """
 
 import contextlib
@@ -42,7 +41,6 @@ class SpeedReading:
 
 
 def file_of(folder: Path, executor: str) -> Path:
-    """Return the file with the newest reading of an executor."""
     return folder / f"{executor}.json"
 
 

@@ -31,7 +31,6 @@ class Chunk:
         return self._batch
 
     def values(self) -> list[Any]:
-        """Return the records as Python values."""
         values: list[Any] | None = self._values
         if values is None:
             columns = [_column_values(column) for column in self._batch.columns]
@@ -46,11 +45,9 @@ class Chunk:
         return of_batch(self._batch) if self._batch is not None else of_values(self._values, self.schema.names)
 
     def at(self, rows: Any) -> "Chunk":
-        """Return the records at the positions `rows`, an array."""
         return Chunk(self.schema, self.batch().take(pa.array(rows)))
 
     def filtered(self, keep: list[Any]) -> "Chunk":
-        """Return the records for which `keep` is true."""
         batch = None if self._batch is None else self._batch.filter(pa.array(map(bool, keep), pa.bool_()))
         values = None if self._values is None else list(compress(self._values, keep))
         return Chunk(self.schema, batch, values)

@@ -1,7 +1,7 @@
 """Runs one operator in a task: its selected alternate, in any form, on a thread pool if it waits.
 
-Errors name operator, alternate and record. With an `on_error` only failing records are left out: functions of single
-records continue after them, and failing batches are halved.
+Errors name operator, alternate and record. With an `on_error` only failing records are left out; failing batches are
+halved.
 """
 
 import json
@@ -41,7 +41,6 @@ class Implementation:
 
 
 def in_short(value: object) -> str:
-    """Return the `repr` of `value`, cut off."""
     shown = repr(value)
     return shown if len(shown) <= MAX_RECORD_CHARS else shown[: MAX_RECORD_CHARS - 3] + "..."
 

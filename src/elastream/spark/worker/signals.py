@@ -37,7 +37,6 @@ class Folding:
 
     @property
     def part(self) -> Part:
-        """Return the part so far."""
         return self.count, self.value
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -1,7 +1,6 @@
 """The form in which Spark stores the state of a key: pickled fields, one per alternate or one for all.
 
-Alternates cannot change each other's field. Pickled fields may hold lists and maps; PySpark 4.3 fails on such state
-schemas.
+PySpark 4.3 fails on state schemas with lists and maps.
 """
 
 import operator

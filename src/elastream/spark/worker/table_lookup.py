@@ -73,7 +73,6 @@ class Lookup:
         return np.fromiter(map(self._by_key.get, keys, repeat(-1)), dtype=np.int16, count=len(values))
 
     def of_batch(self, batch: pa.RecordBatch) -> Numbers:
-        """Return the alternates' numbers for the records of a batch."""
         if len(self.columns) > 1:
             columns = [batch.column(name).to_pylist() for name in self.columns]
             return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int16)
@@ -183,7 +182,6 @@ class KeyTableRunner:
     def _by_alternate(
         self, values: list[Any], numbers: Numbers, runs: Mapping[int, MeteredRunner], bad: set[int]
     ) -> list[Any]:
-        """Compute results alternate by alternate; add failed positions to `bad`."""
         made: list[Any] = [None] * len(values)
         for number, run in runs.items():
             if mine := np.flatnonzero(numbers == number).tolist():
@@ -199,7 +197,6 @@ class KeyTableRunner:
     def _in_order(
         self, values: list[Any], first: int, numbers: Numbers, runs: Mapping[int, MeteredRunner], form: Form, bad: set[int]
     ) -> list[Any]:
-        """Compute the results from position `first` on, in record order."""
         rest, chosen = values[first:], numbers[first:]
         started, left = cpu_seconds(), iter(rest)
         functions = {number: run.runner.chosen.function for number, run in runs.items()}

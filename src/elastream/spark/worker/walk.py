@@ -1,8 +1,4 @@
-"""Runs the chained operators of a stage inside one `mapInArrow`: a walk over their graph, batch by batch.
-
-All operators, alternates and branches share one transfer into Python. Tasks read the composition from the logs beside the
-checkpoint.
-"""
+"""Runs the chained operators of a stage inside one `mapInArrow`: a walk over their graph, batch by batch."""
 
 import time
 from collections import deque
@@ -119,7 +115,6 @@ class WorkerPaths:
     left_out: AnyPath | None = None
 
     def code(self, batch: int) -> int:
-        """Return the code of `batch`."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
         return CompositionLog(self.log).at(batch).code if self.log is not None else 0
@@ -265,7 +260,6 @@ class Walker:
         return rows
 
     def close(self) -> None:
-        """Shut down the thread pools."""
         for run in self.metered():
             if run.runner.pool is not None:
                 run.runner.pool.shutdown(wait=False, cancel_futures=True)

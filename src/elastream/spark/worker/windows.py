@@ -38,7 +38,6 @@ class Grouping:
 
     @property
     def empty(self) -> PortTables:
-        """Return empty tables, one a port."""
         return tuple(schema.empty_table() for schema in self.ports)
 
     def unpack(self, stored: Sequence[bytes | None] | None) -> PortTables:

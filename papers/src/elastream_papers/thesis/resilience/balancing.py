@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.loop import Loop
-from elastream.core.decision import Decision
 from elastream.core.frames import LONGEST
 from elastream.core.hosts import Lease
 from elastream.core.observation import Context, Observation
 from elastream.core.plant import Clock
 from elastream.policies.ring.policy import RingBalance
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Observer
 from elastream.spark.plant import SparkPlant
 from elastream_papers.thesis.resilience.bed import Bed
 from elastream_papers.thesis.resilience.job import Job
@@ -51,7 +50,7 @@ def alike(worked: Sequence[float]) -> bool:
     return max(worked) * len(worked) <= BALANCED * math.fsum(worked)
 
 
-class BalanceWatch:
+class BalanceWatch(Observer):
     """Ends its loop once hosts are balanced, or not within GIVEN_UP batches."""
 
     def __init__(self, made: Bed) -> None:
@@ -59,8 +58,6 @@ class BalanceWatch:
         self._newest = self._alike = 0
         self.after = math.inf
         self.loop: Loop | None = None
-
-    def started(self, header: Header) -> None: ...
 
     def observed(self, observation: Observation) -> None:
         batch, worked = self._made.worked()
@@ -73,10 +70,6 @@ class BalanceWatch:
             self.after = float(since - STAYS + 1)
         if self.loop is not None and (since >= GIVEN_UP or self.after < math.inf):
             self.loop.stop()
-
-    def decided(self, decision: Decision) -> None: ...
-
-    def ended(self, ending: Ending) -> None: ...
 
 
 class _AsItIs:
