@@ -136,7 +136,7 @@ def test_shell_completion_names_the_commands() -> None:
     environment = {**os.environ, "_ELASTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "elastream st", "COMP_CWORD": "1"}
     code = "from elastream.cli.app import app; app(prog_name='elastream')"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["state", "status", "stop"]
+    assert done.stdout.split() == ["status", "stop", "state"]
 
 
 def test_quiet_run_writes_its_report_and_prints_nothing() -> None:

@@ -39,7 +39,7 @@ SUFFIX = ".repartitioning"
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned:
-    """What a repartition did.
+    """Outcome of a repartition.
 
     Attributes:
         before: Folder of the checkpoint before.
