@@ -1,8 +1,8 @@
 """Replay of the load's past under several settings of the policy.
 
 Each setting runs in the service model on the outlooks of the time, so it knows nothing in advance. The policy takes the
-cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a nearly constant
-fleet.
+cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a fixed fleet, which
+stays until a need comes that the replay has not met.
 """
 
 import math
@@ -23,6 +23,8 @@ HOLDS = (0.0, 2.0, 8.0, 30.0)
 RESERVES = (1.0, 1.2, 1.45)
 # Quantiles of the rate whose fleets are tried as the least one.
 FLEETS = (0.5, 0.8, 0.95)
+# Fleets between the least and the greatest that are tried as the only one.
+FIXED = 24
 # Bins that are replayed: the newest. Their peak is that of parts of so many.
 REPLAYED, PEAK_BINS = 960, 120
 # Growth of the replayed load for an allowance below 0: at -0.05 the load is half as great again.
@@ -50,12 +52,14 @@ class Setting:
         reserve: Factor on the need of the outlook.
         hold: Seconds for which a host must be idle before it goes.
         least: Fewest hosts.
+        fixed: True: no others are leased, while the need is within what the replay has met.
     """
 
     row: int = 2
     reserve: float = 1.0
     hold: float = 120.0
     least: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Choice:
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays so far.
         explained: Share of the records since the last replay that its setting has late in this one.
+        highest: Highest need in the replay (records/s).
     """
 
     setting: Setting
@@ -74,6 +79,7 @@ class Choice:
     hosts: float = math.nan
     surcharge: float = 1.0
     explained: float = 0.0
+    highest: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -107,11 +113,13 @@ class _Runs:
         late: Late records; shape (bins, settings).
         costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
         leases: Hosts leased.
+        highest: Highest needs (records/s).
     """
 
     late: Floats
     costs: Floats
     leases: Floats
+    highest: Floats
 
 
 def replay(
@@ -152,7 +160,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
     hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
     late = np.zeros((rates.size, len(settings)))
-    figures = np.zeros((3, len(settings)))
+    figures = np.zeros((4, len(settings)))
     for column, each in enumerate(settings):
         hold = max(1, round(each.hold / grid.seconds))
         figures[:, column] = _run(
@@ -160,12 +168,12 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             each.reserve * keep[:, each.row],
             each.reserve * lease[:, each.row],
             rates,
-            (float(each.least), hold, since),
+            (float(each.least), hold, each.fixed, since),
             hosts,
             (grid.seconds, grid.budget, grid.late),
             late[:, column],
         )
-    return _Runs(late, figures[:2], figures[2])
+    return _Runs(late, figures[:2], figures[2], figures[3])
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
@@ -179,6 +187,8 @@ def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[S
     tried = [
         Setting(row, reserve, hold, least) for least, row, reserve, hold in product(allowed, range(rows), RESERVES, holds)
     ]
+    fixed = np.unique(np.linspace(allowed[0], allowed[-1], FIXED).round().astype(np.int64)).tolist()
+    tried += [Setting(0, 1.0, 0.0, least, fixed=True) for least in fixed]
     return tried if before in tried else [*tried, before]
 
 
@@ -195,37 +205,36 @@ def _run(
     keep: Floats,
     lease: Floats,
     rates: Floats,
-    setting: tuple[float, int, int],
+    setting: tuple[float, int, bool, int],
     fleet: tuple[float, float, int, int, int, float],
     times: tuple[float, float, float],
     late: Floats,
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     """Run one setting, and fill `late` with the late records of each bin.
 
     Args:
         totals: Records of the scenario to serve by the edges of the bins ahead; shape (bins, steps + 1).
         keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
-        setting: Fewest hosts, bins for which a host must be idle before it goes, and the first bin after the last replay.
+        setting: Fewest hosts, bins for which a host must be idle before it goes, whether there are never others, and the
+            first bin after the last replay.
         fleet: Records/s of a host, most hosts, bins of a start, bins paid at first and with each renewal, bins of a stop.
         times: Seconds of a bin, the budget, and the seconds for serving a late backlog.
 
     Returns:
-        Cost in bins of a host, the part of it before the last replay, and the hosts leased.
+        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the highest need.
     """
-    least, hold, since = setting
+    least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
     seconds, budget, longer = times
-    coming, due = (
-        np.zeros(start),
-        np.zeros(first),
-    )  # hosts by the bin in which they work, or their paid time ends, cyclically
+    # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
+    coming, due = np.zeros(start), np.zeros(first)
     needed, served = np.zeros(rates.size), np.zeros(start + 1)
-    ready = min(max(least, hosts_for(lease[0], each)), most)
+    ready = min(least if fixed else max(least, hosts_for(lease[0], each)), most)
     due[0] = ready
-    waiting = cost = before = leases = 0.0
+    waiting = cost = before = leases = highest = 0.0
     for now in range(rates.size):
         if now == since:
-            before = cost
+            before = cost - _paid_ahead(due, least, now)
         if now:
             arrived, capacity = rates[now] * seconds, ready * each
             waiting = max(0.0, waiting + arrived - capacity * seconds)
@@ -239,8 +248,12 @@ def _run(
             there += coming[(now + 1 + step) % start]
         then = waiting_at_start(totals[now, : start + 1], waiting, served)
         within = time_to_serve(waiting, ready * each, budget, longer)
-        up = hosts_for(with_backlog(lease[now], totals[now, start:], then, within, seconds), each)
-        needed[now] = max(up, hosts_for(with_backlog(keep[now], totals[now], waiting, within, seconds), each))
+        later = time_to_serve(then, ready * each, budget, longer) if fixed else within
+        need = with_backlog(lease[now], totals[now, start:], then, later, seconds)
+        highest = max(highest, need)
+        up = 0.0 if fixed else hosts_for(need, each)
+        down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, within, seconds), each)
+        needed[now] = max(up, down)
         target = min(max(up, least), most)
         floor = max(needed[max(0, now - hold + 1) : now + 1].max(), target, least)
         have = ready + coming.sum()
@@ -255,7 +268,17 @@ def _run(
         coming[now % start] += added
         leases += added
         cost += renewed * (ending - gone) + first * added + stops * gone
-    return cost, before, leases
+    return cost - _paid_ahead(due, least, rates.size), before, leases, highest
+
+
+@njit(cache=True)
+def _paid_ahead(due: Floats, least: float, now: int) -> float:
+    """Return the bins from `now` on for which the `least` hosts are paid: they are used on, as no others need be."""
+    ahead, left = 0.0, least
+    for bins in range(due.size - 1, 0, -1):
+        hosts = min(due[(now + bins) % due.size], left)
+        ahead, left = ahead + bins * hosts, left - hosts
+    return ahead
 
 
 def _recurring(late: Floats, steps: int) -> Floats:
@@ -280,7 +303,8 @@ def _cheapest(
     settings: Sequence[Setting], runs: _Runs, costs: Floats, rates: Floats, fleet: Fleet, allowance: float
 ) -> Choice:
     arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
-    late = _recurring(runs.late, fleet.grid.steps)
+    late, fixed = _recurring(runs.late, fleet.grid.steps), np.array([each.fixed for each in settings])
+    late = np.where(fixed, runs.late, late)  # they do not answer a jump, so all count
     share = late.sum(axis=0) / arrived
     blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.grid.start + 1))))
     parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])
@@ -290,7 +314,8 @@ def _cheapest(
     cost = costs if fleet.kind.price > 0 else runs.leases
     if meets.any():
         near = np.flatnonzero(meets & (cost <= (1 + EQUAL) * cost[meets].min()))
+        near = near if fixed[near].all() else near[~fixed[near]]  # the others answer a change sooner
         best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size)
+    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size, highest=float(runs.highest[best]))
