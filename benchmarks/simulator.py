@@ -1,4 +1,5 @@
-"""Speed of the simulator: a day of 20 hosts at three rates, VISP's busiest load, 48 runs of it, a day of 10,000 hosts.
+"""Speed of simulations: a day of 20 hosts at three rates and under `horizon`, one of the default document, VISP's busiest
+load, 48 runs of it, a day of 10,000 hosts, and the time that `horizon` plans.
 
     python benchmarks/simulator.py [--quick] [--json FILE]    about four minutes alone on two cores
 
@@ -8,18 +9,24 @@
 import argparse
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from _common import Report, main, progress
 
+from elastream.cli.program import declared
 from elastream.core.hosts import Billing, HostType
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.evaluation.cases import run_all
 from elastream.evaluation.experiments import ExperimentOptions
+from elastream.evaluation.simulate import simulate
 from elastream.evaluation.trials import simulated
-from elastream.loads import SpeedSource, SpeedWalk
+from elastream.loads import SpeedSource, SpeedWalk, ramp
+from elastream.policies.horizon.policy import Horizon
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
 from elastream_papers.visp.experiment import PATTERNS, cases, make, run_case
@@ -32,13 +39,14 @@ RECORDS_PER_SECOND = 2000.0
 
 RULES = ("btu", "threshold")  # of VISP's runs those by the rule of its text and of the baseline, with three seeds: 48
 RATES = (2_000, 200_000, 2_000_000)  # mean records/s of the days of 20 hosts
+THRESHOLD = Threshold()
 DAY, EVERY = 86_400.0, 15.0  # seconds of a day, and between two plans
 USED = 13.0
 """Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
 
 
-def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = None) -> float:
-    """CPU seconds of a simulated day (extrapolated from `seconds`) under `threshold` at `rate` records/s on average.
+def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = None, policy: Policy = THRESHOLD) -> float:
+    """CPU seconds of a simulated day (extrapolated from `seconds`) under `policy` at `rate` records/s on average.
 
     hosts: how their speeds vary; None: not at all.
     """
@@ -66,7 +74,7 @@ def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = N
         target_latency=30.0,
     )
     began = time.process_time()
-    simulated(plant, Threshold(), period=EVERY, until=seconds)
+    simulated(plant, policy, period=EVERY, until=seconds)
     return (time.process_time() - began) * DAY / seconds
 
 
@@ -83,6 +91,69 @@ def days(report: Report, quick: bool) -> None:
         varying = day_of(RATES[0], fused, seconds, SpeedWalk()) / steady
         report.at_most(f"CPU of a day on hosts that vary over that on steady ones, {kind}", varying, 2.0, "this benchmark")
         report.figures[f"day_{kind}_cpu_seconds"] = {str(rate): each for rate, each in cpu.items()}
+
+
+def under_horizon(report: Report, quick: bool) -> None:
+    seconds = DAY / 6 if quick else DAY
+    day_of(RATES[0], True, 3600.0, policy=Horizon())  # compiles
+    cpu = day_of(RATES[0], True, seconds, policy=Horizon())
+    progress(f"a day of 20 hosts under horizon: {cpu:.1f} s")
+    report.at_most("CPU of a simulated day of 20 hosts under horizon, s", cpu, 20.0, SOURCE)
+    declaration = declared(Path(__file__).parents[1] / "examples" / "word_count.yaml")
+    seconds, period = DAY / 24 if quick else DAY, 2.0
+    for policy in (declaration.policy, Horizon()):
+        load, began = ramp("1k/s", "18k/s", f"{seconds / 2}s").then_back(), time.process_time()
+        simulate(
+            declaration.graph, policy, cloud=declaration.settings.cloud, load=load, period=period, show=False,
+            target_latency=declaration.settings.target_latency,
+        )  # fmt: skip
+        cpu = (time.process_time() - began) * DAY / seconds
+        progress(f"a day of the default document under {policy.name}: {cpu:.1f} s")
+        report.at_most(f"CPU of a simulated day of the default document, {policy.name}, s", cpu, 15.0, SOURCE)
+
+
+class Timed(Horizon):
+    """`horizon` that notes the CPU seconds of each plan in `SPENT`."""
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        began = time.process_time()
+        plan = super().plan(observation, memory)
+        SPENT.append(time.process_time() - began)
+        return plan
+
+
+SPENT: list[float] = []
+
+
+def planning(report: Report) -> None:
+    period, minutes = 2.0, 10
+    for operators, hosts, share in ((10, 50, 0.05), (100, 1000, 0.5)):
+        for fused in (True, False):
+            names = ["source", *(f"work_{number}" for number in range(operators - 2)), "out"]
+            kinds = (Kind.SOURCE, *[Kind.TRANSFORM] * (operators - 2), Kind.SINK)
+            cost = 0.7 * hosts / 1000 / (operators - 2)
+            graph = Graph(
+                "planned",
+                tuple(
+                    Operator(name, kind, (Alternate("a", cost=cost),) if kind is Kind.TRANSFORM else (), cores=0.1)
+                    for name, kind in zip(names, kinds, strict=True)
+                ),
+                tuple(Edge(a, b) for a, b in pairwise(names)),
+            )
+            swing = np.round(1000 * period * (1 + 0.4 * np.sin(np.arange(30 * minutes) / 20)))
+            instances = {} if fused else dict.fromkeys(names[1:-1], 2 * hosts // operators)
+            plant = make_plant(
+                lay_out(graph, chained=fused),
+                host_types=[HostType("small", cores=1, price=1.0, start=30.0)],
+                loads={"source": Emissions.every(period, swing, spread=True)},
+                settings=Settings(monitor=period, travel=Travel.COHORTS),
+                hosts=hosts, parallelism=instances, max_hosts=2 * hosts, target_latency=30.0,
+            )  # fmt: skip
+            SPENT.clear()
+            simulated(plant, Timed(), period=period, until=60.0 * minutes)
+            kind = f"{operators} operators, {hosts} hosts, {'fused' if fused else 'apart'}"
+            progress(f"planning for {kind}: {max(SPENT[1:]) / period:.3f} of a period of {period:g} s at most")
+            report.at_most(f"planning under horizon, longest share of {period:g} s, {kind}", max(SPENT[1:]) / period, share)
 
 
 def large_plant() -> SimulatedPlant:
@@ -127,6 +198,8 @@ def observed_for(plant: SimulatedPlant, periods: int) -> float:
 def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     days(report, arguments.quick)
+    under_horizon(report, arguments.quick)
+    planning(report)
     observed_for(large_plant(), 2)  # compiles
     paper, paper_cpu = [], []
     for number in range(2 if arguments.quick else 4):

@@ -16,6 +16,7 @@ from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operat
 from elastream.dataflow.stages import lay_out
 from elastream.loads.speeds import SpeedTrace
 from elastream.simulator import Distribution, Emissions, Service, Settings, Travel, make_plant
+from elastream.simulator.cohorts import judge
 from support.simulated_plants import Queues, chain, one_queue, operator, queueing, run_out, travelling
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
@@ -191,3 +192,12 @@ def test_items_over_a_slow_link_arrive_at_the_pace_of_the_link():
     plant.advance(60.0)
     # 500 bytes an item over 1000 bytes/s: two of the ten items a second.
     assert plant.result().operators["second"].done == pytest.approx(120, abs=3)
+
+
+def test_a_slot_without_items_has_no_duration():
+    starts = np.array([[1.0, 0.0, 0.0], [2.0, 0.5, 4.0]])
+    none = np.zeros(0)
+    items, total, *_, durations, weights = judge(starts, 0.1, np.zeros(1), none, 1.0, np.ones(1), 0, 0.0, none)
+    assert (items, total) == (4.0, pytest.approx(6.4))
+    assert np.isfinite(durations).all()
+    assert weights.tolist() == [0.0, 4.0]

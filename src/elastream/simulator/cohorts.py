@@ -244,8 +244,9 @@ def judge(
     durations = np.empty(groups * points.size)
     shares = np.empty(groups * points.size)
     for group in range(groups):
+        wait = waits[group] / weights[group] if weights[group] > 0 else 0.0  # after many operators a group may be empty
         for k in range(points.size):
-            durations[group * points.size + k] = waits[group] / weights[group] + early_mean + mean * points[k]
+            durations[group * points.size + k] = wait + early_mean + mean * points[k]
             shares[group * points.size + k] = weights[group] / points.size
     return items, waits.sum() + items * (mean + early_mean), within, durations, shares
 

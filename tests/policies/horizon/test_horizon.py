@@ -27,7 +27,7 @@ def same(row):
     return row
 
 
-def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SMALL.start):
+def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SMALL.start, billing=SMALL.billing):
     """Simulate a load of `rates` (records/s), each for `every` seconds, at 2 ms a record."""
     load = Pattern(tuple(Section(every, rate, rate) for rate in rates))
     flow = Dataflow("d")
@@ -36,8 +36,9 @@ def run(rates, every=60.0, target=30.0, period=5.0, seed=1, fused=True, start=SM
     ).sink(None)
     constants = Settings(monitor=period)
     plant = make_plant(
-        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start)], loads={"source": load}, seed=seed,
-        settings=constants, max_hosts=20, target_latency=target, seconds=len(rates) * every,
+        lay_out(flow.graph, chained=fused), host_types=[replace(SMALL, start=start, billing=billing)],
+        loads={"source": load}, seed=seed, settings=constants, max_hosts=20, target_latency=target,
+        seconds=len(rates) * every,
     )  # fmt: skip
     return simulated(plant, Horizon(), period=period, until=len(rates) * every)
 
@@ -156,3 +157,13 @@ def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
     assert later[later[:, 0] > 1800, 2].min() >= 4
     assert np.average(series[series[:, 0] > 1200, 2]) <= 5  # the backlog of the first burst is no work of later records
     assert len(actions(done, LeaseHost, since=600)) <= 1
+
+
+def test_bursts_at_an_hour_each_are_left_to_a_fixed_fleet_until_a_greater_one():
+    draw = np.random.default_rng(3)
+    bursts = np.where(draw.random(240) < 0.2, 1900.0, 100.0)
+    done = run([*bursts, *[6000.0] * 20], every=30.0, period=15.0, billing=Billing(3600.0))
+    leases = [time for time, _ in actions(done, LeaseHost, since=3600.0)]
+    assert leases
+    assert min(leases) >= 7200.0
+    assert leases[0] <= 7275.0

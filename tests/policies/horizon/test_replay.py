@@ -73,6 +73,31 @@ def test_whole_hours_are_paid():
     assert chosen(rates, fleet=hour).hosts > chosen(rates).hosts
 
 
+HOUR = replace(FLEET, kind=replace(SECOND, billing=Billing(3600.0)))
+
+
+def test_bursts_at_an_hour_each_end_in_a_fixed_fleet():
+    draw = np.random.default_rng(1)
+    rates = np.where(draw.random(500) < 0.08, 900.0, 50.0)
+    rates[1:] = np.maximum(rates[1:], rates[:-1] * (draw.random(499) < 0.7))
+    choice = chosen(rates, fleet=HOUR)
+    assert choice.setting.fixed
+    assert choice.hosts == choice.setting.least
+    assert choice.late <= 0.01
+    assert choice.highest > 0
+
+
+@pytest.mark.parametrize("bins", [100, 250, 490])
+def test_a_steady_fleet_costs_its_hosts_wherever_the_replay_ends_within_an_hour(bins):
+    assert chosen(np.full(bins, 450.0), fleet=HOUR).hosts == pytest.approx(5.0)
+
+
+def test_a_single_jump_counts_for_a_fleet_that_does_not_answer_it():
+    rates = np.full(480, 100.0)
+    rates[200:230] = 1000.0
+    assert not chosen(rates).setting.fixed
+
+
 def test_no_more_hosts_than_the_limit():
     few = replace(FLEET, most=3)
     choice = chosen(np.full(200, 900.0), fleet=few)

@@ -7,11 +7,11 @@ long budget, and near the peak for a short one.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
-from elastream.core.frames import Floats, Integers
+from elastream.core.frames import Floats
 from elastream.units import ROUNDING
 
 # Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.
@@ -52,6 +52,22 @@ class Grid:
         start = max(1, math.ceil((host_start + pace / 2) / seconds - ROUNDING))
         return cls(seconds, start, start + max(LEAST_BINS, math.ceil(after / seconds - ROUNDING)), host_start, budget, paid)
 
+    @property
+    def waits(self) -> float:
+        """Return the budget in bins."""
+        return self.budget / self.seconds
+
+    @property
+    def late(self) -> float:
+        """Return the seconds for serving a backlog once records are late.
+
+        Late records stay late: hosts that served them faster would mostly be paid for starting, and for what remains of
+        their paid time. More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum
+        of both is least for a time that grows with its root.
+        """
+        longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
+        return max(self.budget, longer)
+
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""
         pairs = ((self.host_start, host_start), (self.budget, budget))
@@ -82,70 +98,95 @@ class Outlook:
             paths: Rates by scenario and bin; shape (scenarios, steps).
             jump: Rates of the worst jump; shape (steps,).
         """
-        order = np.argsort(need(paths, grid), kind="stable")
-        rows = np.minimum((np.array(SERVED) * order.size).astype(np.int64), order.size - 1)
-        served = paths[order[rows]]
-        worst = max((served[-1], jump), key=lambda path: float(need(path[None], grid)[0]))
-        chosen = np.concatenate([paths.mean(axis=0)[None], served, worst[None]])
-        total = np.concatenate([np.zeros((chosen.shape[0], 1)), np.cumsum(chosen, axis=1) * grid.seconds], axis=1)
-        return cls(total, need(chosen, grid), need(chosen[:, grid.start :], grid), rate)
+        chosen = _planned(paths, jump, np.array(SERVED), grid.waits)
+        total = np.zeros((chosen.shape[0], chosen.shape[1] + 1))
+        np.cumsum(chosen, axis=1, out=total[:, 1:])
+        return cls(total * grid.seconds, needs(chosen, 0, grid.waits), needs(chosen, grid.start, grid.waits), rate)
 
 
-def need(paths: Floats, grid: Grid) -> Floats:
-    """Return the least rate of service for each row of rates, without backlog (records/s); shape (rows,).
+@njit(cache=True)
+def _planned(paths: Floats, jump: Floats, served: Floats, waits: float) -> Floats:
+    """Return the mean of `paths`, those at the quantiles `served` of need, and the last of them or `jump`."""
+    count, steps = paths.shape
+    order = np.argsort(needs(paths, 0, waits), kind="mergesort")
+    chosen = np.zeros((served.size + 2, steps))
+    for path in paths:
+        chosen[0] += path
+    chosen[0] /= count
+    for row in range(served.size):
+        chosen[row + 1] = paths[order[min(int(served[row] * count), count - 1)]]
+    chosen[-1] = jump if need(jump, waits) > need(chosen[-2], waits) else chosen[-2]
+    return chosen
+
+
+@njit(cache=True)
+def needs(paths: Floats, first: int, waits: float) -> Floats:
+    """Return the need of each row from bin `first` on; shape (rows,)."""
+    rates = np.zeros(paths.shape[0])
+    for row in range(rates.size):
+        rates[row] = need(paths[row, first:], waits)
+    return rates
+
+
+@njit(cache=True)
+def need(path: Floats, waits: float) -> float:
+    """Return the least rate of service for the rates of `path`, without backlog (records/s).
 
     It is at least the mean rate: a backlog at the end of a plan only postpones the lease.
+
+    Args:
+        waits: Bins that a record may wait.
     """
-    steps = paths.shape[1]
-    begin, end, lasts = _intervals(steps)
-    total = np.concatenate([np.zeros((paths.shape[0], 1)), np.cumsum(paths, axis=1)], axis=1)
-    within = ((total[:, end] - total[:, begin]) / (lasts + grid.budget / grid.seconds)).max(axis=1)
-    return np.asarray(np.maximum(within, total[:, -1] / steps))
+    steps = path.size
+    total = np.zeros(steps + 1)
+    for step in range(steps):
+        total[step + 1] = total[step] + path[step]
+    most = total[steps] / steps
+    for begin in range(steps):
+        for end in range(begin + 1, steps + 1):
+            most = max(most, (total[end] - total[begin]) / (end - begin + waits))
+    return float(most)
 
 
-@lru_cache(8)
-def _intervals(steps: int) -> tuple[Integers, Integers, Floats]:
-    begin, end = np.triu_indices(steps + 1, 1)
-    return begin, end, (end - begin).astype(np.float64)
-
-
-def waiting_at_start(total: Floats, waiting: Floats, served: Floats) -> Floats:
+@njit(cache=True)
+def waiting_at_start(total: Floats, waiting: float, served: Floats) -> float:
     """Return the records that wait once a host requested now would work.
 
     Args:
-        total: Arrivals by the edges of the bins until then; shape (rows, bins + 1).
-        waiting: Records that wait now; shape (rows,) or a number.
-        served: Records that the present and coming hosts can serve by these edges, 0 first; shape (rows, bins + 1).
+        total: Arrivals by the edges of the bins until then.
+        waiting: Records that wait now.
+        served: Records that the present and coming hosts can serve by these edges, 0 first.
     """
-    surplus = total - served
-    last = surplus[..., -1]
-    return np.asarray(np.maximum(waiting + last, last - surplus.min(axis=-1)))
+    last = total[-1] - served[-1]
+    most = waiting + last
+    for edge in range(total.size):
+        most = max(most, last - (total[edge] - served[edge]))
+    return float(most)
 
 
-def with_backlog(without: Floats, total: Floats, waiting: Floats, within: Floats, grid: Grid) -> Floats:
+@njit(cache=True)
+def with_backlog(without: float, total: Floats, waiting: float, within: float, seconds: float) -> float:
     """Return the need if records wait at the first edge (records/s).
 
     Args:
         without: Need without backlog.
-        total: Arrivals by the edges; shape (rows, edges).
-        within: Seconds in which what waits must be served; shape (rows,).
+        total: Arrivals by the edges.
+        within: Seconds in which what waits must be served.
+        seconds: Length of a bin.
     """
-    lasts = np.arange(total.shape[-1]) * grid.seconds + np.maximum(within, grid.seconds)[..., None]
-    return np.asarray(np.maximum(without, ((waiting[..., None] + total - total[..., :1]) / lasts).max(axis=-1)))
+    most = without
+    for edge in range(total.size):
+        most = max(most, (waiting + total[edge] - total[0]) / (edge * seconds + max(within, seconds)))
+    return most
 
 
-def time_to_serve(waiting: Floats, capacity: Floats, grid: Grid) -> Floats:
-    """Return the seconds for serving the backlog: the budget, or longer once records are late.
-
-    Late records stay late: hosts that served them faster would mostly be paid for starting, and for what remains of their
-    paid time. More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum of both is
-    least for a time that grows with its root.
-    """
-    late = waiting > grid.budget * capacity
-    longer = CATCH_UP * grid.host_start * math.sqrt(max(1.0, grid.paid / max(grid.host_start, grid.seconds)))
-    return np.asarray(np.where(late, max(grid.budget, longer), grid.budget))
+@njit(cache=True)
+def time_to_serve(waiting: float, capacity: float, budget: float, late: float) -> float:
+    """Return the seconds for serving a backlog: `budget`, or `late` once records are late."""
+    return late if waiting > budget * capacity else budget
 
 
-def hosts_for(need: Floats | float, each: float) -> Floats:
+@njit(cache=True)
+def hosts_for(need: float, each: float) -> float:
     """Return the whole hosts of `each` records/s that serve `need`, at least one."""
-    return np.maximum(1.0, np.ceil(np.asarray(need) / each - ROUNDING))
+    return max(1.0, math.ceil(need / each - ROUNDING))

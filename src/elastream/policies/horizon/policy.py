@@ -62,7 +62,7 @@ class Memory:
         allowance: Share of records that may be late in a replay.
         leased: Host-seconds, and seconds, since the last replay.
         next_replay: Time of the next replay (seconds of the run).
-        work: Cores of unchained operators per record/s, as last known; NaN before.
+        work: Cores that a record/s keeps busy, as last known; NaN before.
     """
 
     history: LoadHistory
@@ -217,7 +217,12 @@ class _Foreseeing(SizingRound):
         """Cores of hosts per record/s, at the highest rate in sight; NaN if unknown."""
         expected = [float(each.keep[EXPECTED]) for each in self.memory.outlooks[-1:]]
         highest = max((each for each in (self.load.arriving, self.load.processed, *expected) if each > 0), default=0.0)
-        return self.load.cores(highest) / highest * self.service.overhead if highest > 0 else math.nan
+        # A light load shows the fixed work of batches and little else, so the last busy round counts instead.
+        rates = self.memory.past.rates[-REPLAYED:]
+        light = rates.size > 0 and max(self.load.arriving, self.load.processed) < rates.mean()
+        if highest > 0 and not (light and self.memory.work > 0):
+            self.memory = replace(self.memory, work=self.load.cores(highest) / highest)
+        return self.memory.work * self.service.overhead
 
     def _host_start(self) -> float:
         """Return the start time of a host (seconds): the measured one if longer than declared."""
@@ -263,7 +268,9 @@ class _Foreseeing(SizingRound):
         past = memory.past.after(float(measured.mean()), self.pace)
         if past.open[1] > 0 and memory.outlooks:
             return replace(memory, past=past)
-        paths, jump = scenarios(past, self.grid, self.load.expected(self.grid.host_start))
+        past = past.with_moments(self.grid.steps)
+        trend = self.load.expected(self.grid.host_start) if past.moments is None else None
+        paths, jump = scenarios(past, self.grid, trend)
         rate = float(past.rates[-1]) if past.rates.size else float(measured[-1])
         outlook = Outlook.of(paths, jump, rate, self.grid)
         return replace(
@@ -293,7 +300,7 @@ class _Foreseeing(SizingRound):
         memory, grid, setting = self.memory, self.grid, self.memory.choice.setting
         # More hosts do not serve a backlog that is not theirs.
         mended = self.load.backlog > 0 and not self.observation.beyond_hosts
-        waiting = np.array(self.load.backlog if mended else 0.0)
+        waiting = float(self.load.backlog) if mended else 0.0
         if not memory.outlooks or not self._cores_of_record > 0:
             return math.nan, math.nan
         outlook, row = memory.outlooks[-1], setting.row
@@ -301,11 +308,14 @@ class _Foreseeing(SizingRound):
         cores = self._capacities() / self._cores_of_record * grid.seconds
         served = np.concatenate([[0.0], np.cumsum(cores)])
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
-        capacity = np.array(self._usable / self._cores_of_record)
-        within = time_to_serve(waiting, capacity, grid)
-        lease = float(with_backlog(setting.reserve * outlook.lease[row], total[grid.start :], then, within, grid))
-        keep = float(with_backlog(setting.reserve * outlook.keep[row], total, waiting, within, grid))
+        capacity = self._usable / self._cores_of_record
+        within = time_to_serve(waiting, capacity, grid.budget, grid.late)
+        later = time_to_serve(then, capacity, grid.budget, grid.late) if setting.fixed else within
+        lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, grid.seconds)
+        keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, within, grid.seconds)
         keep = max(lease, keep)
+        if setting.fixed and lease <= memory.choice.highest:
+            lease = keep = 0.0
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
         return lease, keep
@@ -411,8 +421,7 @@ def outlooks_of(past: Past, count: int, grid: Grid) -> tuple[Outlook, ...]:
     outlooks = []
     for end in range(max(1, past.rates.size - count + 1), past.rates.size + 1):
         then = Past(past.seconds, past.rates[:end])
-        level, _ = then.level(grid.steps)
-        paths, jump = scenarios(then, grid, Forecast(level, 0.0, level, math.nan))
+        paths, jump = scenarios(then, grid, None)
         outlooks.append(Outlook.of(paths, jump, float(then.rates[-1]), grid))
     return tuple(outlooks)
 

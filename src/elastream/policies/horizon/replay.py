@@ -1,8 +1,8 @@
 """Replay of the load's past under several settings of the policy.
 
 Each setting runs in the service model on the outlooks of the time, so it knows nothing in advance. The policy takes the
-cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a nearly constant
-fleet.
+cheapest setting whose late records stay within the allowance. A load that no forecast catches leads to a fixed fleet, which
+stays until a need comes that the replay has not met.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from numba import njit
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
@@ -22,6 +23,8 @@ HOLDS = (0.0, 2.0, 8.0, 30.0)
 RESERVES = (1.0, 1.2, 1.45)
 # Quantiles of the rate whose fleets are tried as the least one.
 FLEETS = (0.5, 0.8, 0.95)
+# Fleets between the least and the greatest that are tried as the only one.
+FIXED = 24
 # Bins that are replayed: the newest. Their peak is that of parts of so many.
 REPLAYED, PEAK_BINS = 960, 120
 # Growth of the replayed load for an allowance below 0: at -0.05 the load is half as great again.
@@ -49,12 +52,14 @@ class Setting:
         reserve: Factor on the need of the outlook.
         hold: Seconds for which a host must be idle before it goes.
         least: Fewest hosts.
+        fixed: True: no others are leased, while the need is within what the replay has met.
     """
 
     row: int = 2
     reserve: float = 1.0
     hold: float = 120.0
     least: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Choice:
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays so far.
         explained: Share of the records since the last replay that its setting has late in this one.
+        highest: Highest need in the replay (records/s).
     """
 
     setting: Setting
@@ -73,6 +79,7 @@ class Choice:
     hosts: float = math.nan
     surcharge: float = 1.0
     explained: float = 0.0
+    highest: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -98,22 +105,21 @@ class Fleet:
     most: int
 
 
-@dataclass(eq=False, slots=True)
-class _Run:
-    """State of all settings in a replay; columns have one entry per setting.
+@dataclass(frozen=True, eq=False, slots=True)
+class _Runs:
+    """Results of all settings in a replay; columns have one entry per setting.
 
     Attributes:
-        coming: Hosts by the bin in which they work, cyclically; shape (start, settings).
-        due: Hosts by the bin in which their paid time ends, cyclically; shape (bins, settings).
-        waiting: Records that wait.
+        late: Late records; shape (bins, settings).
+        costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
+        leases: Hosts leased.
+        highest: Highest needs (records/s).
     """
 
-    ready: Floats
-    coming: Floats
-    due: Floats
-    waiting: Floats
-    cost: Floats
+    late: Floats
+    costs: Floats
     leases: Floats
+    highest: Floats
 
 
 def replay(
@@ -129,54 +135,60 @@ def replay(
     """
     fleet = replace(fleet, each=fleet.each / (1 + STRESS * max(0.0, -allowance)))
     outlooks = outlooks[-REPLAYED:]
-    total = np.stack([each.total for each in outlooks])
-    keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
     rates = np.array([each.rate for each in outlooks])
-    settings = _settings(rates, total.shape[1], fleet, before.setting)
-    rows = np.array([each.row for each in settings])
-    reserves = np.array([each.reserve for each in settings])
-    holds = np.array([max(1, round(each.hold / fleet.grid.seconds)) for each in settings])
-    least = np.array([float(each.least) for each in settings])
-    run = _begin(np.maximum(least, hosts_for(reserves * lease[0, rows], fleet.each)), fleet)
-    late = np.zeros((rates.size, rows.size))
-    needed = np.zeros((rates.size, rows.size))
-    groups = [(int(hold), np.flatnonzero(holds == hold)) for hold in np.unique(holds)]
-    since, cost = rates.size - round(leased[1] / fleet.grid.seconds), run.cost
-    for now in range(rates.size):
-        cost = run.cost if now == since else cost
-        if now:
-            late[now] = _serve(run, rates[now], now, fleet)
-        paths, idle = total[now][rows], np.zeros(rows.size)
-        up, down = _needs(run, paths, reserves * keep[now][rows], reserves * lease[now][rows], now, fleet)
-        needed[now] = np.maximum(up, down)
-        for hold, columns in groups:
-            idle[columns] = needed[max(0, now - hold + 1) : now + 1, columns].max(axis=0)
-        target = np.minimum(np.maximum(up, least), fleet.most)
-        _change(run, target, np.maximum(np.maximum(idle, target), least), now, fleet)
+    settings = _settings(rates, outlooks[0].keep.size, fleet, before.setting)
+    since = rates.size - round(leased[1] / fleet.grid.seconds)
+    runs = _runs(outlooks, rates, settings, fleet, since)
     surcharge, explained = before.surcharge, 0.0
     if 0 < since < rates.size:
         column = settings.index(before.setting)
-        explained = float(late[since:, column].sum()) / (float(rates[since:].sum()) * fleet.grid.seconds + 1e-9)
-        foretold = float((run.cost - cost)[column]) / (rates.size - since) - before.setting.least
+        explained = float(runs.late[since:, column].sum()) / (float(rates[since:].sum()) * fleet.grid.seconds + 1e-9)
+        foretold = float(runs.costs[0, column] - runs.costs[1, column]) / (rates.size - since) - before.setting.least
         if foretold >= NOTICED * max(1, before.setting.least):
             paid = (leased[0] / leased[1] - before.setting.least) / foretold
             surcharge = float(np.clip((surcharge + paid) / 2, 1.0, MOST_SURCHARGE))
-    variable = np.maximum(0.0, run.cost - least * rates.size)
-    run.cost = run.cost + (surcharge - 1) * variable
-    return replace(_cheapest(settings, run, late, rates, fleet, allowance), surcharge=surcharge, explained=explained)
+    least = np.array([float(each.least) for each in settings])
+    costs = runs.costs[0] + (surcharge - 1) * np.maximum(0.0, runs.costs[0] - least * rates.size)
+    return replace(_cheapest(settings, runs, costs, rates, fleet, allowance), surcharge=surcharge, explained=explained)
+
+
+def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting], fleet: Fleet, since: int) -> _Runs:
+    """Return the results of all settings; `since`: first bin after the last replay."""
+    grid, (first, renewed) = fleet.grid, _paid(fleet)
+    totals = np.stack([each.total for each in outlooks])
+    keep, lease = np.stack([each.keep for each in outlooks]), np.stack([each.lease for each in outlooks])
+    stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
+    hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
+    late = np.zeros((rates.size, len(settings)))
+    figures = np.zeros((4, len(settings)))
+    for column, each in enumerate(settings):
+        hold = max(1, round(each.hold / grid.seconds))
+        figures[:, column] = _run(
+            totals[:, each.row],
+            each.reserve * keep[:, each.row],
+            each.reserve * lease[:, each.row],
+            rates,
+            (float(each.least), hold, each.fixed, since),
+            hosts,
+            (grid.seconds, grid.budget, grid.late),
+            late[:, column],
+        )
+    return _Runs(late, figures[:2], figures[2], figures[3])
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
     """Return the settings to try, among them the present one."""
     parts = np.array_split(rates, max(1, rates.size // PEAK_BINS))
-    top = int(hosts_for(max(float(need(part[None], fleet.grid)[0]) for part in parts), fleet.each))
-    usual = (int(each) for each in hosts_for(np.quantile(rates, FLEETS), fleet.each))
+    top = int(hosts_for(max(need(part, fleet.grid.waits) for part in parts), fleet.each))
+    usual = (int(hosts_for(rate, fleet.each)) for rate in np.quantile(rates, FLEETS))
     fleets = {*usual, fleet.least, top - 1, top, top + 1}
     allowed = sorted({min(max(each, fleet.least), fleet.most) for each in fleets})
     holds = [part * max(fleet.grid.host_start, fleet.grid.seconds) for part in HOLDS]
     tried = [
         Setting(row, reserve, hold, least) for least, row, reserve, hold in product(allowed, range(rows), RESERVES, holds)
     ]
+    fixed = np.unique(np.linspace(allowed[0], allowed[-1], FIXED).round().astype(np.int64)).tolist()
+    tried += [Setting(0, 1.0, 0.0, least, fixed=True) for least in fixed]
     return tried if before in tried else [*tried, before]
 
 
@@ -187,57 +199,86 @@ def _paid(fleet: Fleet) -> tuple[int, int]:
     return max(renewed, math.ceil(billing.minimum / fleet.grid.seconds - 1e-9)), renewed
 
 
-def _begin(ready: Floats, fleet: Fleet) -> _Run:
-    ready = np.minimum(ready, fleet.most)
-    due = np.zeros((_paid(fleet)[0], ready.size))
+@njit(cache=True)
+def _run(
+    totals: Floats,
+    keep: Floats,
+    lease: Floats,
+    rates: Floats,
+    setting: tuple[float, int, bool, int],
+    fleet: tuple[float, float, int, int, int, float],
+    times: tuple[float, float, float],
+    late: Floats,
+) -> tuple[float, float, float, float]:
+    """Run one setting, and fill `late` with the late records of each bin.
+
+    Args:
+        totals: Records of the scenario to serve by the edges of the bins ahead; shape (bins, steps + 1).
+        keep: Needs of each bin with reserve, as in `Outlook`; likewise `lease`.
+        setting: Fewest hosts, bins for which a host must be idle before it goes, whether there are never others, and the
+            first bin after the last replay.
+        fleet: Records/s of a host, most hosts, bins of a start, bins paid at first and with each renewal, bins of a stop.
+        times: Seconds of a bin, the budget, and the seconds for serving a late backlog.
+
+    Returns:
+        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the highest need.
+    """
+    least, hold, fixed, since = setting
+    each, most, start, first, renewed, stops = fleet
+    seconds, budget, longer = times
+    # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
+    coming, due = np.zeros(start), np.zeros(first)
+    needed, served = np.zeros(rates.size), np.zeros(start + 1)
+    ready = min(least if fixed else max(least, hosts_for(lease[0], each)), most)
     due[0] = ready
-    zero = np.zeros(ready.size)
-    return _Run(ready, np.zeros((fleet.grid.start, ready.size)), due, zero, zero, zero)
+    waiting = cost = before = leases = highest = 0.0
+    for now in range(rates.size):
+        if now == since:
+            before = cost - _paid_ahead(due, least, now)
+        if now:
+            arrived, capacity = rates[now] * seconds, ready * each
+            waiting = max(0.0, waiting + arrived - capacity * seconds)
+            late[now] = arrived if waiting > budget * max(capacity, 1e-9) else 0.0
+            ready += coming[now % start]
+            coming[now % start] = 0.0
+        there, total = ready, 0.0
+        for step in range(start):
+            total += there
+            served[step + 1] = total * (each * seconds)
+            there += coming[(now + 1 + step) % start]
+        then = waiting_at_start(totals[now, : start + 1], waiting, served)
+        within = time_to_serve(waiting, ready * each, budget, longer)
+        later = time_to_serve(then, ready * each, budget, longer) if fixed else within
+        need = with_backlog(lease[now], totals[now, start:], then, later, seconds)
+        highest = max(highest, need)
+        up = 0.0 if fixed else hosts_for(need, each)
+        down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, within, seconds), each)
+        needed[now] = max(up, down)
+        target = min(max(up, least), most)
+        floor = max(needed[max(0, now - hold + 1) : now + 1].max(), target, least)
+        have = ready + coming.sum()
+        added = max(0.0, target - have)
+        surplus = max(0.0, have - floor) if have == ready and not added else 0.0
+        ending = due[now % first]
+        gone = min(surplus, ending, ready - 1)
+        due[now % first] = 0.0
+        due[(now + renewed) % first] += ending - gone
+        due[now % first] += added
+        ready -= gone
+        coming[now % start] += added
+        leases += added
+        cost += renewed * (ending - gone) + first * added + stops * gone
+    return cost - _paid_ahead(due, least, rates.size), before, leases, highest
 
 
-def _serve(run: _Run, rate: float, now: int, fleet: Fleet) -> Floats:
-    """Serve a bin at `rate`; return its late records."""
-    arrived, capacity = rate * fleet.grid.seconds, run.ready * fleet.each
-    run.waiting = np.maximum(0.0, run.waiting + arrived - capacity * fleet.grid.seconds)
-    late = np.where(run.waiting > fleet.grid.budget * np.maximum(capacity, 1e-9), arrived, 0.0)
-    slot = now % fleet.grid.start
-    run.ready = run.ready + run.coming[slot]
-    run.coming[slot] = 0.0
-    return late
-
-
-def _needs(run: _Run, paths: Floats, keep: Floats, lease: Floats, now: int, fleet: Fleet) -> tuple[Floats, Floats]:
-    """Return the hosts to have and the hosts to keep."""
-    order = [(now + 1 + bin) % fleet.grid.start for bin in range(fleet.grid.start)]
-    came = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.coming[order], axis=0)[:-1]])
-    served = np.concatenate([np.zeros((1, run.ready.size)), np.cumsum(run.ready + came, axis=0)]).T * (
-        fleet.each * fleet.grid.seconds
-    )
-    until, after = paths[:, : fleet.grid.start + 1], paths[:, fleet.grid.start :]
-    within = time_to_serve(run.waiting, run.ready * fleet.each, fleet.grid)
-    up = with_backlog(lease, after, waiting_at_start(until, run.waiting, served), within, fleet.grid)
-    down = with_backlog(keep, paths, run.waiting, within, fleet.grid)
-    return hosts_for(up, fleet.each), hosts_for(down, fleet.each)
-
-
-def _change(run: _Run, target: Floats, floor: Floats, now: int, fleet: Fleet) -> None:
-    """Lease missing hosts, and release surplus ones whose paid time ends; charge them in bins of a host."""
-    first, renewed = _paid(fleet)
-    pending = run.coming.sum(axis=0)
-    have = run.ready + pending
-    added = np.maximum(0.0, target - have)
-    surplus = np.where(pending + added == 0, np.maximum(0.0, have - floor), 0.0)
-    slot = now % first
-    due = run.due[slot].copy()
-    gone = np.minimum(np.minimum(surplus, due), run.ready - 1)
-    run.due[slot] = 0.0
-    run.due[(now + renewed) % first] += due - gone
-    run.due[slot] += added
-    run.ready = run.ready - gone
-    run.coming[now % fleet.grid.start] += added
-    run.leases = run.leases + added
-    stops = fleet.kind.stop / fleet.grid.seconds if renewed == 1 else 0.0
-    run.cost = run.cost + renewed * (due - gone) + first * added + stops * gone
+@njit(cache=True)
+def _paid_ahead(due: Floats, least: float, now: int) -> float:
+    """Return the bins from `now` on for which the `least` hosts are paid: they are used on, as no others need be."""
+    ahead, left = 0.0, least
+    for bins in range(due.size - 1, 0, -1):
+        hosts = min(due[(now + bins) % due.size], left)
+        ahead, left = ahead + bins * hosts, left - hosts
+    return ahead
 
 
 def _recurring(late: Floats, steps: int) -> Floats:
@@ -259,20 +300,22 @@ def _recurring(late: Floats, steps: int) -> Floats:
 
 
 def _cheapest(
-    settings: Sequence[Setting], run: _Run, late: Floats, rates: Floats, fleet: Fleet, allowance: float
+    settings: Sequence[Setting], runs: _Runs, costs: Floats, rates: Floats, fleet: Fleet, allowance: float
 ) -> Choice:
     arrived = float(rates[1:].sum()) * fleet.grid.seconds + 1e-9
-    late = _recurring(late, fleet.grid.steps)
+    late, fixed = _recurring(runs.late, fleet.grid.steps), np.array([each.fixed for each in settings])
+    late = np.where(fixed, runs.late, late)  # they do not answer a jump, so all count
     share = late.sum(axis=0) / arrived
     blocks = min(BLOCKS, max(2, rates.size // (3 * (fleet.grid.start + 1))))
     parts = np.stack([part.sum(axis=0) for part in np.array_split(late, blocks)])
     error = parts.std(axis=0, ddof=1) * math.sqrt(blocks) / arrived
     meets = share + error <= max(allowance, 0.0)
     rows = np.array([each.row for each in settings])
-    cost = run.cost if fleet.kind.price > 0 else run.leases
+    cost = costs if fleet.kind.price > 0 else runs.leases
     if meets.any():
         near = np.flatnonzero(meets & (cost <= (1 + EQUAL) * cost[meets].min()))
-        best = int(near[np.lexsort((-rows[near], run.leases[near]))[0]])
+        near = near if fixed[near].all() else near[~fixed[near]]  # the others answer a change sooner
+        best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(run.cost[best]) / rates.size)
+    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size, highest=float(runs.highest[best]))

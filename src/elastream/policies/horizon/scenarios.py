@@ -9,8 +9,10 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numba import njit
 
 from elastream.core.frames import Floats, Integers
+from elastream.policies.common.service import quantile
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid
 
@@ -24,8 +26,8 @@ WINDOWS = (0.25, 1.0, 4.0, 16.0)
 MOST_SCALE = 2.0
 # The worst jump is the smallest of this many: a single one is no pattern.
 RECURS = 2
-# Bins that are remembered: a day of five seconds.
-REMEMBERED = 17_280
+# Bins that are remembered: a day of five seconds. Moments are collected again once there are a tenth more.
+REMEMBERED, RECOLLECTED = 17_280, 1.1
 # Bins whose mean may be the present level: the number that foretold the next horizon best. Before that is known: the first.
 PRESENT = (3, 1, 8, 24)
 # Bins of the past on which they are compared.
@@ -39,6 +41,40 @@ FIRST_SPREAD = 0.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Moments:
+    """Moments of a past in which scenarios can begin, one an edge between bins. Each bin adds one.
+
+    Attributes:
+        steps: Bins of a horizon.
+        total: Records by the edges of the bins, in rates; shape (bins + 1,).
+        features: Log level and growth before each edge but the first; shape (bins, windows).
+        least: Rate that counts as none.
+        collected: Bins from which `least` follows.
+    """
+
+    steps: int
+    total: Floats
+    features: Floats
+    least: float
+    collected: int
+
+    @classmethod
+    def of(cls, rates: Floats, steps: int) -> "Moments":
+        """Return the moments of a past."""
+        total = np.concatenate([[0.0], np.cumsum(rates)])
+        least = 1e-3 * total[-1] / rates.size + 1e-9
+        return cls(steps, total, _features(total, 1, _windows(steps), least), least, rates.size)
+
+    def after(self, rates: Floats) -> "Moments | None":
+        """Return the moments of `rates`, which are one bin longer; None once they have to be collected again."""
+        if rates.size != self.total.size or rates.size > RECOLLECTED * self.collected:
+            return None
+        total = np.append(self.total, self.total[-1] + rates[-1])
+        features = np.concatenate([self.features, _features(total, rates.size, _windows(self.steps), self.least)])
+        return replace(self, total=total, features=features)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Past:
     """Arrivals of the load in bins of equal length.
 
@@ -46,11 +82,13 @@ class Past:
         seconds: Length of a bin.
         rates: Mean rate of each complete bin (records/s), oldest first.
         open: Records and seconds in the bin that is not complete.
+        moments: None while the past is short.
     """
 
     seconds: float
     rates: Floats = field(default_factory=lambda: np.zeros(0))
     open: tuple[float, float] = (0.0, 0.0)
+    moments: Moments | None = None
 
     def after(self, rate: float, seconds: float) -> "Past":
         """Return the past after `seconds` at `rate`. A gap counts at the rate after it."""
@@ -58,8 +96,20 @@ class Past:
         if filled < self.seconds * (1 - 1e-9):
             return replace(self, open=(records, filled))
         bins = max(1, round(filled / self.seconds))
-        rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))[-REMEMBERED:]
-        return Past(self.seconds, rates)
+        rates = np.append(self.rates, np.full(min(bins, REMEMBERED), records / filled))
+        if rates.size > RECOLLECTED * REMEMBERED:
+            rates = rates[-REMEMBERED:]
+        return Past(self.seconds, rates, moments=None if self.moments is None else self.moments.after(rates))
+
+    def with_moments(self, steps: int) -> "Past":
+        """Return the past with its moments for horizons of `steps` bins, if it is long enough."""
+        if self.is_short(steps) or (self.moments is not None and self.moments.steps == steps):
+            return self
+        return replace(self, moments=Moments.of(self.rates, steps))
+
+    def is_short(self, steps: int) -> bool:
+        """Return True if moments cannot be compared."""
+        return self.rates.size < LEAST_PAST * steps
 
     def level(self, steps: int) -> tuple[float, int]:
         """Return the present rate (records/s), 0 without a past, and the bins whose mean it is.
@@ -73,26 +123,34 @@ class Past:
         bins = _best_window(rates, steps)
         recent = rates[-bins:]
         if rates.size > PRESENT[0]:
-            changes = np.diff(rates[-USUAL:])
-            usual = float(np.quantile(np.abs(changes), USUAL_PART))
-            jumps = np.flatnonzero(np.abs(changes[1 - recent.size :]) > JUMP * usual + 0.1 * recent.max())
+            changes = np.abs(np.diff(rates[-USUAL:]))
+            jumps = np.flatnonzero(
+                changes[1 - recent.size :] > JUMP * quantile(changes.tolist(), USUAL_PART) + 0.1 * recent.max()
+            )
             recent = recent[int(jumps[-1]) + 1 :] if recent.size > 1 and jumps.size else recent
         return float(recent.mean()), bins
 
 
+@njit(cache=True)
 def _best_window(rates: Floats, steps: int) -> int:
     """Return the number of bins whose mean came closest to the mean of the next `steps` bins."""
     longest = max(PRESENT)
     if rates.size < 2 * (longest + steps):
         return PRESENT[0]
-    total = np.concatenate([[0.0], np.cumsum(rates)])
-    moments = np.arange(longest, rates.size - steps + 1)
-    came = (total[moments + steps] - total[moments]) / steps
-    errors = [float(np.abs((total[moments] - total[moments - bins]) / bins - came).mean()) for bins in PRESENT]
-    return PRESENT[int(np.argmin(errors))]
+    total = np.zeros(rates.size + 1)
+    total[1:] = np.cumsum(rates)
+    best, least = PRESENT[0], np.inf
+    for bins in PRESENT:
+        error = 0.0
+        for moment in range(longest, rates.size - steps + 1):
+            came = (total[moment + steps] - total[moment]) / steps
+            error += abs((total[moment] - total[moment - bins]) / bins - came)
+        if error < least:
+            best, least = bins, error
+    return best
 
 
-def scenarios(past: Past, grid: Grid, trend: Forecast) -> tuple[Floats, Floats]:
+def scenarios(past: Past, grid: Grid, trend: Forecast | None) -> tuple[Floats, Floats]:
     """Return scenarios of the next horizon, and the worst jump.
 
     Args:
@@ -101,43 +159,112 @@ def scenarios(past: Past, grid: Grid, trend: Forecast) -> tuple[Floats, Floats]:
     Returns:
         Rates (records/s) of the scenarios, shape (scenarios, steps), and of the jump, shape (steps,).
     """
-    rates, steps = past.rates, grid.steps
+    steps = grid.steps
     level, bins = past.level(steps)
-    if rates.size < LEAST_PAST * steps:
-        known = rates.size > PRESENT[0] and not math.isnan(trend.error)
-        error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
-        # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
-        growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
-        mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
-        paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
-        return paths, paths[-1]
-    total = np.concatenate([[0.0], np.cumsum(rates)])
-    moments = np.arange(1, rates.size - steps + 1)
-    features = _features(total, moments, steps)
-    apart = (features - _features(total, np.array([rates.size]), steps)) / (features.std(axis=0) + 1e-6)
-    distance = (apart**2).sum(axis=1)
-    count = min(moments.size, SCENARIOS, max(8, int(moments.size * ALIKE)))
-    alike = moments[np.argpartition(distance, count - 1)[:count]]
-    present = (total[moments] - total[np.maximum(moments - bins, 0)]) / np.minimum(moments, bins)
+    moments = past.with_moments(steps).moments
+    if moments is None:
+        return _first_scenarios(past, grid, level, trend)
+    count = past.rates.size - steps
+    alike = _alike(moments.features, count, min(count, SCENARIOS, max(8, int(count * ALIKE))))
+    return _continued(past.rates, moments.total, alike, steps, bins, level)
+
+
+def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | None) -> tuple[Floats, Floats]:
+    """Return scenarios by the trend and the spread of rates."""
+    rates, steps = past.rates, grid.steps
+    if trend is None:
+        trend = Forecast(level, 0.0, level, math.nan)
+    known = rates.size > PRESENT[0] and not math.isnan(trend.error)
+    error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
+    # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
+    growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
+    mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
+    paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
+    return paths, paths[-1]
+
+
+@njit(cache=True)
+def _alike(features: Floats, moments: int, count: int) -> Integers:
+    """Return the `count` first of `moments` edges that are nearest to the last one, over the spread of each feature."""
+    columns = features.shape[1]
+    weights = np.zeros(columns)
+    for column in range(columns):
+        total = squares = 0.0
+        for moment in range(moments):
+            total += features[moment, column]
+        for moment in range(moments):
+            squares += (features[moment, column] - total / moments) ** 2
+        weights[column] = 1 / (math.sqrt(squares / moments) + 1e-6)
+    nearest, apart = np.zeros(count, dtype=np.int64), np.full(count, np.inf)
+    farthest = 0
+    for moment in range(moments):
+        distance = 0.0
+        for column in range(columns):
+            distance += ((features[moment, column] - features[-1, column]) * weights[column]) ** 2
+        if distance < apart[farthest]:
+            nearest[farthest], apart[farthest] = moment + 1, distance
+            farthest = int(apart.argmax())
+    return nearest
+
+
+@njit(cache=True)
+def _continued(rates: Floats, total: Floats, alike: Integers, steps: int, bins: int, level: float) -> tuple[Floats, Floats]:
+    """Return what followed the moments `alike`, and the worst jump, both moved to the present `level`."""
     least = 0.01 * total[-1] / rates.size + 1e-9
-    scale = np.clip((level + least) / (present[alike - 1] + least), 1 / MOST_SCALE, MOST_SCALE)
-    ahead = np.arange(steps)
-    growth = total[moments + steps] - total[moments] - steps * present
-    jumps = np.partition(growth, -RECURS)[-RECURS] if growth.size > RECURS else growth.max()
-    at = int(moments[np.flatnonzero(growth == jumps)[-1]])
-    jump = np.clip(rates[at + ahead] - present[at - 1] + level, 0.0, rates.max())
-    shift = level - scale * present[alike - 1]  # what no scale explains: a level that was never seen
-    paths = rates[alike[:, None] + ahead] * scale[:, None] + shift[:, None]
-    return np.maximum(0.0, paths), np.maximum(jump, level)
+    paths = np.zeros((alike.size, steps))
+    for row in range(alike.size):
+        begin = alike[row]
+        before = _mean_before(total, begin, bins)
+        scale = min(max((level + least) / (before + least), 1 / MOST_SCALE), MOST_SCALE)
+        shift = level - scale * before  # what no scale explains: a level that was never seen
+        for step in range(steps):
+            paths[row, step] = max(0.0, rates[begin + step] * scale + shift)
+    begin = _worst_jump(total, steps, bins)
+    jump, most = rates[begin : begin + steps] - _mean_before(total, begin, bins) + level, rates.max()
+    for step in range(steps):
+        jump[step] = max(min(max(jump[step], 0.0), most), level)
+    return paths, jump
 
 
-def _features(total: Floats, moments: Integers, steps: int) -> Floats:
-    """Return log level and growth before each moment; shape (moments, windows)."""
-    columns = []
-    least = 1e-3 * total[-1] / (total.size - 1) + 1e-9
-    for window in (max(1, round(part * steps)) for part in WINDOWS):
-        before = np.maximum(moments - window, 0)
-        columns.append(np.log((total[moments] - total[before]) / (moments - before) + least))
-    features = np.stack(columns, axis=1)
-    features[:, 1:] -= features[:, :1]
+@njit(cache=True)
+def _mean_before(total: Floats, moment: int, bins: int) -> float:
+    first = max(moment - bins, 0)
+    return float((total[moment] - total[first]) / (moment - first))
+
+
+@njit(cache=True)
+def _growth(total: Floats, moment: int, steps: int, bins: int) -> float:
+    return float(total[moment + steps] - total[moment] - steps * _mean_before(total, moment, bins))
+
+
+@njit(cache=True)
+def _worst_jump(total: Floats, steps: int, bins: int) -> int:
+    """Return the last moment before the strongest growth that `RECURS` moments reach."""
+    strongest = np.full(RECURS, -np.inf)
+    last = total.size - 1 - steps
+    for moment in range(1, last + 1):
+        growth = _growth(total, moment, steps, bins)
+        if growth > strongest[0]:
+            strongest[0] = growth
+            strongest.sort()
+    worst = strongest[0] if last > RECURS else strongest[-1]
+    for moment in range(last, 0, -1):
+        if _growth(total, moment, steps, bins) == worst:
+            return moment
+    return 1
+
+
+def _windows(steps: int) -> Integers:
+    return np.array([max(1, round(part * steps)) for part in WINDOWS])
+
+
+@njit(cache=True)
+def _features(total: Floats, first: int, windows: Integers, least: float) -> Floats:
+    """Return log level and growth before each edge from `first` on; shape (edges, windows)."""
+    features = np.zeros((total.size - first, windows.size))
+    for row in range(features.shape[0]):
+        for column in range(windows.size):
+            features[row, column] = np.log(_mean_before(total, first + row, windows[column]) + least)
+            if column:
+                features[row, column] -= features[row, 0]
     return features
