@@ -82,6 +82,10 @@ class Workload(Protocol):
         """Events due over time; it has an end."""
 
     @property
+    def target_latency(self) -> float | None:
+        """Target latency of its own (seconds), if any."""
+
+    @property
     def mode(self) -> Literal["append", "update"]:
         """Output mode."""
 
