@@ -110,7 +110,6 @@ class Job:
         load = self.workload.load
         return load.count(load.seconds)
 
-    @property
     def begun(self) -> bool:
         """Return True if the query has had its first batch, or has ended."""
         return self.query.lastProgress is not None or not self.query.isActive
@@ -168,10 +167,12 @@ def _run_group(
             jobs.append(job := _start(session, setup, workload, root / workload.name, setup.cluster.most(arm)))
             stack.callback(job.stop)
             stack.enter_context(producing(job.control))
+            # One at a time: Spark gives the Python process of a source 10 s to start.
+            wait(job.begun, f"the first batch of {workload.name}")
+            job.check()
         targets = [(job.query, job.target) for job in jobs]
         stack.enter_context(session.scaling(targets, root / f"autopilot-{group[0].name}", scripted=setup.scales))
         session.warm_up(root)
-        wait(lambda: all(job.begun for job in jobs), "the first batch of each query")
         session.settle()
         for hold in [hold for job in jobs for hold in job.control.glob(f"*/{HOLD}")]:
             hold.unlink()
@@ -204,7 +205,7 @@ def shares_of(seconds: Sequence[float]) -> Sequence[float]:
 def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
     target = setup.target(workload)
     batch_seconds, checkpoint, out = BATCH_SHARE * target, root / "checkpoint", str(root / "out")
-    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, batch_seconds, setup.kafka)
+    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, setup.kafka)
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{out}/{BATCH}={batch}")

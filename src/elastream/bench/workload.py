@@ -48,14 +48,12 @@ class Reading:
         control: Folder of the sources' files, which tasks read too.
         checkpoint: Checkpoint of the query, whose commits date batches.
         tasks: Tasks of each source.
-        batch_seconds: Target duration of a batch.
         kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
     """
 
     control: Path
     checkpoint: Path
     tasks: int
-    batch_seconds: float
     kafka: str = ""
 
 
