@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elastream.bench import suite
-from elastream.bench.arms import Cluster, Pool, arm_of
+from elastream.bench.arms import Cluster, Pool, Scripted, arm_of
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
 from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
@@ -22,6 +22,8 @@ from elastream.clouds.provider import SMALL
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.page import render
 from elastream.loads import constant
+from elastream.policies.by_load import ByLoad
+from support.fake_plant import FakePlant
 
 LOAD = constant("10/s", lasts=10.0)
 CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
@@ -102,6 +104,21 @@ def test_queries_may_have_targets_of_their_own():
     assert [setup.target(workload("q0", target=each)) for each in (None, 20.0)] == [5.0, 20.0]
     (row,) = suite.table_of([replace(outcome(), target=20.0)], 5.0).rows
     assert row[0] == "q5 (within 20 s)"
+
+
+def test_scripted_autopilot_scales_out_and_in_as_requested():
+    plant, requested = FakePlant(partitions=6), [1]
+    policy = ByLoad(hosts=Scripted(lambda: requested[0]))
+
+    def hosts(number):
+        requested[0] = number
+        for _ in range(20):
+            plant.clock.sleep_until(plant.clock.now() + 1)
+            for action in policy.plan(plant.observe()).actions:
+                assert plant.apply(action).succeeded
+        return len(plant.observe().working)
+
+    assert [hosts(number) for number in (1, 2, 1)] == [1, 2, 1]
 
 
 def test_queries_that_run_together_have_a_pool_by_target():
