@@ -303,11 +303,11 @@ class Session:
         return list(self._spans.values())
 
     def kill_executor(self) -> bool:
-        """Kill the local host of the newest executor and start another; return False if there is no executor."""
+        """Kill the local host of the newest executor and start another; return False if executors are missing."""
         assert self._local is not None
         names = {self._local.address(name): name for name, state in self._local.status().items() if state["alive"]}
         on_hosts = [names[each.host] for each in self._executors.look().values() if each.host in names]
-        if not on_hosts:
+        if len(on_hosts) < self.requested:
             return False
         self._local.kill(on_hosts[-1])
         self._local.spawn(f"{on_hosts[-1]}n", self._cluster.host)

@@ -29,6 +29,8 @@ AFTER, AFTER_S = 0.5, 60.0  # of the load's length, but at least so long, for la
 AFTER_KILL_S = 30.0  # for an executor that starts again
 FLUSH_TIMEOUT_S = 60.0
 LOOK_S = 0.5
+# Spark gives the Python process of a source 10 s to start, which may not do on a machine that others load.
+STARTS, SLOW_PYTHON = 3, "Python worker failed to connect back"
 IN_TIME = 0.99  # of the events: below it, why a query is late is said
 OUT_AT, IN_AT = 0.2, 0.8  # of the events: when a run that scales has a host more
 
@@ -167,9 +169,6 @@ def _run_group(
             jobs.append(job := _start(session, setup, workload, root / workload.name, setup.cluster.most(arm)))
             stack.callback(job.stop)
             stack.enter_context(producing(job.control))
-            # One at a time: Spark gives the Python process of a source 10 s to start.
-            wait(job.begun, f"the first batch of {workload.name}")
-            job.check()
         targets = [(job.query, job.target) for job in jobs]
         stack.enter_context(session.scaling(targets, root / f"autopilot-{group[0].name}", scripted=setup.scales))
         session.warm_up(root)
@@ -203,6 +202,17 @@ def shares_of(seconds: Sequence[float]) -> Sequence[float]:
 
 
 def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
+    """Start a query and wait for its first batch. Raises EnvironmentProblem if it fails."""
+    for _ in range(STARTS):
+        job = _started(session, setup, workload, root, hosts)
+        wait(job.begun, f"the first batch of {workload.name}")
+        if SLOW_PYTHON not in str(job.query.exception() or ""):
+            break
+    job.check()
+    return job
+
+
+def _started(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
     target = setup.target(workload)
     batch_seconds, checkpoint, out = BATCH_SHARE * target, root / "checkpoint", str(root / "out")
     reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, setup.kafka)
