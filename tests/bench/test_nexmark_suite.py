@@ -4,6 +4,7 @@ import json
 import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elastream.bench import suite
-from elastream.bench.arms import Cluster, Pool, Scripted, arm_of
+from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of
 from elastream.bench.nexmark.events import Events
 from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
 from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
@@ -19,6 +20,7 @@ from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
 from elastream.cli.app import app
 from elastream.clouds.provider import SMALL
+from elastream.core.lateness import Diagnosis
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.page import render
 from elastream.loads import constant
@@ -119,6 +121,17 @@ def test_scripted_autopilot_scales_out_and_in_as_requested():
         return len(plant.observe().working)
 
     assert [hosts(number) for number in (1, 2, 1)] == [1, 2, 1]
+
+
+def test_most_frequent_cause_of_a_late_query_is_kept():
+    causes = Causes()
+    sentences = ["a is late because of b", "", "a is late because of c", "a is late because of b"]
+    for sentence in sentences:
+        causes.observed(SimpleNamespace(diagnoses={"a": Diagnosis(sentence=sentence)}))
+    unknown = {"a": Diagnosis(sentence="the latency of a is unknown", measured=False)}
+    for _ in range(9):
+        causes.observed(SimpleNamespace(diagnoses=unknown))
+    assert causes.sentences["a"].most_common(1) == [("a is late because of b", 2)]
 
 
 def test_queries_that_run_together_have_a_pool_by_target():

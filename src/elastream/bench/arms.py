@@ -184,7 +184,7 @@ class Causes:
     def observed(self, observation: Observation) -> None:
         """Count the causes of late queries."""
         for query, diagnosis in observation.diagnoses.items():
-            if diagnosis.sentence:
+            if diagnosis.sentence and diagnosis.measured:
                 self.sentences.setdefault(query, Counter())[diagnosis.sentence] += 1
 
     def started(self, header: Header) -> None:

@@ -25,8 +25,8 @@ from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.dataflow.sources import HOLD
 
 BATCH_SHARE = 0.4  # of the target latency: from one batch to the next
-AFTER, AFTER_S = 0.5, 60.0  # of the load's length, but at least so long, for late events
-AFTER_KILL_S = 30.0  # for an executor that starts again
+AFTER, AFTER_S = 0.5, 120.0  # of the load's length, but at least so long, for late events
+AFTER_KILL_S = 60.0  # for an executor that starts again
 FLUSH_TIMEOUT_S = 60.0
 LOOK_S = 0.5
 # Spark gives the Python process of a source 10 s to start, which may not do on a machine that others load.
