@@ -1,15 +1,48 @@
-"""Events a second that one core makes.
+"""Nexmark: the generator, answers under kills and scaling, Autopilot's cost, and waves of load.
 
-python benchmarks/nexmark.py [--quick] [--json FILE]
+    python benchmarks/nexmark.py --part PART [--quick] [--json FILE]
+
+`events` takes seconds, `quick` six minutes, `overhead` four hours, `answers` six, `wave` five, all on two free cores. With
+`--quick`, `overhead` and `wave` take one round of one query, and `answers` 20,000 events of it. The wave's peak is PEAK of
+what the fixed executors process of a query when they are overloaded, which is measured first.
 """
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from _common import Report, main_of_parts, with_median
+from _common import Report, main_of_parts, progress, with_median
 
+from elastream.bench.arms import Cluster, arm_of
 from elastream.bench.nexmark.events import KINDS, Events
+from elastream.bench.nexmark.queries import QUERIES
+from elastream.bench.nexmark.workload import Nexmark, query_of
+from elastream.bench.runs import Outcome, Setup
+from elastream.bench.shapes import load_of
+from elastream.bench.suite import Suite, run_figures
+from elastream.clouds.provider import SMALL
+from elastream.loads.pattern import Pattern
 
-SOURCE = "the project's bar for the benchmark's generator"
+SOURCE = "the project's bar for the benchmark"
+CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
+WAVES, ROUNDS = ("q5", "q8", "q11", "q17", "q20"), 5
+OVERLOAD, PEAK = 50_000.0, 0.6
+QUICK_LIMIT_S, TOGETHER = 360.0, 4
+
+
+def run(names: Sequence[str], arms: str, load: Pattern, rounds: int = 1, together: int = 1, **setup: Any) -> list[Outcome]:
+    """Run queries under arms; several together, if told, in one session."""
+    workloads = [Nexmark(query_of(name), Events(load=load)) for name in names]
+    groups = [workloads[at : at + together] for at in range(0, len(workloads), together)]
+    sessions = [groups] if together > 1 else [[group] for group in groups]
+    suite = Suite(Setup(CLUSTER, **setup), sessions, [arm_of(arm) for arm in arms.split(",")], rounds)
+    return suite.run(lambda text, done, total: progress(f"{done} of {total}: {text}"))
+
+
+def by_arm(outcomes: Sequence[Outcome], name: str) -> Mapping[str, Sequence[Outcome]]:
+    """Return the rounds of a query by arm."""
+    arms = dict.fromkeys(each.arm for each in outcomes)
+    return {arm: [each for each in outcomes if (each.workload, each.arm) == (name, arm)] for arm in arms}
 
 
 def measure_events(report: Report, quick: bool) -> None:
@@ -24,5 +57,57 @@ def measure_events(report: Report, quick: bool) -> None:
     report.median_at_least("events/s that one core makes", rates, 1e6, SOURCE)
 
 
+def measure_quick(report: Report, quick: bool) -> None:
+    since = time.monotonic()
+    outcomes = run(tuple(QUERIES), "fixed:2", load_of("constant", 1000.0, 10.0), together=TOGETHER)
+    report.figures["quick"] = {"seconds": time.monotonic() - since, "runs": [run_figures(each) for each in outcomes]}
+    report.at_least("queries with right answers in `--quick`", sum(each.correct is True for each in outcomes), 23, SOURCE)
+    report.at_most("seconds of `--quick`", time.monotonic() - since, QUICK_LIMIT_S, SOURCE)
+
+
+def measure_answers(report: Report, quick: bool) -> None:
+    load = load_of("constant", 400.0, 50.0) if quick else load_of("constant", 5_000.0, 1000.0)
+    names = ("q4",) if quick else tuple(QUERIES)
+    outcomes = run(names, "autopilot", load, kills=2, scales=True, target_latency=10.0)
+    report.figures["answers"] = [run_figures(each) for each in outcomes]
+    right = sum(each.correct is True for each in outcomes)
+    what = f"queries with right answers over {load.count(load.seconds):,} events, two killed executors and two scalings"
+    report.at_least(what, right, len(names), SOURCE)
+
+
+def measure_overhead(report: Report, quick: bool) -> None:
+    names, rounds = (("q5",), 1) if quick else (tuple(QUERIES), ROUNDS)
+    outcomes = run(names, "fixed:2,watched:2", load_of("constant", OVERLOAD, 10.0 if quick else 30.0), rounds)
+    report.figures["overhead"] = [run_figures(each) for each in outcomes]
+    for name in names:
+        plain, watched = (by_arm(outcomes, name)[arm] for arm in ("fixed:2", "watched:2"))
+        ratios = [b.service.throughput / a.service.throughput for a, b in zip(plain, watched, strict=True)]
+        report.median_at_least(f"{name}: throughput with Autopilot over that without", ratios, 0.98, SOURCE)
+
+
+def measure_wave(report: Report, quick: bool) -> None:
+    names, rounds = (WAVES[:1], 1) if quick else (WAVES, ROUNDS)
+    for name in names:
+        (overloaded,) = run([name], "fixed:2", load_of("constant", OVERLOAD, 20.0))
+        load = load_of("wave", PEAK * overloaded.service.throughput, 40.0 if quick else 180.0)
+        outcomes = run([name], "fixed:2,dra,autopilot", load, rounds)
+        report.figures[name] = [run_figures(each) for each in (overloaded, *outcomes)]
+        arms = by_arm(outcomes, name)
+        ours = arms["autopilot"]
+        report.median_at_least(f"{name}: share in time", [each.service.in_time for each in ours], 0.99, SOURCE)
+        for arm, bar in (("fixed:2", 0.7), ("dra", 1.0)):
+            ratios = [a.host_seconds / b.host_seconds for a, b in zip(ours, arms[arm], strict=True)]
+            report.median_at_most(f"{name}: host time against {arm}", ratios, bar, SOURCE)
+        more = [a.service.in_time - b.service.in_time for a, b in zip(ours, arms["dra"], strict=True)]
+        report.median_at_least(f"{name}: share in time above that of dra", more, 0.0, SOURCE)
+
+
 if __name__ == "__main__":
-    main_of_parts("nexmark", __doc__, {"events": measure_events})
+    parts = {
+        "events": measure_events,
+        "quick": measure_quick,
+        "answers": measure_answers,
+        "overhead": measure_overhead,
+        "wave": measure_wave,
+    }
+    main_of_parts("nexmark", __doc__, parts)

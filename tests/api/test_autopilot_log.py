@@ -21,9 +21,11 @@ from elastream.recording.observer import Ending
 from elastream.settings import AutopilotSettings
 from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.limits import SessionLimit
-from elastream.spark.queries.watched import layout_of
+from elastream.spark.queries.watched import QueryService, layout_of
 
-PLANT = SimpleNamespace(look_seconds=0.0, describe=lambda host: host)
+SERVICES = {}
+QUERIES = SimpleNamespace(services=lambda diagnoses: SERVICES)
+PLANT = SimpleNamespace(look_seconds=0.0, describe=lambda host: host, queries=QUERIES)
 LAYOUT = layout_of((("counts", ("counts/aggregate0",)),))
 
 
@@ -88,6 +90,21 @@ def test_status_has_the_figures_and_the_latest_lines():
     assert status.messages[-1] == "the load rises"
     assert status.rows()["in time"] == "97.0% within 2 s"
     assert "<td>counts</td>" in status._repr_html_()
+
+
+def test_status_of_several_queries_says_who_is_late_and_why(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    monkeypatch.setitem(
+        SERVICES, "fast", QueryService(2.0, 3.1, 0.5, 0.25, "fast is late because its tasks wait for slots")
+    )
+    monkeypatch.setitem(SERVICES, "slow", QueryService(20.0, 8.0, 1.0, 0.75))
+    log = spoken(target_latency="2s")
+    log.observed(observation())
+    rows = log.status.rows()
+    assert rows["fast"] == "at most 3.1 s of 2 s, 25% of the work; fast is late because its tasks wait for slots"
+    assert rows["slow"] == "at most 8 s of 20 s, 75% of the work"
+    log.ended(Ending("stopped", 60.0, "the program ended", facts={}))
+    assert caplog.messages[-1].endswith("work of fast 25%, slow 75%")
 
 
 def test_refusal_is_one_line_while_it_lasts(caplog):

@@ -136,6 +136,22 @@ def test_what_is_no_query_is_not_watched(query):
     assert not pilot.running
 
 
+@pytest.mark.parametrize(
+    ("pilot", "queries", "target", "said"),
+    [
+        ({}, 1, "20s", "watch: a target_latency needs queries, and one of Autopilot's for all others"),
+        ({"target_latency": "2s"}, 0, "20s", "watch: a target_latency needs queries"),
+        ({"target_latency": "2s"}, 1, "soon", "target_latency: "),
+        ({"target_latency": "2s"}, 1, 0, "target_latency is 0; it must be more than 0"),
+    ],
+)
+def test_a_target_of_some_queries_needs_them_and_another(pilot, queries, target, said):
+    pilot = Autopilot(None, **pilot)
+    with pytest.raises(ElastreamError, match=said):
+        pilot.watch(*[SimpleNamespace(id="q", runId="r")] * queries, target_latency=target)
+    assert not pilot.running
+
+
 def test_an_autopilot_that_was_stopped_watches_nothing_more_and_says_so(caplog):
     pilot = Autopilot(ConnectSession())
     pilot.stop()

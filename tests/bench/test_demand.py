@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from elastream.bench.demand import Demand, fewest, figures_of, holds, page_of, table_of
+from elastream.bench.demand import Demand, elastic_table, fewest, figures_of, holds, page_of, table_of
 from elastream.bench.runs import Outcome
 from elastream.bench.service import Batch, Service, lag_growth
 from elastream.cli.app import app
@@ -18,8 +18,8 @@ from elastream.loads import constant
 LOAD = constant("10/s", lasts=40.0)
 
 
-def outcome(growth=0.0, p99=1.0, correct=True):
-    return Outcome("q5", "fixed:1", Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), 10.0, 1.0, 1, correct)
+def outcome(growth=0.0, p99=1.0, correct=True, arm="fixed:1", host_seconds=10.0):
+    return Outcome("q5", arm, Service(100, 10.0, 1.0, 1.0, p99, 1.5, 0, growth), host_seconds, 1.0, 1, correct)
 
 
 @given(need=st.integers(1, 9), low=st.integers(1, 4), high=st.integers(4, 8))
@@ -59,8 +59,20 @@ def test_table_page_and_figures_show_every_repetition():
         ("1", "0.5", "1, 1, 2"),
         ("more than 4", "-", "more than 4, 4, more than 4"),
     ]
-    assert "Demand of nexmark:q5" in render(page_of("nexmark:q5", demands, table, 0.5))
+    assert [row[4] for row in table.rows] == ["10", "-"]
+    assert elastic_table(demands, 5.0) is None
+    assert "Demand of nexmark:q5" in render(page_of("nexmark:q5", demands, [table], 0.5))
     assert json.dumps(figures_of("nexmark:q5", demands), allow_nan=False)
+
+
+def test_elastic_demand_stands_beside_the_fewest_that_are_fixed():
+    runs = (outcome(arm="fixed:4", host_seconds=40.0), outcome(p99=9.0, host_seconds=20.0, arm="fixed:2"))
+    under = tuple(outcome(arm="autopilot", host_seconds=each, p99=p99) for each, p99 in ((14.0, 1.0), (18.0, 9.0)))
+    demands = [Demand(1000.0, (4,), runs, under), Demand(2000.0, (None,), runs, under)]
+    table = elastic_table(demands, 5.0)
+    assert [row[1:4] for row in table.rows] == [("1.60", "16", "0.40"), ("1.60", "16", "-")]
+    assert table.rows[0][-1] == "1 of 2"
+    assert "mean under Autopilot" in render(page_of("nexmark:q5", demands, [table], 0.5))
 
 
 @pytest.mark.parametrize("workload", ["nexmark", "nexmark:q99", "magic"])

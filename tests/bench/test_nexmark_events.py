@@ -1,5 +1,6 @@
 """Nexmark's events: equal bytes however a range is split; the public generator's proportions, hot keys and prices."""
 
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -8,10 +9,14 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from elastream.bench.nexmark.events import BASE_TIME_S, FIRST_ID, KINDS, SCHEMAS, Events, count
+from elastream.bench.sources import EventReader, closed
 from elastream.errors import InputError
 from elastream.loads import constant, sine
+from elastream.spark.dataflow.readers import Steering
+from elastream.spark.dataflow.sources import LOAD
 
 SPLIT = Events(seed=7, load=sine("1k/s", "9k/s", "3s"), disorder=0.4, late_share=0.01, late_by=6.0)
 EVENTS = 60_000
@@ -118,3 +123,11 @@ def test_seeds_give_different_events():
 def test_settings_without_sense_are_refused(settings, sentence):
     with pytest.raises(InputError, match=sentence):
         Events(**settings)
+
+
+def test_a_batch_takes_all_events_that_are_due(tmp_path):
+    (tmp_path / LOAD).write_bytes(cloudpickle.dumps(closed(constant("1000/s", lasts=10.0))))
+    steering = Steering("bid", tmp_path / "wanted.json")
+    reader = EventReader(tmp_path, steering, SCHEMAS["bid"], tmp_path / "commits", "bid")
+    start = {**reader.initialOffset(), "started": time.time() - 60.0}
+    assert reader.plan(start)["n"] == 10_001, "and the closing row"

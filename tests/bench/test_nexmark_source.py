@@ -6,6 +6,7 @@ import pytest
 from elastream.bench.arms import Cluster, arm_of
 from elastream.bench.comparison import compare
 from elastream.bench.nexmark.events import Events
+from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import WATERMARK_DELAY, Nexmark, query_of
 from elastream.bench.runs import Setup, run
 from elastream.bench.service import batches_of
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
     events, checkpoint, parts = Events(load=constant("300/s", lasts=2.0)), tmp_path / "checkpoint", []
     local_spark.conf.set("spark.sql.session.timeZone", "UTC")
-    bids = read_events(local_spark, events, "bid", Reading(tmp_path / "control", checkpoint, 2, 0.5))
+    bids = read_events(local_spark, events, "bid", Reading(tmp_path / "control", checkpoint, 2))
     stream = with_watermark(bids, "date_time", WATERMARK_DELAY) if closed else bids
     query = stream.writeStream.foreachBatch(lambda rows, _: parts.append(rows.toPandas()))
     running = query.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0.5 seconds").start()
@@ -45,16 +46,39 @@ def test_source_streams_every_event_of_the_load(local_spark, tmp_path, closed):
 def test_run_on_a_local_host_gives_the_answer(name):
     said, events = [], Events(load=constant("100/s", lasts=20.0), disorder=1.0)
     setup = Setup(CLUSTER, target_latency=10.0)
-    outcome = run(setup, Nexmark(query_of(name), events), arm_of("fixed:1"), said.append)
+    (outcome,) = run(setup, [[Nexmark(query_of(name), events)]], arm_of("fixed:1"), said.append)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert (outcome.service.events, outcome.most_hosts) == (2000, 1)
-    assert "compares the rows with the answer" in said
+    assert f"{name}: compares the rows with the answer" in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arm", "kills"), [("dra", 0), ("autopilot", 1), ("fixed:2", 1)])
+@pytest.mark.parametrize(("arm", "kills"), [("dra", 0), ("autopilot", 1), ("watched:2", 1)])
 def test_rows_are_the_answers_while_executors_come_and_go(arm, kills):
     workload = Nexmark(query_of("q20"), Events(load=constant("200/s", lasts=40.0)))
-    outcome = run(Setup(CLUSTER, target_latency=10.0, kills=kills), workload, arm_of(arm), print)
+    (outcome,) = run(Setup(CLUSTER, target_latency=10.0, kills=kills), [[workload]], arm_of(arm), print)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert outcome.most_hosts <= 2
+
+
+NAMES = tuple(QUERIES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [NAMES[at : at + 4] for at in range(0, len(NAMES), 4)], ids="-".join)
+def test_rows_of_every_query_are_the_answers_through_kills_and_scaling(names):
+    events = Events(load=constant("200/s", lasts=60.0), disorder=1.0)
+    setup = Setup(CLUSTER, target_latency=10.0, kills=2, scales=True)
+    outcomes = run(setup, [[Nexmark(query_of(name), events) for name in names]], arm_of("autopilot"), print)
+    assert {each.workload: (each.correct, each.remark) for each in outcomes if not each.correct} == {}
+    assert {each.most_hosts for each in outcomes} == {2}
+    assert sum(each.host_seconds for each in outcomes) > 0
+
+
+@pytest.mark.slow
+def test_queries_of_one_application_share_its_host_time():
+    events = Events(load=constant("100/s", lasts=20.0))
+    pair = [Nexmark(query_of("q0"), events), Nexmark(query_of("q4"), events, target_latency=30.0)]
+    outcomes = run(Setup(CLUSTER, target_latency=10.0), [pair], arm_of("watched:2"), print)
+    assert [(each.workload, each.correct, each.target) for each in outcomes] == [("q0", True, 10.0), ("q4", True, 30.0)]
+    assert 0 < outcomes[0].host_seconds < outcomes[1].host_seconds, "q4 works more"

@@ -2,23 +2,30 @@
 
 import json
 import warnings
+from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elastream.bench import suite
-from elastream.bench.arms import Cluster, arm_of
+from elastream.bench.arms import Causes, Cluster, Pool, Scripted, arm_of
 from elastream.bench.nexmark.events import Events
-from elastream.bench.nexmark.workload import Nexmark, query_of
-from elastream.bench.runs import Outcome, Setup, costs_of
+from elastream.bench.nexmark.workload import Nexmark, queries_of, query_of
+from elastream.bench.runs import Outcome, Setup, costs_of, pools_of, shares_of
 from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.shapes import SHAPES, load_of
 from elastream.cli.app import app
 from elastream.clouds.provider import SMALL
+from elastream.core.lateness import Diagnosis
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.evaluation.page import render
 from elastream.loads import constant
+from elastream.policies.by_load import ByLoad
+from support.fake_plant import FakePlant
 
 LOAD = constant("10/s", lasts=10.0)
 CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
@@ -33,8 +40,8 @@ def outcome(query="q5", arm="fixed:1", correct=True, p50=1.0):
     return Outcome(query, arm, Service(100, 10.0, 1.0, p50, 2.0, 1.5, 2_000_000, BEGAN), 10.0, 1.0, 1, correct, 3, "")
 
 
-def workload(name):
-    return Nexmark(query_of(name), Events(load=LOAD))
+def workload(name, rate=10.0, target=None):
+    return Nexmark(query_of(name), Events(load=constant(rate, lasts=10.0)), target)
 
 
 def bench(*arguments):
@@ -85,11 +92,59 @@ def test_hosts_count_from_the_beginning_of_the_load_to_the_last_commit():
 
 def test_each_round_has_all_runs_in_an_order_of_its_own():
     queries, arms = [workload("q0"), workload("q5"), workload("q8")], [arm_of("fixed:1"), arm_of("autopilot")]
-    runs = suite.Suite(Setup(CLUSTER), queries, arms, rounds=2).runs
-    first, second = ([(query.name, arm.name) for query, arm in runs[part * 6 :][:6]] for part in range(2))
+    runs = suite.Suite(Setup(CLUSTER), [[[query]] for query in queries], arms, rounds=2).runs
+    first, second = ([(groups[0][0].name, arm.name) for groups, arm in runs[part * 6 :][:6]] for part in range(2))
     assert first != second
     assert sorted(first) == sorted(second)
     assert len(set(first)) == 6
+
+
+def test_queries_may_have_targets_of_their_own():
+    chosen = queries_of("q5@20s, q0,q5@30s")
+    assert {query.name: target for query, target in chosen.items()} == {"q5": 30.0, "q0": None}
+    setup = Setup(CLUSTER, target_latency=5.0)
+    assert [setup.target(workload("q0", target=each)) for each in (None, 20.0)] == [5.0, 20.0]
+    (row,) = suite.table_of([replace(outcome(), target=20.0)], 5.0).rows
+    assert row[0] == "q5 (within 20 s)"
+
+
+def test_scripted_autopilot_scales_out_and_in_as_requested():
+    plant, requested = FakePlant(partitions=6), [1]
+    policy = ByLoad(hosts=Scripted(lambda: requested[0]))
+
+    def hosts(number):
+        requested[0] = number
+        for _ in range(20):
+            plant.clock.sleep_until(plant.clock.now() + 1)
+            for action in policy.plan(plant.observe()).actions:
+                assert plant.apply(action).succeeded
+        return len(plant.observe().working)
+
+    assert [hosts(number) for number in (1, 2, 1)] == [1, 2, 1]
+
+
+def test_most_frequent_cause_of_a_late_query_is_kept():
+    causes = Causes()
+    sentences = ["a is late because of b", "", "a is late because of c", "a is late because of b"]
+    for sentence in sentences:
+        causes.observed(SimpleNamespace(diagnoses={"a": Diagnosis(sentence=sentence)}))
+    unknown = {"a": Diagnosis(sentence="the latency of a is unknown", measured=False)}
+    for _ in range(9):
+        causes.observed(SimpleNamespace(diagnoses=unknown))
+    assert causes.sentences["a"].most_common(1) == [("a is late because of b", 2)]
+
+
+def test_queries_that_run_together_have_a_pool_by_target():
+    groups = [[workload("q0", target=2.0), workload("q1", target=10.0), workload("q2", target=10.0)]]
+    assert pools_of(Setup(CLUSTER), groups) == [Pool("2 s", 5), Pool("10 s", 1)]
+    assert pools_of(Setup(CLUSTER), [[each] for each in groups[0]]) == []
+
+
+@given(seconds=st.lists(st.floats(0.0, 1e6), min_size=1, max_size=9))
+def test_host_time_is_divided_by_task_time(seconds):
+    shares = shares_of(seconds)
+    assert sum(shares) == pytest.approx(1.0)
+    assert sorted(shares) == pytest.approx(sorted(each / sum(seconds) if sum(seconds) else shares[0] for each in seconds))
 
 
 def test_table_has_medians_and_marks_wrong_answers():
@@ -126,6 +181,7 @@ def test_arms_that_scale_are_compared_with_the_best_fixed_arm_by_round():
     ]
     assert [row[-1] for row in table.rows] == ["better", "better", "undecided"]
     assert table.rows[0][3].startswith("0.61 (")
+    assert table.rows[0][5].startswith("1.000 (")
 
 
 def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
@@ -134,7 +190,7 @@ def test_one_round_decides_nothing_and_fixed_arms_alone_are_not_compared():
 
 
 def test_page_and_figures_hold_every_run():
-    runs = suite.Suite(Setup(CLUSTER), [workload("q5")], [arm_of("fixed:1")])
+    runs = suite.Suite(Setup(CLUSTER), [[[workload("q5")]]], [arm_of("fixed:1")])
     facts = suite.conditions(runs, "constant", {"disorder, s": 1.0})
     figures = json.loads(json.dumps(suite.figures_of([outcome(p50=float("nan"))], facts), allow_nan=False))
     assert figures["runs"][0]["service"]["p50"] is None
@@ -148,8 +204,14 @@ def test_page_and_figures_hold_every_run():
     ("arguments", "sentence"),
     [
         (["--queries", "q0,q77"], "there is no query 'q77' (there are: q0 to q22)"),
-        (["--arms", "fixed:2,magic"], "there is no arm 'magic' (there are: fixed:N, dra, autopilot, autopilot:POLICY)"),
+        (
+            ["--arms", "fixed:2,magic"],
+            "there is no arm 'magic' (there are: fixed:N, watched:N, dra, autopilot, autopilot:POLICY)",
+        ),
         (["--arms", "fixed:none"], "the arm 'fixed:none' needs a number of hosts, such as fixed:2"),
+        (["--arms", "watched:0"], "the arm 'watched:0' needs a number of hosts, such as watched:2"),
+        (["--queries", "q0@soon"], "target: "),
+        (["--queries", "q0@0s"], "target is '0s'; it must be more than 0"),
         (["--arms", "autopilot:magic"], "magic"),
         (["--setting", "spark.jars"], "KEY=VALUE"),
         (["--master", "yarn"], "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
@@ -169,9 +231,9 @@ def test_bad_arguments_end_with_one_sentence_and_status_2(arguments, sentence):
 def test_a_rate_within_the_measured_ceiling_is_allowed():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        suite.check([workload("q0")], 1.0)
+        suite.check([workload("q0")])
     with pytest.raises(InputError, match=r"cores make .*/s"):
-        suite.check([workload("q0")], 1e12)
+        suite.check([workload("q0"), workload("q1", rate=1e12)])
 
 
 def test_a_spark_without_transform_with_state_is_named():

@@ -99,6 +99,6 @@ def test_a_task_without_sense_is_refused(settings, sentence):
 @pytest.mark.slow
 def test_events_are_the_answer_on_a_local_host():
     task = Shuffle(Records(constant("200/s", lasts=20.0)), consumers=50, state_bytes=100_000)
-    outcome = run(Setup(Cluster(SMALL, 1, 1), target_latency=10.0), task, arm_of("fixed:1"), print)
+    (outcome,) = run(Setup(Cluster(SMALL, 1, 1), target_latency=10.0), [[task]], arm_of("fixed:1"), print)
     assert (outcome.correct, outcome.remark) == (True, "")
     assert outcome.service.state_bytes > 50_000

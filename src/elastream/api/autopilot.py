@@ -33,7 +33,7 @@ from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, read_manifest, run_lock, write_manifest
 from elastream.recording.observer import Observer, describe_run
-from elastream.settings import Address, AutopilotSettings, keywords_of
+from elastream.settings import Address, AutopilotSettings, Seconds, keywords_of
 from elastream.spark.attach import AttachedPlant, Leasing, attach, executors_of, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
@@ -89,6 +89,7 @@ class Autopilot:
         self._scaling = with_window(settings.scaling, self._policy, window)
         self._folder = None if settings.folder is None else local_folder(settings.folder, "the folder of an Autopilot")
         self._chosen: set[str] | None = set()
+        self._targets: dict[str, float] = {}  # of queries with one of their own, by id
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._works = False  # False before the first query, and after the thread has decided to end
@@ -99,19 +100,27 @@ class Autopilot:
         self._open_until_exit: ExitStack | None = None
         self.remaining_hosts: list[str] = []
 
-    def watch(self, *queries: "StreamingQuery") -> "Autopilot":
+    def watch(self, *queries: "StreamingQuery", target_latency: float | str | None = None) -> "Autopilot":
         """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
 
         Returns at once. Further calls add queries, also after Autopilot has ended with the queries before. After `stop`,
         nothing is watched any more.
 
+        Args:
+            target_latency: Target of these queries in place of Autopilot's: seconds, or text such as `"20s"`.
+
         Raises:
-            InputError: An argument is no query.
+            InputError: An argument is no query, or a target has no queries, or no target of Autopilot's beside it.
         """
         for query in queries:
             if not hasattr(query, "runId"):
                 kind = type(query).__name__
                 raise InputError(f"watch: a {kind} is no streaming query; give what writeStream...start() returned")
+        if target_latency is not None:
+            target = Seconds(positive=True).read("target_latency", target_latency)
+            if not queries or self._settings.latency is None:
+                raise InputError("watch: a target_latency needs queries, and one of Autopilot's for all others")
+            self._targets |= {query.id: target for query in queries}
         with self._lock:
             if self._stopped:
                 log.warning("autopilot was stopped, and watches nothing more: make another one")
@@ -288,7 +297,10 @@ class Autopilot:
             gives_back=EVACUATION_TIMEOUT_S if cloud is not None else 0.0,
             staying=self.remaining_hosts,
         )
-        plant = attach(self._spark, can, self._settings, leasing, client=client, chosen=self._ids, traffic=self._traffic())
+        own, traffic = self._targets, self._traffic()
+        plant = attach(
+            self._spark, can, self._settings, leasing, client=client, chosen=self._ids, own_targets=own, traffic=traffic
+        )
         self._log = AutopilotLog(plant, self._settings, intentions(can, self._settings, leases=provider is not None))
         return plant
 

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from elastream.core.action import Action, HostAction, LeaseHost, MoveTask, Outcome, ReleaseHost, Status
 from elastream.core.decision import Decision
@@ -23,6 +23,7 @@ from elastream.recording.observer import Ending, Header
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant
 from elastream.spark.jvm.capabilities import Capabilities
+from elastream.spark.queries.watched import QueryService
 from elastream.units import format_duration
 
 log = logging.getLogger("elastream.autopilot")
@@ -99,6 +100,7 @@ class AutopilotStatus:
         target_latency: Seconds; None without one.
         basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.
         messages: Latest lines, the newest last.
+        services: Service of each query, by name.
     """
 
     state: str = "waiting"
@@ -112,6 +114,7 @@ class AutopilotStatus:
     target_latency: float | None = None
     basis: str = ""
     messages: tuple[str, ...] = ()
+    services: Mapping[str, QueryService] = field(default_factory=dict)
 
     def rows(self) -> Mapping[str, str]:
         """Return the figures as text, by what they are."""
@@ -126,6 +129,7 @@ class AutopilotStatus:
             "throughput": _figure(self.throughput, "records/s"),
             "latency": latency + (f" ({self.basis})" if self.basis else ""),
             "in time": target,
+            **({name: _service_text(each) for name, each in self.services.items()} if len(self.services) > 1 else {}),
         }
 
     def __str__(self) -> str:
@@ -136,6 +140,13 @@ class AutopilotStatus:
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self.rows().items())
         lines = "".join(f"<div>{html.escape(each)}</div>" for each in self.messages)
         return f"<table>{rows}</table>{lines}"
+
+
+def _service_text(service: QueryService) -> str:
+    target = "" if service.target is None else f" of {service.target:g} s"
+    parts = [f"at most {_figure(service.latency, 's')}{target}"]
+    parts += [] if math.isnan(service.work) else [f"{service.work:.0%} of the work"]
+    return "; ".join([", ".join(parts), *([service.late] if service.late else [])])
 
 
 def _figure(value: float, unit: str) -> str:
@@ -225,6 +236,7 @@ class AutopilotLog:
             latency_p99=observation.overall(Metric.LATENCY_P99),
             in_time=observation.overall(Metric.COMPLIANCE),
             basis=basis_text(observation.latency_basis),
+            services=self._plant.queries.services(observation.diagnoses),
         )
 
     def _waits(self, host: str, observation: Observation) -> str:
@@ -275,6 +287,8 @@ class AutopilotLog:
         if status.target_latency is not None and not math.isnan(status.in_time):
             basis = f" ({status.basis})" if status.basis else ""
             parts.append(f"{status.in_time:.1%} of the records within {status.target_latency:g} s{basis}")
+        work = [f"{name} {each.work:.0%}" for name, each in status.services.items() if not math.isnan(each.work)]
+        parts += [f"work of {', '.join(work)}"] if len(work) > 1 else []
         return f"autopilot in all: {', '.join(parts)}"
 
     def _log(self, outcome: Outcome) -> None:

@@ -5,12 +5,13 @@ Local hosts are workers of a Standalone master on this machine, so all arms requ
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -22,18 +23,25 @@ from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
 from elastream.clouds.provider import executor_memory
 from elastream.clouds.standalone import PORT, SCHEME
+from elastream.core.action import DrainHost
+from elastream.core.decision import Decision
 from elastream.core.hosts import HostType
-from elastream.core.plant import Policy
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
 from elastream.core.scaling import ScalingRules
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.by_load import ByLoad
+from elastream.policies.common.measures import emptied
+from elastream.policies.static import missing_hosts
+from elastream.recording.observer import Ending, Header
 from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executor_use import ExecutorUse
 from elastream.spark.jvm.executors import AllocationClient, Executor, Executors
-from elastream.spark.jvm.session import open_session, settings_for
+from elastream.spark.jvm.session import STATE_STORES, open_session, settings_for
 
 START_TIMEOUT_S = 300.0
 PERIOD_S = 2.0  # of Autopilot's decisions
@@ -43,6 +51,12 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.numRecentProgressUpdates": "2000",
+}
+ON_DISK = {
+    **STATE_STORES["disk"],
+    # Another file system than the one which the session has opened.
+    "fs.file.impl": STATE_STORES["disk"]["spark.hadoop.fs.file.impl"],
+    "fs.file.impl.disable.cache": "true",
 }
 DYNAMIC_ALLOCATION: Mapping[str, str] = MappingProxyType(
     {
@@ -71,8 +85,8 @@ class Arm:
     """A way to give a query its executors.
 
     Attributes:
-        name: `fixed:N`, `dra` or `autopilot[:POLICY]`.
-        hosts: Number of executors of a fixed arm; 0 for others.
+        name: `fixed:N`, `watched:N`, `dra` or `autopilot[:POLICY]`.
+        hosts: Number of executors of a fixed or watched arm; 0 for others.
         policy: Policy of Autopilot; None: its default.
     """
 
@@ -85,19 +99,24 @@ class Arm:
         """Return True if Spark's dynamic allocation scales."""
         return self.name == "dra"
 
+    @property
+    def piloted(self) -> bool:
+        """Return True if Autopilot watches: a watched arm has it move state, but neither add executors nor remove them."""
+        return self.name.startswith(("autopilot", "watched"))
+
 
 def arm_of(text: str) -> Arm:
     """Return the arm that `text` names. Raises ElastreamError for other text."""
     text = text.strip()
     name, _, rest = text.partition(":")
-    if name == "fixed" and rest.isdecimal() and int(rest) > 0:
-        return Arm(f"fixed:{int(rest)}", int(rest))
-    if name == "fixed":
-        raise InputError(f"the arm {text!r} needs a number of hosts, such as fixed:2")
+    if name in ("fixed", "watched"):
+        if not rest.isdecimal() or int(rest) == 0:
+            raise InputError(f"the arm {text!r} needs a number of hosts, such as {name}:2")
+        return Arm(f"{name}:{int(rest)}", int(rest))
     if name == "autopilot" and rest:
         return Arm(text, policy=ByLoad(hosts=made(POLICY, *named_in(rest, POLICY), References(Path()))))
     if text not in ("dra", "autopilot"):
-        raise InputError(f"there is no arm {text!r} (there are: fixed:N, dra, autopilot, autopilot:POLICY)")
+        raise InputError(f"there is no arm {text!r} (there are: fixed:N, watched:N, dra, autopilot, autopilot:POLICY)")
     return Arm(text)
 
 
@@ -130,13 +149,71 @@ class Cluster:
         return arm.hosts or self.max_hosts
 
 
+@dataclass(frozen=True)
+class Pool:
+    """A scheduler pool of queries that run beside others."""
+
+    name: str
+    weight: int
+
+    def __str__(self) -> str:
+        return f'<pool name="{self.name}"><schedulingMode>FAIR</schedulingMode><weight>{self.weight}</weight></pool>'
+
+
+@dataclass(frozen=True)
+class Scripted(Policy):
+    """As many hosts as `hosts()` returns, with tasks balanced by load."""
+
+    hosts: Callable[[], int]
+    name: ClassVar = "scripted"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Lease what is missing, drain the newest of what is too many, and release what is empty."""
+        number = self.hosts()
+        surplus = () if observation.coming else observation.usable[number:]
+        drains = [DrainHost(host, why=f"{number} are wanted") for host in surplus]
+        return Plan((*missing_hosts(observation, number), *drains, *emptied(observation)))
+
+
+@dataclass
+class Causes:
+    """An observer of Autopilot that keeps the most frequent sentence on why each query is late."""
+
+    sentences: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def observed(self, observation: Observation) -> None:
+        """Count the causes of late queries."""
+        for query, diagnosis in observation.diagnoses.items():
+            if diagnosis.sentence and diagnosis.measured:
+                self.sentences.setdefault(query, Counter())[diagnosis.sentence] += 1
+
+    def started(self, header: Header) -> None:
+        """Do nothing."""
+
+    def decided(self, decision: Decision) -> None:
+        """Do nothing."""
+
+    def ended(self, ending: Ending) -> None:
+        """Do nothing."""
+
+
 class Session:
-    """A session with an arm's executors, which are followed until it is closed."""
+    """A session with an arm's executors, which are followed until it is closed.
+
+    Attributes:
+        requested: Hosts of a scripted Autopilot.
+    """
 
     def __init__(self, spark: SparkSession, cluster: Cluster, arm: Arm, local: LocalCluster | None) -> None:
         self.spark, self._cluster, self._arm, self._local = spark, cluster, arm, local
         self._driver = DriverSide(spark)
-        self._executors = Executors(self._driver)
+        self._use = ExecutorUse(spark)
+        self._use.start()
+        self._executors = Executors(self._driver, self._use)
+        self.requested = 1
+        self._causes = Causes()
+        self._warm: set[str] = set()
+        self._settled_at = 0.0
         self._spans: dict[str, tuple[float, float | None]] = {}
         self._settled: dict[str, str] = {}  # confined local hosts by executor
         self._ended = threading.Event()
@@ -159,30 +236,66 @@ class Session:
         wait(lambda: len(self._executors.look()) <= first, "the end of the executors that are not needed yet")
 
     def warm_up(self, root: Path) -> None:
-        """Run a job like a batch on each executor."""
-        for executor in self._executors.look().values():
-            warm_up(self.spark, self._driver, executor, root)
+        """Run a job like a batch on each executor that is new."""
+        for id, executor in self._executors.look().items():
+            if id not in self._warm:
+                warm_up(self.spark, self._driver, executor, root)
+                self._warm.add(id)
+                self._settled_at = time.monotonic() + SETTLING_S
+
+    def settle(self) -> None:
+        """Wait until new executors have their quotas."""
+        time.sleep(max(0.0, self._settled_at - time.monotonic()))
 
     @contextmanager
-    def scaling(self, job: StreamingQuery, target_latency: float, folder: Path) -> Iterator[None]:
-        """Let Autopilot scale the executors, if the arm is one with Autopilot."""
-        if self._arm.hosts or self._arm.dynamic:
+    def starting(self, *, disk: bool, pool: str) -> Iterator[None]:
+        """Let queries that start inside have their state in RocksDB, if `disk`, and their tasks in a pool."""
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        settings = ON_DISK if disk else {}
+        for name, value in settings.items():
+            self.spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in settings:
+                self.spark.conf.unset(name)
+
+    @contextmanager
+    def scaling(self, jobs: Sequence[tuple[StreamingQuery, float]], folder: Path, *, scripted: bool) -> Iterator[None]:
+        """Let Autopilot manage queries with their target latencies, if the arm is one with Autopilot.
+
+        Args:
+            scripted: True to have as many hosts as `requested`, whatever the load.
+        """
+        if not self._arm.piloted:
             yield
             return
         pilot = Autopilot(
             self.spark,
-            target_latency=target_latency,
-            max_hosts=self._cluster.max_hosts,
-            host_type=self._cluster.host,
-            policy=self._arm.policy,
+            target_latency=min(target for _, target in jobs),
+            max_hosts=None if self._arm.hosts else self._cluster.max_hosts,
+            host_type=None if self._arm.hosts else self._cluster.host,
+            policy=ByLoad(hosts=Scripted(lambda: self.requested)) if scripted else self._arm.policy,
             period=PERIOD_S,
             scaling=ScalingRules(stabilization_down=0.0),  # as prompt as dynamic allocation's timeouts
+            observers=[self._causes],
             folder=folder,
             show=False,
         )
-        with pilot.watch(job):
+        with pilot:
+            for query, target in jobs:
+                pilot.watch(query, target_latency=target)
             wait(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), "Autopilot's first look")
             yield
+
+    @property
+    def causes(self) -> Mapping[str, str]:
+        """Return why queries were late, as Autopilot said most often, by name."""
+        return {query: sentences.most_common(1)[0][0] for query, sentences in self._causes.sentences.items()}
+
+    def task_seconds(self) -> Mapping[str, float]:
+        """Return the seconds of ended tasks by query id."""
+        return self._executors.task_seconds
 
     @property
     def spans(self) -> Spans:
@@ -190,11 +303,11 @@ class Session:
         return list(self._spans.values())
 
     def kill_executor(self) -> bool:
-        """Kill the local host of the newest executor and start another; return False if there is no executor."""
+        """Kill the local host of the newest executor and start another; return False if executors are missing."""
         assert self._local is not None
         names = {self._local.address(name): name for name, state in self._local.status().items() if state["alive"]}
         on_hosts = [names[each.host] for each in self._executors.look().values() if each.host in names]
-        if not on_hosts:
+        if len(on_hosts) < self.requested:
             return False
         self._local.kill(on_hosts[-1])
         self._local.spawn(f"{on_hosts[-1]}n", self._cluster.host)
@@ -235,12 +348,14 @@ class Session:
 
 
 @contextmanager
-def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool, kafka: bool = False) -> Iterator[Session]:
+def open_arm(
+    cluster: Cluster, arm: Arm, root: Path, *, kafka: bool = False, pools: Sequence[Pool] = ()
+) -> Iterator[Session]:
     """Open a session with the executors of `arm`, with files in `root`.
 
     Args:
-        disk: True if state is in RocksDB.
         kafka: True if the session needs Spark's Kafka connector.
+        pools: Scheduler pools, if there are several.
 
     Raises:
         EnvironmentProblem: Spark does not start, or the cluster has no room.
@@ -258,22 +373,22 @@ def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool, kafka: bool 
             own, secret = local.secrets.session_settings, local.secrets.shared
             for number in range(most):
                 local.spawn(f"bench{number}", host)
+        (files := root / "session").mkdir(parents=True, exist_ok=True)
         settings = {
             **settings_for(
                 driver_address=address,
                 executor_memory=executor_memory(host),
                 executor_cores=host.slots,
                 state_partitions=cluster.partitions,
-                state_store="disk" if disk else "memory",
                 host_cores=[host.cores],
             ),
             "spark.cores.max": str(most * host.slots),
             **({**DYNAMIC_ALLOCATION, "spark.dynamicAllocation.maxExecutors": str(most)} if arm.dynamic else {}),
             **own,
             **SETTINGS,
+            **_scheduling(pools, files / "pools.xml"),
             **(with_connector(cluster.settings) if kafka else cluster.settings),
         }
-        (files := root / "session").mkdir(parents=True, exist_ok=True)
         spark = open_session(url, "nexmark", files, settings, secret)
         # The cluster ends before the session: its stop would wait for hosts.
         ended = stack.pop_all()
@@ -285,6 +400,14 @@ def open_arm(cluster: Cluster, arm: Arm, root: Path, *, disk: bool, kafka: bool 
             session.close()
             ended.close()
             spark.stop()
+
+
+def _scheduling(pools: Sequence[Pool], file: Path) -> Mapping[str, str]:
+    """Return the settings of `pools`, which are written to `file`; nothing for a single one."""
+    if len(pools) < 2:
+        return {}
+    file.write_text(f"<allocations>{''.join(map(str, pools))}</allocations>")
+    return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": file.as_uri()}
 
 
 def wait(holds: Callable[[], bool], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Demand: the fewest executors that hold the service level at a load.
+"""Demand: the fewest executors that hold the service level at a load, and what Autopilot uses there.
 
 The metric is Theodolite's (Henning, Hasselbring: "A configurable method for benchmarking scalability of cloud-native
 applications", Empirical Software Engineering 27, 2022): for each load, resources are tried until the lag no longer grows.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.bench.arms import Arm
+from elastream.bench.arms import Arm, arm_of
 from elastream.bench.runs import Outcome, Setup, run
 from elastream.bench.suite import run_figures
 from elastream.bench.workload import Workload
@@ -34,11 +34,24 @@ class Demand:
         rate: Events per second.
         executors: Fewest executors of each repetition; None if the most were too few.
         runs: Outcomes of all trials.
+        elastic: Outcomes under Autopilot, one for each repetition; empty if it was not tried.
     """
 
     rate: float
     executors: tuple[int | None, ...]
     runs: tuple[Outcome, ...]
+    elastic: tuple[Outcome, ...] = ()
+
+    @property
+    def all_runs(self) -> Sequence[Outcome]:
+        """Return the outcomes of all runs."""
+        return *self.runs, *self.elastic
+
+    @property
+    def host_seconds(self) -> float:
+        """Return the median host-seconds of the fewest executors, over the load; NaN if the most were too few."""
+        needed = [f"fixed:{each}" for each in self.executors if each is not None]
+        return statistics.median([each.host_seconds for each in self.runs if each.arm in needed] or [math.nan])
 
     @property
     def median(self) -> float | None:
@@ -55,20 +68,26 @@ def holds(outcome: Outcome, target_latency: float) -> bool:
 
 
 def demand(
-    at: Sequence[tuple[float, Workload]], setup: Setup, up_to: int, repetitions: int, tell: Tell
+    at: Sequence[tuple[float, Workload]], setup: Setup, up_to: int, repetitions: int, tell: Tell, *, autopilot: bool = False
 ) -> Sequence[Demand]:
     """Measure the demand of workloads at rising rates, by binary search.
 
     The search begins at the demand of the rate before, since demand does not fall.
+
+    Args:
+        autopilot: True to run each load under Autopilot, too, as often.
     """
     demands, low, total = [], 1, len(at) * repetitions
     for number, (rate, workload) in enumerate(at):
-        trials = [
-            _trial(setup, workload, low, up_to, partial(_tell, tell, number * repetitions + done, total))
-            for done in range(repetitions)
-        ]
+        trials, elastic = [], []
+        for done in range(repetitions):
+            say = partial(_tell, tell, number * repetitions + done, total)
+            trials.append(_trial(setup, workload, low, up_to, say))
+            if autopilot:
+                elastic += run(setup, [[workload]], arm_of("autopilot"), say)
         found = tuple(each for each, _ in trials)
-        demands.append(Demand(rate, found, tuple(outcome for _, outcomes in trials for outcome in outcomes)))
+        runs = tuple(outcome for _, outcomes in trials for outcome in outcomes)
+        demands.append(Demand(rate, found, runs, tuple(elastic)))
         low = min((each for each in found if each is not None), default=up_to)
     return demands
 
@@ -85,7 +104,7 @@ def _trial(
     def enough(executors: int) -> bool:
         rate = format_rate(workload.load.count(workload.load.seconds) / workload.load.seconds)
         say = f"{workload.name} at {rate}, {executors} executors"
-        outcomes.append(run(setup, workload, Arm(f"fixed:{executors}", executors), lambda text: tell(f"{say}: {text}")))
+        outcomes.extend(run(setup, [[workload]], Arm(f"fixed:{executors}", executors), lambda text: tell(f"{say}: {text}")))
         return holds(outcomes[-1], setup.target_latency)
 
     return fewest(enough, low, up_to), outcomes
@@ -111,23 +130,58 @@ def table_of(demands: Sequence[Demand], cores: float, target_latency: float, up_
         middle, spread = each.median, [f"more than {up_to}" if one is None else str(one) for one in each.executors]
         shown = f"more than {up_to}" if middle is None else f"{middle:g}"
         in_cores = "-" if middle is None else f"{middle * cores:g}"
-        rows.append((format_rate(each.rate), shown, in_cores, ", ".join(spread), str(len(each.runs))))
+        seconds = "-" if math.isnan(each.host_seconds) else f"{each.host_seconds:.0f}"
+        rows.append((format_rate(each.rate), shown, in_cores, ", ".join(spread), seconds, str(len(each.runs))))
     caption = f"Fewest executors with which lag does not grow and 99 % of the events are in time ({target_latency:g} s)"
-    return Table(caption, ("load", "executors", "cores", "by repetition", "runs"), tuple(rows))
+    columns = ("load", "executors", "cores", "by repetition", "host-seconds", "runs")
+    return Table(caption, columns, tuple(rows))
 
 
-def page_of(workload: str, demands: Sequence[Demand], table: Table, cores: float) -> Page:
-    """Return the page: the demand as a curve and a table."""
+def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | None:
+    """Return what Autopilot used at each load, beside the fewest executors; None if it was not tried."""
+    rows = []
+    for each in demands:
+        if not each.elastic:
+            continue
+        used = [run.host_seconds for run in each.elastic]
+        executors = statistics.median(run.host_seconds / run.service.seconds for run in each.elastic if run.service.seconds)
+        held = sum(holds(run, target_latency) for run in each.elastic)
+        rows.append(
+            (
+                format_rate(each.rate),
+                f"{executors:.2f}",
+                f"{statistics.median(used):.0f}",
+                "-" if math.isnan(each.host_seconds) else f"{statistics.median(used) / each.host_seconds:.2f}",
+                f"{statistics.median(run.service.in_time for run in each.elastic):.1%}",
+                f"{held} of {len(used)}",
+            )
+        )
+    columns = ("load", "mean executors", "host-seconds", "of the fewest fixed", "in time", "held")
+    return Table("Elastic demand: what Autopilot uses for the load", columns, tuple(rows)) if rows else None
+
+
+def page_of(workload: str, demands: Sequence[Demand], tables: Sequence[Table], cores: float) -> Page:
+    """Return the page: the demand as curves and tables."""
     rates = np.array([each.rate for each in demands])
     median = np.array([math.nan if each.median is None else each.median * cores for each in demands])
-    plot = Plot("Demand by load", "events/s", "cores", (Curve("median", rates, median, 0),))
-    return Page(f"Demand of {workload}", (plot, table))
+    curves = [Curve("fewest fixed", rates, median, 0)]
+    if any(each.elastic for each in demands):
+        used = [[run.host_seconds / run.service.seconds for run in each.elastic if run.service.seconds] for each in demands]
+        mean = np.array([statistics.median(each or [math.nan]) * cores for each in used])
+        curves.append(Curve("mean under Autopilot", rates, mean, 1))
+    return Page(f"Demand of {workload}", (Plot("Demand by load", "events/s", "cores", tuple(curves)), *tables))
 
 
 def figures_of(workload: str, demands: Sequence[Demand]) -> dict[str, Any]:
     """Return the figures of all trials for JSON."""
     by_load = [
-        {"rate": each.rate, "executors": list(each.executors), "runs": [run_figures(run) for run in each.runs]}
+        {
+            "rate": each.rate,
+            "executors": list(each.executors),
+            "host_seconds": None if math.isnan(each.host_seconds) else each.host_seconds,
+            "runs": [run_figures(run) for run in each.runs],
+            "autopilot": [run_figures(run) for run in each.elastic],
+        }
         for each in demands
     ]
     return {"workload": workload, "demand": by_load}

@@ -1,10 +1,10 @@
-"""A run of one query: its session and executors, its load, and what came of it."""
+"""A run of queries: their session and executors, their load, and what came of it."""
 
 import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,24 +12,31 @@ from typing import TypeAlias
 
 import pandas as pd
 from pyarrow import dataset
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.bench.arms import SETTLING_S, Arm, Cluster, Session, Spans, open_arm, wait
+from elastream.bench.arms import Arm, Cluster, Pool, Session, Spans, open_arm, wait
 from elastream.bench.comparison import BATCH
 from elastream.bench.kafka import producing
-from elastream.bench.service import Service, batches_of, service
+from elastream.bench.service import Batch, Service, batches_of, service
 from elastream.bench.workload import Reading, Workload
 from elastream.core.hosts import HostType
 from elastream.errors import EnvironmentProblem, first_line
-from elastream.loads.pattern import Pattern
 from elastream.spark.dataflow.sources import HOLD
 
 BATCH_SHARE = 0.4  # of the target latency: from one batch to the next
-AFTER = 0.5  # of the load's length, for late events
+AFTER, AFTER_S = 0.5, 120.0  # of the load's length, but at least so long, for late events
+AFTER_KILL_S = 60.0  # for an executor that starts again
 FLUSH_TIMEOUT_S = 60.0
+LOOK_S = 0.5
+# Spark gives the Python process of a source 10 s to start, which may not do on a machine that others load.
+STARTS, SLOW_PYTHON = 3, "Python worker failed to connect back"
+IN_TIME = 0.99  # of the events: below it, why a query is late is said
+OUT_AT, IN_AT = 0.2, 0.8  # of the events: when a run that scales has a host more
 
 Tell: TypeAlias = Callable[[str], object]
+Groups: TypeAlias = Sequence[Sequence[Workload]]
+"""Workloads of a session. Those of a group run together, and the groups one after another."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +45,39 @@ class Setup:
 
     Attributes:
         cluster: Where executors run.
-        target_latency: Seconds from an event's due time to its commit.
+        target_latency: Seconds from an event's due time to its commit, for workloads without a target of their own.
         kafka: Servers of a Kafka broker that carries the events; empty: events are made where they are read.
         kills: Local hosts that are killed while the load lasts, evenly spaced.
+        scales: True if Autopilot adds a host during each load, and gives it back, instead of following a policy.
     """
 
     cluster: Cluster
     target_latency: float = 5.0
     kills: int = 0
     kafka: str = ""
+    scales: bool = False
+
+    def target(self, workload: Workload) -> float:
+        """Return the target latency of a workload (seconds)."""
+        return self.target_latency if workload.target_latency is None else workload.target_latency
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures of a run.
+    """Figures of a workload in a run.
 
     Attributes:
         workload: Name of the workload.
         arm: Name of the arm.
         service: Throughput and latencies.
-        host_seconds: Time of all executors from the load's beginning, or their registration, to the last commit.
-        cost: Price of their hosts, by their type's billing.
+        host_seconds: Time of all executors from the load's beginning, or their registration, to the last commit; of
+            workloads that run together, the share of this one by the time of its tasks.
+        cost: Price of their hosts, by their type's billing, with the same share.
         most_hosts: Most executors at once.
         correct: True if the final rows are the answer's; None if events of the load were not read.
         rows: Final rows.
-        remark: Reason why the rows are not correct, or an empty text.
+        remark: Reasons why the rows are not correct, or the events late; or an empty text.
+        target: Target latency (seconds).
     """
 
     workload: str
@@ -74,96 +89,182 @@ class Outcome:
     correct: bool | None
     rows: int = 0
     remark: str = ""
+    target: float = 0.0
 
 
-def run(setup: Setup, workload: Workload, arm: Arm, tell: Tell) -> Outcome:
-    """Run `workload` under `arm` and compare its rows with the answer.
+@dataclass(frozen=True)
+class Job:
+    """A workload that runs as a query, with its files in `root`."""
+
+    workload: Workload
+    query: StreamingQuery
+    root: Path
+    target: float
+
+    @property
+    def control(self) -> Path:
+        """Return the folder of the sources' files."""
+        return self.root / "control"
+
+    @property
+    def events(self) -> int:
+        """Return the number of the load's events."""
+        load = self.workload.load
+        return load.count(load.seconds)
+
+    def begun(self) -> bool:
+        """Return True if the query has had its first batch, or has ended."""
+        return self.query.lastProgress is not None or not self.query.isActive
+
+    @property
+    def position(self) -> int:
+        """Return the events that the query has had; one more than there are after the closing row."""
+        newest = batches_of([self.query.lastProgress] if self.query.lastProgress else [], self.control)
+        return newest[-1].position if newest else 0
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """Return the batches so far."""
+        return batches_of(self.query.recentProgress, self.control)
+
+    def check(self) -> None:
+        """Raise EnvironmentProblem if the query failed."""
+        if (error := self.query.exception()) is not None:
+            raise EnvironmentProblem(f"{self.workload.name} failed: {first_line(error)}") from error
+
+    def stop(self) -> None:
+        """Stop the query if it runs."""
+        if self.query.isActive:
+            self.query.stop()
+
+
+def run(setup: Setup, groups: Groups, arm: Arm, tell: Tell) -> list[Outcome]:
+    """Run groups of workloads under `arm` in one session, and compare the rows of each workload with its answer.
 
     Raises:
-        EnvironmentProblem: Spark or an executor does not start, or the query fails.
+        EnvironmentProblem: Spark or an executor does not start, or a query fails.
     """
     with ExitStack() as stack:
-        cluster = setup.cluster
-        folder = tempfile.TemporaryDirectory(prefix="bench-", dir=cluster.folder, ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix="bench-", dir=setup.cluster.folder, ignore_cleanup_errors=True)
         root = Path(stack.enter_context(folder))
         tell("starts")
-        session = stack.enter_context(open_arm(cluster, arm, root, disk=workload.disk, kafka=bool(setup.kafka)))
-        job = _start(session.spark, setup, workload, cluster.most(arm), root)
-        control = root / "control"
-        stack.enter_context(producing(control))
-        stack.callback(_stop, job)
-        stack.enter_context(session.scaling(job, setup.target_latency, root / "autopilot"))
+        pools = pools_of(setup, groups)
+        session = stack.enter_context(open_arm(setup.cluster, arm, root, kafka=bool(setup.kafka), pools=pools))
+        return [outcome for group in groups for outcome in _run_group(setup, group, arm, session, root, tell)]
+
+
+def pools_of(setup: Setup, groups: Groups) -> Sequence[Pool]:
+    """Return a scheduler pool for each target latency of workloads that run together; a shorter target weighs more."""
+    targets = sorted({setup.target(each) for group in groups if len(group) > 1 for each in group})
+    return [Pool(f"{target:g} s", max(1, round(targets[-1] / target))) for target in targets]
+
+
+def _run_group(
+    setup: Setup, group: Sequence[Workload], arm: Arm, session: Session, root: Path, tell: Tell
+) -> Sequence[Outcome]:
+    say = tell if len(group) > 1 else lambda text: tell(f"{group[0].name}: {text}")
+    with ExitStack() as stack:
+        jobs = []
+        for workload in group:
+            jobs.append(job := _start(session, setup, workload, root / workload.name, setup.cluster.most(arm)))
+            stack.callback(job.stop)
+            stack.enter_context(producing(job.control))
+        targets = [(job.query, job.target) for job in jobs]
+        stack.enter_context(session.scaling(targets, root / f"autopilot-{group[0].name}", scripted=setup.scales))
         session.warm_up(root)
-        wait(lambda: job.lastProgress is not None or not job.isActive, "the query's first batch")
-        time.sleep(SETTLING_S)
-        for hold in control.glob(f"*/{HOLD}"):
+        session.settle()
+        for hold in [hold for job in jobs for hold in job.control.glob(f"*/{HOLD}")]:
             hold.unlink()
-        _follow(job, setup, workload.load, session, control, tell)
-        served = service(batches_of(job.recentProgress, control), workload.load, setup.target_latency)
-        costs = costs_of(session.spans, served, cluster.host)
-        whole = served.events >= workload.load.count(workload.load.seconds)
-        if whole:
-            tell("closes the last windows")
-            _flush(job)
-        _fail(job, workload)
-        job.stop()
-        outcome = Outcome(workload.name, arm.name, served, *costs, correct=None, remark="events of the load were not read")
-        if not whole:
-            return outcome
-        tell("compares the rows with the answer")
-        return _judge(outcome, workload, root / "out")
+        _follow(jobs, setup, session, say)
+        services = [service(job.batches, job.workload.load, job.target) for job in jobs]
+        shares = shares_of([session.task_seconds().get(job.query.id, 0.0) for job in jobs])
+        whole = [_close(job, say) for job in jobs]
+        for job in jobs:
+            job.check()
+            job.stop()
+        outcomes = []
+        for job, served, share in zip(jobs, services, shares, strict=True):
+            seconds, cost, most = costs_of(session.spans, served, setup.cluster.host)
+            figures = served, seconds * share, cost * share, most
+            outcomes.append(Outcome(job.workload.name, arm.name, *figures, correct=None, target=job.target))
+        return [
+            _judge(outcome, job, session.causes, say)
+            if all_read
+            else replace(outcome, remark="events of the load were not read")
+            for outcome, job, all_read in zip(outcomes, jobs, whole, strict=True)
+        ]
 
 
-def _start(spark: SparkSession, setup: Setup, workload: Workload, hosts: int, root: Path) -> StreamingQuery:
-    batch_seconds, checkpoint, out = BATCH_SHARE * setup.target_latency, root / "checkpoint", str(root / "out")
-    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, batch_seconds, setup.kafka)
-    rows = workload.result(spark, reading)
-    for control in reading.control.iterdir():
-        (control / HOLD).touch()
+def shares_of(seconds: Sequence[float]) -> Sequence[float]:
+    """Return the share of each, of the time of all tasks; equal ones if no task has run."""
+    total = math.fsum(seconds)
+    return [each / total for each in seconds] if total > 0 else [1 / len(seconds)] * len(seconds)
+
+
+def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
+    """Start a query and wait for its first batch. Raises EnvironmentProblem if it fails."""
+    for _ in range(STARTS):
+        job = _started(session, setup, workload, root, hosts)
+        wait(job.begun, f"the first batch of {workload.name}")
+        if SLOW_PYTHON not in str(job.query.exception() or ""):
+            break
+    job.check()
+    return job
+
+
+def _started(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
+    target = setup.target(workload)
+    batch_seconds, checkpoint, out = BATCH_SHARE * target, root / "checkpoint", str(root / "out")
+    reading = Reading(root / "control", checkpoint, hosts * setup.cluster.host.slots, setup.kafka)
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{out}/{BATCH}={batch}")
 
-    writer = rows.writeStream.outputMode(workload.mode).foreachBatch(write).queryName(workload.name)
-    timed = writer.trigger(processingTime=f"{batch_seconds} seconds")
-    return timed.option("checkpointLocation", str(checkpoint)).start()
+    with session.starting(disk=workload.disk, pool=f"{target:g} s"):
+        rows = workload.result(session.spark, reading)
+        for control in reading.control.iterdir():
+            (control / HOLD).touch()
+        writer = rows.writeStream.outputMode(workload.mode).foreachBatch(write).queryName(workload.name)
+        timed = writer.trigger(processingTime=f"{batch_seconds} seconds")
+        return Job(workload, timed.option("checkpointLocation", str(checkpoint)).start(), root, target)
 
 
-def _follow(job: StreamingQuery, setup: Setup, load: Pattern, session: Session, control: Path, tell: Tell) -> None:
-    """Wait until the query has had all events and the closing row, or has had its time; kill hosts on the way."""
-    total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds + 2 * setup.target_latency
-    position = killed = 0
-    while job.isActive and position <= total and time.monotonic() < until:
-        time.sleep(1.0)
-        newest = batches_of([job.lastProgress] if job.lastProgress else [], control)
-        position = newest[-1].position if newest else position
-        tell(f"{min(1.0, position / total):.0%} of the events")
-        if killed < setup.kills and position >= total * (killed + 1) / (setup.kills + 1):
+def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> None:
+    """Wait until all queries have had all events and the closing row, or have had their time.
+
+    Kills and scales on the way, by the events that the last query has had.
+    """
+    longest, target = max(job.workload.load.seconds for job in jobs), max(job.target for job in jobs)
+    late = max(AFTER * longest, AFTER_S) + AFTER_KILL_S * setup.kills
+    until = time.monotonic() + longest + late + 2 * target
+    killed = 0
+    while all(job.query.isActive for job in jobs) and time.monotonic() < until:
+        done = min(job.position / job.events if job.events else math.inf for job in jobs)
+        if all(job.position > job.events for job in jobs):
+            return
+        tell(f"{min(1.0, done):.0%} of the events")
+        session.requested = 1 + (OUT_AT <= done < IN_AT)
+        if killed < setup.kills and done >= (killed + 1) / (setup.kills + 1):
             killed += session.kill_executor()
+        time.sleep(LOOK_S)
 
 
-def _flush(job: StreamingQuery) -> None:
-    """Wait for the batches without events that move the watermark past the last windows."""
-    waiting = threading.Thread(target=_all_processed, args=(job,), daemon=True)
+def _close(job: Job, tell: Tell) -> bool:
+    """Wait for the batches without events that move the watermark past the last windows; False if events are missing."""
+    if job.position < job.events:
+        return False
+    tell("closes the last windows")
+    waiting = threading.Thread(target=_all_processed, args=(job.query,), daemon=True)
     waiting.start()
     waiting.join(FLUSH_TIMEOUT_S)
+    return True
 
 
-def _all_processed(job: StreamingQuery) -> None:
+def _all_processed(query: StreamingQuery) -> None:
     try:
-        job.processAllAvailable()
+        query.processAllAvailable()
     except Exception:  # the query failed or was stopped: its own exception says why
         return
-
-
-def _fail(job: StreamingQuery, workload: Workload) -> None:
-    if (error := job.exception()) is not None:
-        raise EnvironmentProblem(f"{workload.name} failed: {first_line(error)}") from error
-
-
-def _stop(job: StreamingQuery) -> None:
-    if job.isActive:
-        job.stop()
 
 
 def costs_of(spans: Spans, served: Service, host: HostType) -> tuple[float, float, int]:
@@ -180,12 +281,14 @@ def costs_of(spans: Spans, served: Service, host: HostType) -> tuple[float, floa
     return seconds, math.fsum(host.billing.units(b - a) * host.price for a, b in leases), most
 
 
-def _judge(outcome: Outcome, workload: Workload, out: Path) -> Outcome:
-    difference = workload.difference(_written(out))
-    if not difference:
-        return replace(outcome, correct=True, rows=difference.rows, remark="")
-    remark = f"{difference.missing} rows are missing and {difference.surplus} are too many; it {difference.example}"
-    return replace(outcome, correct=False, rows=difference.rows, remark=remark)
+def _judge(outcome: Outcome, job: Job, causes: Mapping[str, str], tell: Tell) -> Outcome:
+    tell("compares the rows with the answer")
+    difference = job.workload.difference(_written(job.root / "out"))
+    remarks = [causes[outcome.workload]] if outcome.service.in_time < IN_TIME and outcome.workload in causes else []
+    if difference:
+        wrong = f"{difference.missing} rows are missing and {difference.surplus} are too many; it {difference.example}"
+        remarks.append(wrong)
+    return replace(outcome, correct=not difference, rows=difference.rows, remark="; ".join(remarks))
 
 
 def _written(out: Path) -> pd.DataFrame:

@@ -99,6 +99,7 @@ class Shuffle:
     state_bytes: int = 1_000_000
     every: int = 10
     name: ClassVar[str] = "shuffle"
+    target_latency: ClassVar[float | None] = None
     mode: ClassVar[Literal["append", "update"]] = "append"
     disk: ClassVar[bool] = True
 

@@ -25,6 +25,7 @@ from elastream.spark.dataflow.sources import LOAD, ShapedReader, Slice
 from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream-bench"
+UNLIMITED_S, UNLIMITED = 1e9, 10**12  # time and events of a batch: it takes all that are due, as of Kafka
 
 
 def with_watermark(events: DataFrame, time: str, delay: str) -> DataFrame:
@@ -67,7 +68,7 @@ def read_events(spark: SparkSession, events: Numbered[Kind], kind: Kind, reading
     return (
         spark.readStream.format(FORMAT)
         .options(kind=kind, control=str(control.resolve()), steering=steering.option())
-        .options(batch_seconds=reading.batch_seconds, commits=str(reading.checkpoint.resolve() / "commits"))
+        .options(commits=str(reading.checkpoint.resolve() / "commits"))
         .load()
     )
 
@@ -98,17 +99,16 @@ class EventSource(DataSource):
         """Create the reader."""
         options: Mapping[str, str] = self.options
         steering = Steering.of(options["steering"])
-        batch_seconds, commits = float(options["batch_seconds"]), Path(options["commits"])
-        return EventReader(Path(options["control"]), steering, batch_seconds, self._columns, commits, options["kind"])
+        commits = Path(options["commits"])
+        return EventReader(Path(options["control"]), steering, self._columns, commits, options["kind"])
 
 
 class EventReader(ShapedReader):
     """Reader of a range of events, which makes them where they are read."""
 
-    def __init__(
-        self, control: Path, steering: Steering, batch_seconds: float, schema: pa.Schema, commits: Path, kind: str
-    ) -> None:
-        super().__init__(control, steering, batch_seconds, schema, commits)
+    def __init__(self, control: Path, steering: Steering, schema: pa.Schema, commits: Path, kind: str) -> None:
+        super().__init__(control, steering, UNLIMITED_S, schema, commits)
+        self._pacing.allow(UNLIMITED)
         self._kind = kind
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

@@ -8,12 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyspark
 
 from elastream.bench.arms import DYNAMIC_ALLOCATION, Arm
-from elastream.bench.runs import Outcome, Setup, run
+from elastream.bench.runs import Groups, Outcome, Setup, run
 from elastream.bench.workload import Workload
 from elastream.errors import InputError
 from elastream.evaluation.checks import MeanInterval
@@ -27,43 +28,58 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads under one load, arms and rounds, under one setup."""
+    """Workloads under one load, arms and rounds, under one setup.
+
+    Attributes:
+        sessions: Groups of workloads that share a session.
+    """
 
     setup: Setup
-    workloads: Sequence[Workload]
+    sessions: Sequence[Groups]
     arms: Sequence[Arm]
     rounds: int = 1
     seed: int = 1
 
     @property
-    def runs(self) -> list[tuple[Workload, Arm]]:
+    def workloads(self) -> Sequence[Workload]:
+        """Return all workloads."""
+        return [workload for groups in self.sessions for group in groups for workload in group]
+
+    @property
+    def runs(self) -> list[tuple[Groups, Arm]]:
         """Return all runs, each round in a random order of its own."""
         order = random.Random(self.seed)
-        pairs = [(workload, arm) for workload in self.workloads for arm in self.arms]
+        pairs = [(groups, arm) for groups in self.sessions for arm in self.arms]
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
 
     def run(self, tell: Tell) -> list[Outcome]:
         """Run them all. Raises EnvironmentProblem if one fails."""
         outcomes: list[Outcome] = []
-        for done, (workload, arm) in enumerate(self.runs):
-            tell(f"{workload.name} under {arm.name}", done, len(self.runs))
-            outcomes.append(run(self.setup, workload, arm, _said(tell, workload, arm, done, len(self.runs))))
+        total = len(self.workloads) * len(self.arms) * self.rounds
+        for groups, arm in self.runs:
+            outcomes += run(self.setup, groups, arm, partial(_tell, tell, arm, len(outcomes), total))
         return outcomes
 
 
-def _said(tell: Tell, workload: Workload, arm: Arm, done: int, total: int) -> Callable[[str], None]:
-    return lambda text: tell(f"{workload.name} under {arm.name}: {text}", done, total)
+def _tell(tell: Tell, arm: Arm, done: int, total: int, text: str) -> None:
+    tell(f"{arm.name}: {text}", done, total)
 
 
-def check(workloads: Sequence[Workload], rate: float) -> None:
+def highest_rate(workload: Workload) -> float:
+    """Return the highest rate of a workload's load (events/s)."""
+    return max(max(piece.first, piece.last) for piece in workload.load.pieces)
+
+
+def check(workloads: Sequence[Workload]) -> None:
     """Check that this machine can run workloads.
 
     Raises:
         EnvironmentProblem: The PySpark at hand lacks what one needs.
-        InputError: It cannot make `rate` events a second, by a measurement.
+        InputError: It cannot make their events as fast as they fall due, by a measurement.
     """
     for workload in workloads:
         workload.check()
+    rate = max(map(highest_rate, workloads))
     cores, since = os.cpu_count() or 1, time.process_time()
     workloads[0].make(MEASURED_EVENTS)
     most = cores * MEASURED_EVENTS / max(time.process_time() - since, 1e-9)
@@ -93,7 +109,7 @@ def table_of(outcomes: Sequence[Outcome], target: float) -> Table:
     """Return the figures by query and arm: medians over rounds."""
     pairs = sorted({(each.workload, each.arm) for each in outcomes}, key=_order)
     groups = [[each for each in outcomes if (each.workload, each.arm) == pair] for pair in pairs]
-    rows = tuple(_row(group) for group in groups)
+    rows = tuple(_row(group, target) for group in groups)
     good = tuple(False if any(each.correct is False for each in group) else None for group in groups)
     return Table(f"Latency from an event's due time to its commit; in time within {target:g} s", COLUMNS, rows, good)
 
@@ -104,12 +120,14 @@ def _order(pair: tuple[str, str]) -> tuple[str, int, str]:
     return letters, int(pair[0][len(letters) :] or 0), pair[1]
 
 
-def _row(group: Sequence[Outcome]) -> tuple[str, ...]:
+def _row(group: Sequence[Outcome], target: float) -> tuple[str, ...]:
+    own = group[0].target
+
     def median(figure: Callable[[Outcome], float]) -> float:
         return statistics.median(map(figure, group))
 
     return (
-        group[0].workload,
+        group[0].workload + (f" (within {own:g} s)" if own not in (0.0, target) else ""),
         group[0].arm,
         f"{median(lambda each: each.service.throughput):,.0f}",
         f"{median(lambda each: each.service.p50):.2f}",
@@ -152,14 +170,24 @@ def against(outcomes: Sequence[Outcome], in_time: float = 0.99) -> Table | None:
                 continue  # the other has that row
             pairs = list(zip(ours, runs[workload, other], strict=False))
             time = MeanInterval.of([a.host_seconds / b.host_seconds for a, b in pairs if b.host_seconds])
+            rate = MeanInterval.of([a.service.throughput / b.service.throughput for a, b in pairs if b.service.throughput])
             share = MeanInterval.of([100 * (a.service.in_time - b.service.in_time) for a, b in pairs])
             signs = {time.at_most(1.0), share.at_least(0.0)}
             verdict = "better" if signs == {True} else "worse" if signs == {False} else "undecided"
             kind = f"{other}, best fixed" if other == best and holding else other
-            rows.append((workload, arm, kind, time.shown(2), share.shown(1), str(time.runs), verdict))
+            rows.append((workload, arm, kind, time.shown(2), share.shown(1), rate.shown(3), str(time.runs), verdict))
             good.append({"better": True, "worse": False}.get(verdict))
-    header = ("workload", "arm", "against", "host-seconds, ratio", "in time, points more", "rounds", "verdict")
-    caption = "Arms that scale against others, in the same rounds: mean and 95 % interval"
+    header = (
+        "workload",
+        "arm",
+        "against",
+        "host-seconds, ratio",
+        "in time, points more",
+        "events/s, ratio",
+        "rounds",
+        "verdict",
+    )
+    caption = "Arms with Autopilot or dynamic allocation against others, in the same rounds: mean and 95 % interval"
     return Table(caption, header, tuple(rows), tuple(good)) if rows else None
 
 
@@ -169,7 +197,7 @@ def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[
     host = cluster.host
     return {
         "load": f"{shape}, {load.count(load.seconds):,} events in {load.seconds:g} s",
-        "highest rate": format_rate(max(max(piece.first, piece.last) for piece in load.pieces)),
+        "highest rate": format_rate(highest_rate(suite.workloads[0])),
         **more,
         "seed": suite.seed,
         "target latency, s": suite.setup.target_latency,
@@ -177,6 +205,8 @@ def conditions(suite: Suite, shape: str, more: Mapping[str, object]) -> Mapping[
         "cluster": cluster.master or "local hosts",
         "state partitions": cluster.partitions,
         "killed hosts": suite.setup.kills,
+        "scaled out and in": suite.setup.scales,
+        "queries that run together": max(len(group) for groups in suite.sessions for group in groups),
         **({"dynamic allocation": _short(DYNAMIC_ALLOCATION)} if any(arm.dynamic for arm in suite.arms) else {}),
         "rounds": suite.rounds,
         "spark": pyspark.__version__,

@@ -48,14 +48,12 @@ class Reading:
         control: Folder of the sources' files, which tasks read too.
         checkpoint: Checkpoint of the query, whose commits date batches.
         tasks: Tasks of each source.
-        batch_seconds: Target duration of a batch.
         kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
     """
 
     control: Path
     checkpoint: Path
     tasks: int
-    batch_seconds: float
     kafka: str = ""
 
 
@@ -80,6 +78,10 @@ class Workload(Protocol):
     @property
     def load(self) -> Pattern:
         """Events due over time; it has an end."""
+
+    @property
+    def target_latency(self) -> float | None:
+        """Target latency of its own (seconds), if any."""
 
     @property
     def mode(self) -> Literal["append", "update"]:

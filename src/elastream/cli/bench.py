@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of streaming queries on your hosts.")
 
-QUICK_SECONDS, SECONDS = 20.0, 60.0
-QUICK_QUERIES = "q0,q5,q8"
+RATE, SECONDS = 5_000.0, 60.0
+QUICK_RATE, QUICK_SECONDS = 1_000.0, 10.0
+QUICK_TOGETHER = 4  # queries of a quick run that run at once
 
 
 @bench.callback()
@@ -56,9 +57,10 @@ def as_bytes(text: str) -> int:
 class Conditions:
     """Options of all benchmarks."""
 
-    rate: Annotated[float, typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s.")] = (
-        "5k/s"  # type: ignore[assignment]
-    )
+    rate: Annotated[
+        float | None,
+        typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s. Default: 5k/s."),
+    ] = None
     load: Annotated[str, typer.Option(metavar="SHAPE", help="constant, wave, steps, burst, or a recorded load.")] = (
         "constant"
     )
@@ -86,11 +88,11 @@ class Conditions:
     html: Html = None
     json_file: Json = None
 
-    def pattern(self, usual: float = SECONDS) -> "Pattern":
-        """Return the load, `usual` seconds long unless its length is given."""
+    def pattern(self, rate: float = RATE, seconds: float = SECONDS) -> "Pattern":
+        """Return the load, with this highest rate (events/s) and length unless others are given."""
         from elastream.bench.shapes import load_of
 
-        return load_of(self.load, self.rate, self.lasts or usual)
+        return load_of(self.load, self.rate or rate, self.lasts or seconds)
 
     def cluster(self, executors: int, most: int) -> "Cluster":
         """Return the cluster for arms with up to `executors` executors, of which `most` where an arm scales."""
@@ -110,7 +112,9 @@ class Arms(Conditions):
 
     arms: Annotated[
         str,
-        typer.Option(metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, dra, autopilot, autopilot:POLICY."),
+        typer.Option(
+            metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, watched:N, dra, autopilot, autopilot:POLICY."
+        ),
     ] = "fixed:2,autopilot"
     max_hosts: Annotated[
         int | None,
@@ -118,20 +122,26 @@ class Arms(Conditions):
     ] = None
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each workload under each arm.")] = 1
     kill: Annotated[int, typer.Option(min=0, metavar="N", help="Local hosts that are killed during each run.")] = 0
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Under Autopilot, add a host during each run and give it back.")
+    ] = False
 
-    def suite(self, workloads: "Sequence[Workload]") -> "Suite":
-        """Return the suite of `workloads`."""
+    def suite(self, workloads: "Sequence[Workload]", together: int = 0) -> "Suite":
+        """Return the suite of `workloads`, each in a session of its own, or `together` at once in one session."""
         from elastream.bench.arms import arm_of
         from elastream.bench.runs import Setup
         from elastream.bench.suite import Suite, check
 
         arms: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, self.arms.split(","))))
-        check(workloads, self.rate)
+        check(workloads)
         if self.kill and self.master:
             raise InputError("--kill kills local hosts: leave out --master")
         fixed = max(arm.hosts for arm in arms)
         cluster = self.cluster(fixed, self.max_hosts or max(2, fixed))
-        return Suite(Setup(cluster, self.target_latency, self.kill, self.kafka), workloads, arms, self.rounds, self.seed)
+        setup = Setup(cluster, self.target_latency, self.kill, self.kafka, self.scale)
+        size = together or 1
+        groups = [workloads[at : at + size] for at in range(0, len(workloads), size)]
+        return Suite(setup, [groups] if together else [[each] for each in groups], arms, self.rounds, self.seed)
 
 
 def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -165,22 +175,29 @@ def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]],
 def nexmark(
     options: Arms,
     queries: Annotated[
-        str | None, typer.Option(metavar="Q,Q,...", help="Queries, such as q0,q5. Default: all 23; with --quick: q0,q5,q8.")
+        str | None,
+        typer.Option(
+            metavar="Q,Q,...", help="Queries, such as q0,q5, or q5@20s with a target of its own. Default: all 23."
+        ),
     ] = None,
+    together: Annotated[bool, typer.Option("--together", help="Run the queries at once, in one application.")] = False,
     disorder: Annotated[
         float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times, below 4s.")
     ] = "0s",  # type: ignore[assignment]
-    quick: Annotated[bool, typer.Option("--quick", help="By default three queries and a load of 20s.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check answers: four queries at a time in one application, 1k/s for 10s.")
+    ] = False,
 ) -> None:
     """Run Nexmark's queries and compare every row with a batch; exit status 1 if an answer is wrong."""
     from elastream.bench.nexmark.events import Events
     from elastream.bench.nexmark.queries import QUERIES
-    from elastream.bench.nexmark.workload import Nexmark, query_of
+    from elastream.bench.nexmark.workload import Nexmark, queries_of
 
-    names = queries or (QUICK_QUERIES if quick else ",".join(QUERIES))
-    chosen = tuple(dict.fromkeys(map(query_of, names.split(","))))
-    events = Events(options.seed, options.pattern(QUICK_SECONDS if quick else SECONDS), disorder)
-    suite = options.suite([Nexmark(query, events) for query in chosen])
+    chosen = queries_of(queries or ",".join(QUERIES))
+    load = options.pattern(QUICK_RATE, QUICK_SECONDS) if quick else options.pattern()
+    events = Events(options.seed, load, disorder)
+    workloads = [Nexmark(query, events, target) for query, target in chosen.items()]
+    suite = options.suite(workloads, len(workloads) if together else QUICK_TOGETHER if quick else 0)
     _run("Nexmark on Spark", suite, options, {"disorder, s": disorder})
 
 
@@ -214,6 +231,7 @@ def demand(
     up_to: Annotated[int, typer.Option(min=1, metavar="N", help="Most executors.")] = 4,
     loads: Annotated[int, typer.Option(min=1, metavar="N", help="Loads, in equal steps up to the rate.")] = 3,
     repetitions: Annotated[int, typer.Option(min=1, metavar="N", help="Searches at each load.")] = 1,
+    autopilot: Annotated[bool, typer.Option("--autopilot", help="Run each load under Autopilot, too.")] = False,
 ) -> None:
     """Search for the fewest executors that hold the target latency, by load."""
     from elastream.bench import demand as demands
@@ -222,18 +240,20 @@ def demand(
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar
 
-    rates = [options.rate * (number + 1) / loads for number in range(loads)]
-    at = [(rate, _workload(workload, options, rate / options.rate)) for rate in rates]
-    check([workload for _, workload in at], options.rate)
+    highest = options.rate or RATE
+    at = [(highest * part, _workload(workload, options, part)) for part in [(n + 1) / loads for n in range(loads)]]
+    check([workload for _, workload in at])
     setup = Setup(options.cluster(up_to, up_to), options.target_latency, kafka=options.kafka)
     console = make_console(stderr=options.json_file == STDOUT)
     with progress_bar(console) as progress:
-        found = demands.demand(at, setup, up_to, repetitions, progress)
-    table = demands.table_of(found, setup.cluster.host.cores, options.target_latency, up_to)
-    _show(console, [table], [outcome for each in found for outcome in each.runs])
-    page = demands.page_of(workload, found, table, setup.cluster.host.cores)
+        found = demands.demand(at, setup, up_to, repetitions, progress, autopilot=autopilot)
+    fewest = demands.table_of(found, setup.cluster.host.cores, options.target_latency, up_to)
+    elastic = demands.elastic_table(found, options.target_latency)
+    tables, outcomes = [fewest, *([] if elastic is None else [elastic])], [run for each in found for run in each.all_runs]
+    _show(console, tables, outcomes)
+    page = demands.page_of(workload, found, tables, setup.cluster.host.cores)
     _write(console, options, demands.figures_of(workload, found), page)
-    if any(outcome.correct is False for each in found for outcome in each.runs):
+    if any(outcome.correct is False for outcome in outcomes):
         raise typer.Exit(MISSED_STATUS)
 
 

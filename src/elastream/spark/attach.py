@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 from pyspark.sql import SparkSession
@@ -91,6 +92,7 @@ def attach(
     *,
     client: AllocationClient | None = None,
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
+    own_targets: Mapping[str, float] = MappingProxyType({}),
     traffic: Traffic | None = None,
 ) -> AttachedPlant:
     """Return a plant over queries of `spark` and its executors, which outlive it.
@@ -98,6 +100,7 @@ def attach(
     Args:
         client: Requests and lists executors; created by default.
         chosen: Returns the ids of the queries to manage; None for all.
+        own_targets: Target latencies by id of queries with one of their own (seconds); may grow.
         traffic: Measures bytes between tasks, at one more call a look and query.
     """
     assert can.driver is not None, "nothing can be attached to a session without a driver"
@@ -163,7 +166,14 @@ def attach(
             session.close()  # else Spark would request more executors than there were
         hosts.close(ended=False)
 
-    queries = SessionQueries(instruments, chosen, settings.latency, stays=settings.until == "session")
+    queries = SessionQueries(
+        instruments,
+        chosen,
+        settings.latency,
+        stays=settings.until == "session",
+        own_targets=own_targets,
+        task_seconds=client.executors.task_seconds,
+    )
     return SparkPlant(instruments, queries, hosts, limits, clock, alarms, end=leave)
 
 

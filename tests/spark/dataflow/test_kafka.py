@@ -326,7 +326,7 @@ def test_offsets_are_committed_to_a_group_or_warned_about_once(
 def test_events_of_the_benchmark_pass_through_topics_of_their_own(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     events, control, parts = Events(load=constant("500/s", lasts=4.0)), tmp_path / "control", list[pd.DataFrame]()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    bids = read_events(spark, events, "bid", Reading(control, tmp_path / "checkpoint", 2, 0.5, broker))
+    bids = read_events(spark, events, "bid", Reading(control, tmp_path / "checkpoint", 2, broker))
     (control / "bid" / HOLD).touch()
     with producing(control):
         writer = with_watermark(bids, "date_time", WATERMARK_DELAY).writeStream.foreachBatch(

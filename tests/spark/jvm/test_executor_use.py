@@ -96,3 +96,12 @@ def test_second_reader_of_one_thread_is_independent_of_the_first():
     finally:
         first.close()
         second.close()
+
+
+def test_task_time_of_a_query_stays_after_its_executors():
+    use = FakeUse(["busy\t0\tq\t1000", "busy\t1\tq\t500", "busy\t1\tp\t200"])
+    executors = Executors(FakeSession({"0": ("10.0.0.2", 4, 91_000, False)}, active={"0": 3}), use)
+    executors.look()
+    use.lines = ["busy\t0\tq\t1500"]
+    executors.look()
+    assert executors.task_seconds == {"q": 2.0, "p": 0.2}

@@ -189,6 +189,37 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     assert tasks.column(Metric.BUSY_CORES_ERROR).tolist() == [0.02]
 
 
+def test_a_query_with_a_target_of_its_own_counts_in_proportion(query, driver):
+    now = end_batches(driver, behind=700.0)
+    query.look()
+    graph = layout_of((("q", ()),)).graph
+    row = application_row(graph, [query], now, 0.0, 5.0, {query.id: 10.0})
+    assert row.value("queries", Metric.LATENCY_P99) == pytest.approx(3.25), "6.5 s of 10 s are 3.25 s of 5 s"
+    assert row.value("queries", Metric.COMPLIANCE) == 1.0
+    other = application_row(graph, [query], now, 0.0, 5.0, {"another": 10.0})
+    assert other.value("queries", Metric.COMPLIANCE) == pytest.approx(0.75)
+
+
+def test_service_of_each_query_has_its_target_and_share_of_the_work(query, driver):
+    now = end_batches(driver, every=2.0, seconds=0.5)
+    query.look()
+    access = replace(query._with, wall=lambda: now)
+    own, worked = {"another": 1.0}, {"an id": 3.0, "another": 9.0}
+    queries = SessionQueries(access, target_latency=2.0, own_targets=own, task_seconds=worked)
+    slow = Query(access, "another", "slow")
+    slow.run("run 2")
+    slow.batches, slow.status = query.batches, query.status
+    queries._queries = {query.id: query, slow.id: slow}
+    late = {"slow": Diagnosis(Cause.SLOTS, sentence="slow is late because its tasks wait for slots")}
+    services = queries.services(late)
+    assert {name: (each.target, each.work, each.late) for name, each in services.items()} == {
+        "q": (2.0, 0.25, ""),
+        "slow": (1.0, 0.75, "slow is late because its tasks wait for slots"),
+    }
+    assert services["q"].latency == pytest.approx(2.5)
+    assert services["q"].in_time == services["slow"].in_time == pytest.approx(0.25)
+
+
 def test_what_arrives_is_what_was_taken_and_what_is_held_more(query, driver):
     driver.ended = [(n, START + 2.0 * n, 100, 0.5, 40.0 * n) for n in range(4)]
     query.look()

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from elastream.bench.sources import read_events, with_watermark
 from elastream.bench.workload import Reading
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.loads.pattern import Pattern
+from elastream.settings import Seconds
 
 SIDE = pd.DataFrame({"key": range(10_000), "value": [f"value {number}" for number in range(10_000)]})
 WATERMARK_S = 4  # by which the watermark follows event times
@@ -33,9 +35,19 @@ def query_of(text: str) -> Query:
     return QUERIES[name]
 
 
+def queries_of(text: str) -> Mapping[Query, float | None]:
+    """Return the queries that `text` names, with targets of their own (seconds), such as "q0,q5@20s".
+
+    Raises:
+        ElastreamError: There is no such query, or a target is no duration above 0.
+    """
+    named = [each.partition("@") for each in text.split(",")]
+    return {query_of(name): Seconds(positive=True).read("target", target) if at else None for name, at, target in named}
+
+
 @dataclass(frozen=True)
 class Nexmark:
-    """A query of Nexmark over events with a load that ends.
+    """A query of Nexmark over events with a load that ends, and with a target latency of its own (seconds), if any.
 
     Raises:
         InputError: The events' disorder is as long as the watermark's delay.
@@ -43,6 +55,7 @@ class Nexmark:
 
     query: Query
     events: Events
+    target_latency: float | None = None
 
     def __post_init__(self) -> None:
         if self.events.disorder >= WATERMARK_S:

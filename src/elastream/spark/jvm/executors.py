@@ -52,6 +52,8 @@ class Executors:
         """
         self._driver, self.use, self._watches = driver, use, watches
         self.newest: Mapping[str, Executor] = {}
+        self.task_seconds: dict[str, float] = {}  # of ended tasks, by query id; empty: other work
+        self._busy: Mapping[tuple[str, str], float] = {}
 
     def look(self) -> Mapping[str, Executor]:
         """Return active executors by id; in local mode, that is the driver.
@@ -67,11 +69,19 @@ class Executors:
                 executors[id] = Executor(id, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
         if self.use is not None:
             snapshot = self.use.look()
+            self._count(snapshot.busy)
             executors = {id: self._with_use(each, snapshot) for id, each in executors.items()}
         if executors.keys() < self.newest.keys() and self._driver.context.isStopped():
             raise EnvironmentProblem("the session has been stopped")  # and with it all executors: none of them is lost
         self.newest = executors
         return executors
+
+    def _count(self, busy: Mapping[tuple[str, str], float]) -> None:
+        """Add the tasks that have ended since the last look."""
+        for (executor, query), seconds in busy.items():
+            since = seconds - self._busy.get((executor, query), 0.0)
+            self.task_seconds[query] = self.task_seconds.get(query, 0.0) + since
+        self._busy = busy
 
     def _with_use(self, executor: Executor, snapshot: Snapshot) -> Executor:
         uses = tuple(each for each in snapshot.uses if each.executor == executor.id)

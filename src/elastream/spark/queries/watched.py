@@ -5,7 +5,9 @@ or with a continuous trigger, is left alone: nothing can move between batches, a
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
@@ -37,6 +39,25 @@ _AS_WRITTEN = (Alternate("as written"),)
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class QueryService:
+    """Service of one query.
+
+    Attributes:
+        target: Its target latency (seconds); None without one.
+        latency: Highest latency of its last batches (seconds); NaN if unknown.
+        in_time: Share of their records within the target; NaN if unknown.
+        work: Its share of the time of all tasks of watched queries, which is its share of the cost; NaN if unknown.
+        late: Why it is late; empty if it is not, or nobody knows.
+    """
+
+    target: float | None = None
+    latency: float = NAN
+    in_time: float = NAN
+    work: float = NAN
+    late: str = ""
+
+
 class SessionQueries:
     """The chosen queries of a session, through all their runs. chosen: their ids, None for every running one."""
 
@@ -52,9 +73,17 @@ class SessionQueries:
         target_latency: float | None = None,
         *,
         stays: bool = False,
+        own_targets: Mapping[str, float] = MappingProxyType({}),
+        task_seconds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Watch queries. stays: do not finish when all of them have ended."""
-        self._stays = stays
+        """Watch queries.
+
+        Args:
+            stays: True to not finish when all of them have ended.
+            own_targets: Target latencies by query id, of queries with one of their own; may grow.
+            task_seconds: Seconds of ended tasks by query id; they grow.
+        """
+        self._stays, self._own, self._task_seconds = stays, own_targets, task_seconds
         self._with, self._chosen, self._target = access, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
@@ -100,7 +129,7 @@ class SessionQueries:
         return Frame()
 
     def application(self, wall: float, cost: float) -> Frame:
-        return application_row(self.layout.graph, self.live, wall, cost, self._target)
+        return application_row(self.layout.graph, self.live, wall, cost, self._target, self._own)
 
     def latency_basis(self) -> Mapping[str, Basis]:
         return {query.name: Basis.BOUND for query in self.live if query.timed}
@@ -116,8 +145,29 @@ class SessionQueries:
 
     def diagnoses(self, slots: int, wall: float) -> Mapping[str, Diagnosis]:
         """Return why each late query is late. `slots`: tasks that run at once."""
-        each = ((query.name, query.diagnosis(self._target, slots, wall)) for query in self.live)
+        each = ((query.name, query.diagnosis(self._target_of(query), slots, wall)) for query in self.live)
         return {name: diagnosis for name, diagnosis in each if diagnosis is not None}
+
+    def services(self, diagnoses: Mapping[str, Diagnosis]) -> Mapping[str, QueryService]:
+        """Return the service of each running query. `diagnoses`: of late ones, as of the last call of `diagnoses`."""
+        wall = self._with.wall()
+        seconds = {query.name: self._task_seconds.get(query.id, NAN) for query in self.live}
+        total = math.fsum(each for each in seconds.values() if each == each)
+        services = {}
+        for query in self.live:
+            target, (latencies, rows) = self._target_of(query), query.latencies(wall)
+            late = diagnoses.get(query.name)
+            services[query.name] = QueryService(
+                target,
+                float(latencies.max()) if latencies.size else NAN,
+                NAN if target is None else weighted_share(latencies, rows, target),
+                seconds[query.name] / total if total > 0 else NAN,
+                "" if late is None else late.sentence or f"{query.name} is late",
+            )
+        return services
+
+    def _target_of(self, query: Query) -> float | None:
+        return self._own.get(query.id, self._target)
 
     def handle(self, table: action.ActionTable) -> None:
         for kind in (action.SwitchAlternate, action.SwitchEdge, action.SetKeyTable, action.SetParallelism):
@@ -215,9 +265,23 @@ def operator_frame(
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 
-def application_row(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
-    """Return one row for all queries: latency and batch of the slowest, rates of all."""
-    samples = [sample for query in live if len((sample := query.latencies(wall))[0])]
+def application_row(
+    graph: Graph,
+    live: Sequence[Query],
+    wall: float,
+    cost: float,
+    target: float | None = None,
+    own_targets: Mapping[str, float] = MappingProxyType({}),
+) -> Frame:
+    """Return one row for all queries: latency and batch of the slowest, rates of all.
+
+    A latency of a query in `own_targets` (by id) counts in proportion: twice its target as twice `target`.
+    """
+    samples = []
+    for query in live:
+        seconds, rows = query.latencies(wall)
+        if len(seconds):
+            samples.append((seconds if target is None else seconds * (target / own_targets.get(query.id, target)), rows))
     latencies = [figures(*sample) for sample in samples]
     values = {
         **{m: max((each[m] for each in latencies), default=NAN) for m in (Metric.LATENCY, Metric.LATENCY_P50)},
