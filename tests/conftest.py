@@ -63,11 +63,16 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with tests on Spark, which take longest. A file stays in one process (`--dist loadfile`)."""
+    """Begin with tests on Spark, which take longest. A file stays in one process (`--dist loadfile`).
+
+    Before them, one process compiles the simulator: the others, which would each compile it, load it from the disk later.
+    """
     items.sort(key=_rank)
 
 
 def _rank(item: pytest.Item) -> int:
+    if item.path.name == "test_any_rate.py":
+        return -1
     if "local_spark" in getattr(item, "fixturenames", ()):
         return 0
     return 1 if item.get_closest_marker("spark") else 2
