@@ -97,7 +97,7 @@ def plain(arm: Arm, most: int, load: Pattern, way: str) -> Result:
     With dynamic allocation the workers of all hosts run already: an executor has no host to wait for, to its advantage.
     """
     cluster = Cluster(HOST, most, STATE_PARTITIONS, settings=RETAINED)
-    with folder() as root, open_arm(cluster, arm, root, disk=False) as session:
+    with folder() as root, open_arm(cluster, arm, root) as session:
         session.warm_up(root)
         job = start_plain(session.spark, root / "job", load, pace(load))
         started(job.query)
