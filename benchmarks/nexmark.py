@@ -20,6 +20,7 @@ from elastream.bench.nexmark.workload import Nexmark, query_of
 from elastream.bench.runs import Outcome, Setup
 from elastream.bench.shapes import load_of
 from elastream.bench.suite import Suite, run_figures
+from elastream.cli.bench import QUICK_RATE, QUICK_SECONDS, QUICK_TOGETHER
 from elastream.clouds.provider import SMALL
 from elastream.loads.pattern import Pattern
 
@@ -27,7 +28,7 @@ SOURCE = "the project's bar for the benchmark"
 CLUSTER = Cluster(SMALL, max_hosts=2, partitions=2)
 WAVES, ROUNDS = ("q5", "q8", "q11", "q17", "q20"), 5
 OVERLOAD, PEAK = 50_000.0, 0.6
-QUICK_LIMIT_S, TOGETHER = 360.0, 4
+QUICK_LIMIT_S = 360.0
 
 
 def run(names: Sequence[str], arms: str, load: Pattern, rounds: int = 1, together: int = 1, **setup: Any) -> list[Outcome]:
@@ -59,7 +60,7 @@ def measure_events(report: Report, quick: bool) -> None:
 
 def measure_quick(report: Report, quick: bool) -> None:
     since = time.monotonic()
-    outcomes = run(tuple(QUERIES), "fixed:2", load_of("constant", 1000.0, 10.0), together=TOGETHER)
+    outcomes = run(tuple(QUERIES), "fixed:2", load_of("constant", QUICK_RATE, QUICK_SECONDS), together=QUICK_TOGETHER)
     report.figures["quick"] = {"seconds": time.monotonic() - since, "runs": [run_figures(each) for each in outcomes]}
     report.at_least("queries with right answers in `--quick`", sum(each.correct is True for each in outcomes), 23, SOURCE)
     report.at_most("seconds of `--quick`", time.monotonic() - since, QUICK_LIMIT_S, SOURCE)

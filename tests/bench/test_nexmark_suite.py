@@ -216,6 +216,7 @@ def test_page_and_figures_hold_every_run():
         (["--setting", "spark.jars"], "KEY=VALUE"),
         (["--master", "yarn"], "'yarn' is no Standalone master: its URL is spark://HOST:PORT"),
         (["--master", "spark://a:1", "--kill", "1"], "--kill kills local hosts: leave out --master"),
+        (["--scale"], "--scale lets Autopilot scale: choose --arms autopilot"),
         (["--load", "zigzag"], "there is no load 'zigzag' (there are: constant, wave, steps, burst, and files"),
         (["--rate", "900G/s"], "is not a rate"),
         (["--rate", "900M/s"], "a rate of 900.00M/s is more than this machine can make: its"),

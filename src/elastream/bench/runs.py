@@ -162,7 +162,11 @@ def pools_of(setup: Setup, groups: Groups) -> Sequence[Pool]:
 def _run_group(
     setup: Setup, group: Sequence[Workload], arm: Arm, session: Session, root: Path, tell: Tell
 ) -> Sequence[Outcome]:
-    say = tell if len(group) > 1 else lambda text: tell(f"{group[0].name}: {text}")
+    names = ", ".join(workload.name for workload in group)
+
+    def say(text: str) -> None:
+        tell(f"{names}: {text}")
+
     with ExitStack() as stack:
         jobs = []
         for workload in group:
@@ -243,7 +247,7 @@ def _follow(jobs: Sequence[Job], setup: Setup, session: Session, tell: Tell) -> 
         if all(job.position > job.events for job in jobs):
             return
         tell(f"{min(1.0, done):.0%} of the events")
-        session.requested = 1 + (OUT_AT <= done < IN_AT)
+        session.requested = 1 + (setup.scales and OUT_AT <= done < IN_AT)
         if killed < setup.kills and done >= (killed + 1) / (setup.kills + 1):
             killed += session.kill_executor()
         time.sleep(LOOK_S)

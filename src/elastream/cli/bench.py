@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(name="bench", no_args_is_help=True, help="Benchmarks of streaming queries on your hosts.")
 
-RATE, SECONDS = 5_000.0, 60.0
-QUICK_RATE, QUICK_SECONDS = 1_000.0, 10.0
+RATE, SECONDS, ARMS = 5_000.0, 60.0, "fixed:2,autopilot"
+QUICK_RATE, QUICK_SECONDS, QUICK_ARMS = 1_000.0, 5.0, "fixed:2"
 QUICK_TOGETHER = 4  # queries of a quick run that run at once
 
 
@@ -111,11 +111,13 @@ class Arms(Conditions):
     """Options of benchmarks that compare arms."""
 
     arms: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="ARM,ARM,...", help="Ways to give executors: fixed:N, watched:N, dra, autopilot, autopilot:POLICY."
+            metavar="ARM,ARM,...",
+            help="Ways to give executors: fixed:N, watched:N, dra, autopilot, autopilot:POLICY. "
+            "Default: fixed:2,autopilot; with --quick: fixed:2.",
         ),
-    ] = "fixed:2,autopilot"
+    ] = None
     max_hosts: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Most executors of an arm that scales. Default: 2, or N of fixed."),
@@ -126,22 +128,24 @@ class Arms(Conditions):
         bool, typer.Option("--scale", help="Under Autopilot, add a host during each run and give it back.")
     ] = False
 
-    def suite(self, workloads: "Sequence[Workload]", together: int = 0) -> "Suite":
+    def suite(self, workloads: "Sequence[Workload]", together: int = 0, arms: str = ARMS) -> "Suite":
         """Return the suite of `workloads`, each in a session of its own, or `together` at once in one session."""
         from elastream.bench.arms import arm_of
         from elastream.bench.runs import Setup
         from elastream.bench.suite import Suite, check
 
-        arms: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, self.arms.split(","))))
+        chosen: tuple[Arm, ...] = tuple(dict.fromkeys(map(arm_of, (self.arms or arms).split(","))))
         check(workloads)
         if self.kill and self.master:
             raise InputError("--kill kills local hosts: leave out --master")
-        fixed = max(arm.hosts for arm in arms)
+        if self.scale and not all(arm.piloted and not arm.hosts for arm in chosen):
+            raise InputError("--scale lets Autopilot scale: choose --arms autopilot")
+        fixed = max(arm.hosts for arm in chosen)
         cluster = self.cluster(fixed, self.max_hosts or max(2, fixed))
         setup = Setup(cluster, self.target_latency, self.kill, self.kafka, self.scale)
         size = together or 1
         groups = [workloads[at : at + size] for at in range(0, len(workloads), size)]
-        return Suite(setup, [groups] if together else [[each] for each in groups], arms, self.rounds, self.seed)
+        return Suite(setup, [groups] if together else [[each] for each in groups], chosen, self.rounds, self.seed)
 
 
 def with_options(declaring: type[Conditions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -185,7 +189,7 @@ def nexmark(
         float, typer.Option(parser=as_seconds, metavar="TIME", help="Disorder of event times, below 4s.")
     ] = "0s",  # type: ignore[assignment]
     quick: Annotated[
-        bool, typer.Option("--quick", help="Check answers: four queries at a time in one application, 1k/s for 10s.")
+        bool, typer.Option("--quick", help="Check answers: four queries at a time in one application, 1k/s for 5s.")
     ] = False,
 ) -> None:
     """Run Nexmark's queries and compare every row with a batch; exit status 1 if an answer is wrong."""
@@ -197,7 +201,8 @@ def nexmark(
     load = options.pattern(QUICK_RATE, QUICK_SECONDS) if quick else options.pattern()
     events = Events(options.seed, load, disorder)
     workloads = [Nexmark(query, events, target) for query, target in chosen.items()]
-    suite = options.suite(workloads, len(workloads) if together else QUICK_TOGETHER if quick else 0)
+    size = len(workloads) if together else QUICK_TOGETHER if quick else 0
+    suite = options.suite(workloads, size, QUICK_ARMS if quick else ARMS)
     _run("Nexmark on Spark", suite, options, {"disorder, s": disorder})
 
 
