@@ -16,9 +16,10 @@ from elastream.core.hosts import HostState
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.core.wording import counted, duration_text, gist, quantities
+from elastream.core.wording import counted, duration_text, gist, money, quantities
 from elastream.dataflow.operators import Kind
 from elastream.observability.events import HARMLESS_REFUSALS
+from elastream.policies.savings import Savings, savings_text
 from elastream.recording.observer import Ending, Header
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant
@@ -99,6 +100,8 @@ class AutopilotStatus:
         in_time: Share of the records within the target latency; NaN if unknown.
         target_latency: Seconds; None without one.
         basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.
+        cost: Money for hosts so far; NaN without prices.
+        savings: Costs of other fleets on the same load, in words; empty if unknown.
         messages: Latest lines, the newest last.
     """
 
@@ -112,6 +115,8 @@ class AutopilotStatus:
     in_time: float = math.nan
     target_latency: float | None = None
     basis: str = ""
+    cost: float = math.nan
+    savings: str = ""
     messages: tuple[str, ...] = ()
 
     def rows(self) -> Mapping[str, str]:
@@ -127,6 +132,7 @@ class AutopilotStatus:
             "throughput": _figure(self.throughput, "records/s"),
             "latency": latency + (f" ({self.basis})" if self.basis else ""),
             "in time": target,
+            **({} if math.isnan(self.cost) else {"cost so far": _cost(self)}),
         }
 
     def __str__(self) -> str:
@@ -137,6 +143,10 @@ class AutopilotStatus:
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self.rows().items())
         lines = "".join(f"<div>{html.escape(each)}</div>" for each in self.messages)
         return f"<table>{rows}</table>{lines}"
+
+
+def _cost(status: AutopilotStatus) -> str:
+    return "; ".join(filter(None, [money(status.cost), status.savings]))
 
 
 def _figure(value: float, unit: str) -> str:
@@ -185,6 +195,7 @@ class AutopilotLog:
         self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
         self._status = AutopilotStatus(target_latency=self._target)
         self._done: dict[tuple[str, str], int] = {}
+        self._savings = Savings(self._target)
 
     @property
     def status(self) -> AutopilotStatus:
@@ -215,6 +226,8 @@ class AutopilotLog:
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
         self._has_batches = self._has_batches or bool(observation.batches)
+        self._savings.observed(observation)
+        fleets = self._savings.fleets(tuple(observation.context.host_types.values()), observation.time)
         self._status = replace(
             self._status,
             state="observing only" if self._observe_only else "watching" if queries else "waiting",
@@ -226,6 +239,8 @@ class AutopilotLog:
             latency_p99=observation.overall(Metric.LATENCY_P99),
             in_time=observation.overall(Metric.COMPLIANCE),
             basis=basis_text(observation.latency_basis),
+            cost=observation.cost,
+            savings=savings_text(fleets),
         )
 
     def _waits(self, host: str, observation: Observation) -> str:
@@ -277,6 +292,7 @@ class AutopilotLog:
         if status.target_latency is not None and not math.isnan(status.in_time):
             basis = f" ({status.basis})" if status.basis else ""
             parts.append(f"{status.in_time:.1%} of the records within {status.target_latency:g} s{basis}")
+        parts += [] if math.isnan(status.cost) else [f"cost {_cost(status)}"]
         return f"autopilot in all: {', '.join(parts)}"
 
     def _log(self, outcome: Outcome) -> None:
