@@ -26,8 +26,8 @@ from elastream.report.template import rendered
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks at the folders, and the part of the time that they may take.
-LOOK_S, SHARE = 1.0, 0.05
+# Seconds between two looks at the folders, at least and at most, and the part of a core that they and the drawing may take.
+LOOK_S, LONGEST_LOOK_S, SHARE = 1.0, 10.0, 0.05
 # Seconds between two pictures while a long recording is read.
 BEHIND_S = 3.0
 # Seconds for which a confirmation is valid, and the most that wait.
@@ -81,7 +81,8 @@ class Page:
         self.watchers, self.left = 0, time.monotonic()
         self._failures: dict[int, str] = {}
         self._confirmations: dict[str, tuple[float, str, Callable[[], str]]] = {}
-        self._drawn = 0.0  # seconds of drawing since the last look
+        self._used = 0.0  # CPU seconds since the last look
+        self._closing = False
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
 
@@ -96,6 +97,11 @@ class Page:
         app = Starlette(routes=routes, lifespan=self._lifespan)
         return app if token is None else Guarded(app, token)
 
+    def close(self) -> None:
+        """End all connections."""
+        self._closing = True
+        self._news.set()
+
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         look = asyncio.create_task(self._look())
@@ -108,21 +114,22 @@ class Page:
         """Read the folders for ever, at most for a part `SHARE` of the time once all is read."""
         fresh, shown = False, time.monotonic()
         while True:
-            began = time.monotonic()
             async with self._lock:
                 changed = [await asyncio.to_thread(self._update, run) for run in range(len(self.feeds))]
-            took, self._drawn = time.monotonic() - began + self._drawn, 0.0
+            used, self._used = self._used, 0.0
             behind = any(feed.behind for feed in self.feeds)
             fresh = fresh or any(changed)
             if fresh and (not behind or time.monotonic() - shown >= BEHIND_S):
                 self._news.set()
                 self._news = asyncio.Event()
                 fresh, shown = False, time.monotonic()
-            await asyncio.sleep(0.01 if behind else max(LOOK_S, took / SHARE))
+            await asyncio.sleep(0.01 if behind else min(max(LOOK_S, used / SHARE), LONGEST_LOOK_S))
 
     def _update(self, run: int) -> bool:
         try:
+            began = time.thread_time()
             changed = self.feeds[run].update()
+            self._used += time.thread_time() - began
         except Exception as error:
             if not isinstance(error, ElastreamError):
                 log.warning("%s cannot be read", self.feeds[run].name, exc_info=True)
@@ -138,7 +145,7 @@ class Page:
             return {"head": unreadable(feed.directory.root, ElastreamError(self._failures[run]))}
         began = time.thread_time()
         pieces = feed.pieces(span)
-        self._drawn += time.thread_time() - began
+        self._used += time.thread_time() - began
         return {**pieces, "live": json.dumps(feed.state.state in LIVE), "state": json.dumps(feed.state.state)}
 
     async def _html(self, request: Request) -> Response:
@@ -161,7 +168,7 @@ class Page:
         self.watchers += 1
         try:
             yield "retry: 2000\n\n"
-            while True:
+            while not self._closing:
                 news = self._news
                 for run in range(len(self.feeds)):
                     async with self._lock:

@@ -59,16 +59,18 @@ def serve(
         raise EnvironmentProblem(f"{host}:{address.port}: {error.strerror or error}") from None
     token = secrets.token_urlsafe() if guarded else None
     shown = f"[{host}]" if ":" in host else host
-    config = uvicorn.Config(page.app(token), log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(page.app(token), log_level="error", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
 
     async def run() -> None:
         announce(f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else ""))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not serving.done():
-            await asyncio.wait([serving], timeout=1.0)
+            await asyncio.wait([serving], timeout=0.5)
             if parent_ended is not None and parent_ended.is_set():
                 server.should_exit = not page.watchers and time.monotonic() - page.left > LINGER_S
+            if server.should_exit:
+                page.close()
         await serving
 
     with listener:
