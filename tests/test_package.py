@@ -171,7 +171,7 @@ for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
 print(json.dumps(failed))
 """
 OF_EXTRAS = re.compile(
-    r"elastream\.(bench|simulator|spark|api|testing|evaluation|pool|guards|observability|core\.throughput|policies)\b"
+    r"elastream\.(bench|dashboard\.page|simulator|spark|api|testing|evaluation|pool|guards|observability|core\.throughput|policies)\b"
 )
 """Packages of which some modules need an extra to be imported."""
 
@@ -204,6 +204,7 @@ WORKS = {
     "guards": (COMMAND, "guards", "check", ROOT / "examples" / "guards.yaml"),
     "simulate": (COMMAND, "simulate", EXAMPLE),
     "pool": ("from elastream.pool.service import web_settings",),
+    "page": ("from elastream.dashboard.page.server import Page; import uvicorn",),
     "metrics": ("from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",),
     "learned": ("from elastream.policies.forecasting.selection import NeuralNetwork; import sklearn",),
     "forecast": ("from elastream.policies.forecasting.seasonal import BackTested; assert not BackTested().lacking()",),

@@ -424,6 +424,14 @@ class LiveSettings(Settings):
         default=None,
     )
     observers: Sequence["Observer"] = setting("Objects that receive every observation and decision.", default=())
+    page: bool = setting(
+        "Serve a live page of the run on this machine, at an address that is printed.",
+        Flag(),
+        default=False,
+        option=True,
+        group=WATCH,
+        lasting=False,
+    )
     retention: float | str = setting(
         "Time for which observations, decisions and changes of updated results stay on disk. Figures of the whole"
         " run stay.",

@@ -26,6 +26,7 @@ from elastream.spark.queries.watched import QueryService, layout_of
 SERVICES = {}
 QUERIES = SimpleNamespace(services=lambda diagnoses: SERVICES)
 PLANT = SimpleNamespace(look_seconds=0.0, describe=lambda host: host, queries=QUERIES)
+KIND = HostType("executor", cores=2, price=0.1)
 LAYOUT = layout_of((("counts", ("counts/aggregate0",)),))
 
 
@@ -224,3 +225,19 @@ def test_limit_below_max_hosts_is_named_at_the_start():
     said = intentions(can, AutopilotSettings(max_hosts=4), leases=False)
     assert "request 1 to 2 executors (spark.cores.max=2 allows no more)" in said
     assert "allows no more" not in intentions(can, AutopilotSettings(max_hosts=2), leases=False)
+
+
+def test_the_cost_stands_beside_that_of_other_fleets(caplog):
+    log = spoken(target_latency="2s")
+    known = {Metric.COST: 0.4, Metric.ARRIVAL_RATE: 100.0, Metric.THROUGHPUT: 100.0}
+    row = Frame(("queries",), {metric: [value] for metric, value in known.items()})
+    busy = Frame(("counts",), {Metric.BUSY_CORES: [3.0]})
+    lease = Lease("h1", KIND, 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 1.0)
+    for time in (5.0, 10.0):
+        seen = Observation(time, Context(LAYOUT, {"executor": KIND}, 2.0), busy, application=row, leases={"h1": lease})
+        log.observed(seen)
+    assert log.status.rows()["cost so far"].startswith("0.40; fixed at the peak 0.30 (3 hosts)")
+    with caplog.at_level(logging.INFO):
+        log.ended(Ending("stopped", 10.0))
+    assert "cost 0.40; fixed at the peak 0.30 (3 hosts)" in caplog.messages[-1]
+    assert "cost so far" not in spoken().status.rows()

@@ -36,6 +36,11 @@ def test_a_pilot_is_paused_by_the_program_and_by_the_folder(tmp_path):
     assert not RunDirectory(tmp_path).is_paused
 
 
+def test_a_page_needs_a_folder_to_read():
+    with pytest.raises(ElastreamError, match="the live page reads a recording: give Autopilot a folder"):
+        Autopilot(None, page=True)
+
+
 def test_a_topic_whose_offsets_are_to_be_committed_has_a_group():
     with pytest.raises(ElastreamError, match="commits: the topic 'orders' has no group to commit its offsets to"):
         Autopilot(None, commits=[kafka("orders")])

@@ -7,9 +7,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
+from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording
 from support.waiting import ended, wait_until
 
@@ -91,6 +93,21 @@ def test_a_function_that_fails_is_named_in_one_sentence(tmp_path):
     assert len(told) == 1
     assert "operator 'split' failed on the record 'poison': ValueError: bad apple" in told[0]
     assert "Traceback" not in err
+    wait_until_gone(tmp_path)
+
+
+def test_a_run_serves_its_page_while_it_goes_on_and_leaves_nothing(tmp_path):
+    process = start(tmp_path, "--page", lasts="8s")
+    assert process.stderr is not None
+    line = next(each for each in process.stderr if each.startswith("live page: "))
+    with httpx.Client(follow_redirects=True) as client:
+        assert client.get(line.removeprefix("live page: ").partition("?")[0]).status_code == 401
+        assert client.get(line.removeprefix("live page: ").strip()).status_code == 200
+    (run,) = (tmp_path / "runs").iterdir()
+    assert RunDirectory(run).page.read_text() in line
+    _, err = ended(process)
+    assert process.returncode == 0, err
+    assert not RunDirectory(run).page.exists()
     wait_until_gone(tmp_path)
 
 

@@ -89,7 +89,8 @@ def test_the_screen_shows_the_figures_that_people_ask_for(view: Screen) -> None:
         r"processed\s+161/s",
         r"backlog\s+0",
         r"hosts\s+5 leased, 5 ready\s+▂",
-        r"cost so far\s+0\.2\d\s+static peak provision: 0\.\d\d \(\d+ hosts\)",
+        r"cost so far\s+0\.2\d\s+fixed at the peak 0\.\d\d( ± [\d.]+)? \(\d+ hosts\)",
+        r"\s+best constant 0\.\d\d( ± [\d.]+)? \(\d+ hosts\)",
         r"in time\s+99% of the time",
         r"latency\s+p50 \d+ ms   p99 \d\.\d s   target 2\.0 s",
         r"words\s+161/s\s+\d+ ms\s+\d+ ms\s+50 ms",
@@ -330,7 +331,7 @@ def test_figures_and_what_stands_beside_them_are_whole_on_usual_terminals(width:
     text = shown(screen, width)
     assert re.search(r"in time\s+63% of the records\s+99% of the time", text)
     assert "cost so far" in text
-    assert re.search(r"static peak provision: \S+ \(\d+ hosts\)", text)
+    assert re.search(r"fixed at the peak \S+( ± \S+)? \(\d+ hosts\)", text)
 
 
 def test_rings_are_lines_of_who_owns_how_much_and_who_keeps_copies() -> None:

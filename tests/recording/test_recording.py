@@ -173,6 +173,17 @@ def test_the_static_provision_of_the_peak_stands_beside_the_cost():
     assert summary.static_cost == summary.static_hosts * kind.billing.units(summary.seconds) * kind.price
 
 
+def test_a_run_that_died_pays_no_lease_that_had_ended_before():
+    whole, died = example_recording(), example_recording(end=False)
+    ended = {lease.host: lease for lease in died.hosts if lease.until is not None}
+    assert ended
+    for lease in whole.hosts:
+        if lease.host in ended:
+            assert ended[lease.host].state is lease.state
+            assert abs(ended[lease.host].until - lease.until) <= 1.0, "as the next observation shows"
+    assert summarise(died).releases == len(ended)
+
+
 def test_a_header_describes_the_dataflow_and_what_can_be_leased():
     header = describe_run(FakePlant().context, policy="p", plant="simulated", started=0.0)
     assert (header.flow, header.target_latency, header.max_hosts) == ("word_count", 2.0, 6)

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +23,7 @@ from elastream.clouds.executors import STABILIZATION_DOWN, ExecutorProvider
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
+from elastream.control.requests import RequestExtension
 from elastream.control.scaling import with_window
 from elastream.core.fitting import check_replicas
 from elastream.core.hosts import HostType
@@ -88,6 +89,10 @@ class Autopilot:
             window = self._cloud.stabilization_down if isinstance(self._cloud, Cloud) else 0.0
         self._scaling = with_window(settings.scaling, self._policy, window)
         self._folder = None if settings.folder is None else local_folder(settings.folder, "the folder of an Autopilot")
+        if settings.page and self._folder is None:
+            raise InputError(
+                "the live page reads a recording: give Autopilot a folder, such as folder='runs/mine'", ("page",)
+            )
         self._chosen: set[str] | None = set()
         self._targets: dict[str, float] = {}  # of queries with one of their own, by id
         self._lock = threading.Lock()
@@ -360,6 +365,7 @@ class Autopilot:
             observe_only=self._settings.observe_only,
             paused=lambda: self.paused,
             header=header,
+            extensions=() if self._folder is None else (RequestExtension(RunDirectory(self._folder)),),
             scaling=self._scaling,
             facts=plant.facts,
         )
@@ -368,9 +374,17 @@ class Autopilot:
             if self._stopped:
                 loop.stop(self._stopped)
         self._say("autopilot records to %s")
-        with committing(self._spark, self._settings.commits):
+        with committing(self._spark, self._settings.commits), self._page():
             loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
+
+    def _page(self) -> AbstractContextManager[None]:
+        if not self._settings.page or self._folder is None:
+            return nullcontext()
+        # Only an Autopilot with a page needs what it is served with.
+        from elastream.dashboard.page.serving import page_beside
+
+        return page_beside(RunDirectory(self._folder), lambda url: self._say(f"live page of %s: {url}"))
 
     def _say(self, sentence: str) -> None:
         if self._folder is not None and self._settings.show:

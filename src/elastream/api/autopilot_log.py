@@ -16,9 +16,10 @@ from elastream.core.hosts import HostState
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
-from elastream.core.wording import counted, duration_text, gist, quantities
+from elastream.core.wording import counted, duration_text, gist, money, quantities
 from elastream.dataflow.operators import Kind
 from elastream.observability.events import HARMLESS_REFUSALS
+from elastream.policies.savings import Savings, savings_text
 from elastream.recording.observer import Ending, Header
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant
@@ -99,6 +100,8 @@ class AutopilotStatus:
         in_time: Share of the records within the target latency; NaN if unknown.
         target_latency: Seconds; None without one.
         basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.
+        cost: Money for hosts so far; NaN without prices.
+        savings: Costs of other fleets on the same load, in words; empty if unknown.
         messages: Latest lines, the newest last.
         services: Service of each query, by name.
     """
@@ -113,6 +116,8 @@ class AutopilotStatus:
     in_time: float = math.nan
     target_latency: float | None = None
     basis: str = ""
+    cost: float = math.nan
+    savings: str = ""
     messages: tuple[str, ...] = ()
     services: Mapping[str, QueryService] = field(default_factory=dict)
 
@@ -130,6 +135,7 @@ class AutopilotStatus:
             "latency": latency + (f" ({self.basis})" if self.basis else ""),
             "in time": target,
             **({name: _service_text(each) for name, each in self.services.items()} if len(self.services) > 1 else {}),
+            **({} if math.isnan(self.cost) else {"cost so far": _cost(self)}),
         }
 
     def __str__(self) -> str:
@@ -147,6 +153,10 @@ def _service_text(service: QueryService) -> str:
     parts = [f"at most {_figure(service.latency, 's')}{target}"]
     parts += [] if math.isnan(service.work) else [f"{service.work:.0%} of the work"]
     return "; ".join([", ".join(parts), *([service.late] if service.late else [])])
+
+
+def _cost(status: AutopilotStatus) -> str:
+    return "; ".join(filter(None, [money(status.cost), status.savings]))
 
 
 def _figure(value: float, unit: str) -> str:
@@ -195,6 +205,7 @@ class AutopilotLog:
         self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
         self._status = AutopilotStatus(target_latency=self._target)
         self._done: dict[tuple[str, str], int] = {}
+        self._savings = Savings(self._target)
 
     @property
     def status(self) -> AutopilotStatus:
@@ -225,6 +236,8 @@ class AutopilotLog:
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
         self._has_batches = self._has_batches or bool(observation.batches)
+        self._savings.observed(observation)
+        fleets = self._savings.fleets(tuple(observation.context.host_types.values()), observation.time)
         self._status = replace(
             self._status,
             state="observing only" if self._observe_only else "watching" if queries else "waiting",
@@ -237,6 +250,8 @@ class AutopilotLog:
             in_time=observation.overall(Metric.COMPLIANCE),
             basis=basis_text(observation.latency_basis),
             services=self._plant.queries.services(observation.diagnoses),
+            cost=observation.cost,
+            savings=savings_text(fleets),
         )
 
     def _waits(self, host: str, observation: Observation) -> str:
@@ -289,6 +304,7 @@ class AutopilotLog:
             parts.append(f"{status.in_time:.1%} of the records within {status.target_latency:g} s{basis}")
         work = [f"{name} {each.work:.0%}" for name, each in status.services.items() if not math.isnan(each.work)]
         parts += [f"work of {', '.join(work)}"] if len(work) > 1 else []
+        parts += [] if math.isnan(status.cost) else [f"cost {_cost(status)}"]
         return f"autopilot in all: {', '.join(parts)}"
 
     def _log(self, outcome: Outcome) -> None:

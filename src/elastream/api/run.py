@@ -26,6 +26,7 @@ from elastream.control.extension import KeyTableExtension
 from elastream.control.guarding import GuardExtension
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
+from elastream.control.requests import RequestExtension
 from elastream.control.scaling import with_window
 from elastream.core.composition import check_consistency, consistency_of
 from elastream.core.fitting import check_feasible, check_replicas, check_rules, state_partitions_of, unchangeable
@@ -33,6 +34,7 @@ from elastream.core.hosts import HostType
 from elastream.core.observation import Composition, Context
 from elastream.core.plant import Policy
 from elastream.dashboard.live import RunView
+from elastream.dashboard.page.serving import page_beside
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.compiling import plan_queries
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
@@ -205,7 +207,12 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             "scaling": dict(settings.scaling.set),
             "currency": settings.currency,
         }
-        with _logged(directory.log), shown(graph, directory, settings) as views, _ending_in_order() as stop:
+        with (
+            _logged(directory.log),
+            page_beside(directory, _show_page) if settings.page else contextlib.nullcontext(),
+            shown(graph, directory, settings) as views,
+            _ending_in_order() as stop,
+        ):
             started = folder.manifest.started
             with (
                 _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
@@ -243,7 +250,11 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
                         limit=None if settings.limit is None else float(settings.limit),
                         facts=plant.facts,
                         header=header,
-                        extensions=(GuardExtension(versions, pollers), KeyTableExtension(table_log)),
+                        extensions=(
+                            GuardExtension(versions, pollers),
+                            KeyTableExtension(table_log),
+                            RequestExtension(directory),
+                        ),
                         scaling=settings.scaling,
                         remarks=unchangeable(plant.context, policy),
                     )
@@ -260,6 +271,10 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
         return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
+
+
+def _show_page(url: str) -> None:
+    print(f"live page: {url}", file=sys.stderr, flush=True)
 
 
 def _show_start(views: Sequence[RunView], flow: str, text: str) -> None:

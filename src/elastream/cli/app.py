@@ -25,6 +25,7 @@ from elastream.cli.prices import prices
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.runs import ls, status, stop
+from elastream.cli.serve import serve
 from elastream.cli.simulate import simulate
 from elastream.cli.state import repartition, state
 from elastream.errors import ElastreamError, missing
@@ -39,6 +40,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     ls,
     status,
     stop,
+    serve,
     report,
     explain,
     check,

@@ -141,6 +141,8 @@ def _newest(recording: "Recording", console: "Console") -> None:
     from elastream.core.latency import basis_text
     from elastream.core.metrics import Metric
     from elastream.core.wording import clock, quantity
+    from elastream.report.page import costs_text, savings_aside
+    from elastream.report.summary import summarise
     from elastream.report.tally import count_in_time
 
     if not len(recording.times):
@@ -159,6 +161,9 @@ def _newest(recording: "Recording", console: "Console") -> None:
     if recording.header.target_latency is not None:
         whole = "in time over the whole run (compliance is that of the last batches alone)"
         console.print(f"{whole}: {count_in_time(recording)}", highlight=False, soft_wrap=True)
+    summary = summarise(recording)
+    if others := savings_aside(summary):
+        console.print(f"cost so far {costs_text(summary)}; {others}", highlight=False, soft_wrap=True)
 
 
 class _Printer:

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from elastream.core.action import MoveTask
 from elastream.core.decision import Decision
-from elastream.core.hosts import known_cost
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
@@ -28,14 +27,13 @@ from elastream.core.wording import (
     clock,
     counted,
     duration_text,
-    hosts_text,
     money,
     percent,
     quantity,
     rate_text,
 )
 from elastream.dataflow.operators import Operator
-from elastream.policies.common.provision import Work
+from elastream.policies.savings import FleetCost, Savings
 from elastream.recording.observer import Ending, Header, Observer
 from elastream.report.tally import InTime
 
@@ -108,23 +106,20 @@ class RunningFigures:
 
     def __init__(self, target_latency: float | None = None) -> None:
         self._in_time = InTime(target_latency)
-        self._work = Work(target_latency)
+        self._savings = Savings(target_latency)
         self._time = 0.0
-        self.static: tuple[int, float] | None = None
+        self.fleets: tuple[FleetCost, ...] = ()
 
     def observed(self, observation: Observation) -> None:
-        """Count an observation. Afterwards `static` is (hosts, cost) of a static peak, if known; its cost may be NaN."""
+        """Count an observation. Afterwards `fleets` has the known costs of other fleets."""
         width, self._time = observation.time - self._time, observation.time
         self._in_time.batches(observation.batches)
         records = observation.overall(Metric.THROUGHPUT) * width
         p99, compliance = observation.overall(Metric.LATENCY_P99), observation.overall(Metric.COMPLIANCE)
         self._in_time.period(width, p99, compliance, records)
-        self._work.observed(observation)
-        types = tuple(observation.context.host_types.values())
-        provision = self._work.provision(types[0]) if types else None
-        self.static = None
-        if provision is not None:
-            self.static = provision.hosts, known_cost(provision.cost(types[0], observation.time), types[:1])
+        self._savings.observed(observation)
+        fleets = self._savings.fleets(tuple(observation.context.host_types.values()), observation.time)
+        self.fleets = tuple(each for each in fleets if not math.isnan(each.cost))
 
     @property
     def in_time(self) -> str:
@@ -227,13 +222,10 @@ class Screen:
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
         if (left_out := observation.overall(Metric.LEFT_OUT)) > 0:
             table.add_row("left out", amount(left_out), Text("records that a function raised on", style="dim"))
-        static = self._figures_so_far.static
-        beside = (
-            ""
-            if static is None or math.isnan(static[1])
-            else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
-        )
-        table.add_row("cost so far", money(observation.cost), Text(beside, style="dim"))
+        others = [str(each) for each in self._figures_so_far.fleets]
+        for place, beside in enumerate(others or [""]):
+            cost = "" if place else money(observation.cost)
+            table.add_row("" if place else "cost so far", cost, Text(beside, style="dim"))
         if self._header.target_latency is not None:
             records, _, time = self._figures_so_far.in_time.partition(", ")
             table.add_row("in time", records, Text(time, style="dim"))

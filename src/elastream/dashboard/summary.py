@@ -10,7 +10,7 @@ from rich.text import Text
 from elastream.core.latency import basis_text, is_bound
 from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
-from elastream.report.page import costs_text, static_aside
+from elastream.report.page import costs_text, savings_aside
 from elastream.report.summary import Summary, summarise
 
 MAX_RESUMPTIONS = 5
@@ -41,12 +41,12 @@ def print_summary(
     if not math.isnan(figures.longest_batch):
         rows.append(("longest batch", duration_text(figures.longest_batch)))
     lost = f", {figures.lost} lost" if figures.lost else ""
-    static = f"; {aside}" if (aside := static_aside(figures)) else ""
+    others = f"; {aside}" if (aside := savings_aside(figures)) else ""
     refused = counted(figures.refused, "proposal")
     rows += [
         ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
         ("host-minutes", f"{figures.host_minutes:,.1f}"),
-        ("cost", f"{costs_text(figures)}{static}"),
+        ("cost", f"{costs_text(figures)}{others}"),
         ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),
         *(("remark", str(each)) for each in figures.lacked),
         *(("resumed", each) for each in header.resumptions[-MAX_RESUMPTIONS:]),

@@ -20,6 +20,7 @@ from elastream.core.promises import PROMISES
 from elastream.core.scaling import RULE_NAMES, rule_of
 from elastream.errors import needed_by
 from elastream.observability.events import EventBook
+from elastream.policies.savings import Savings
 from elastream.recording.costs import CostSplit
 from elastream.recording.observer import Ending, Header
 from elastream.settings import Address
@@ -121,6 +122,7 @@ class PrometheusObserver:
         )
         self._book = EventBook()
         self._costs = CostSplit()
+        self._savings = Savings(None)
         self._rounds = 0
         self._registry.register(self)
         if port is not None:
@@ -144,6 +146,7 @@ class PrometheusObserver:
         }
         self._errors.setdefault((f"policy {header.policy}",), 0)
         self._events.update((Reason.RUN_STARTED.value, kind) for kind in types_of(Reason.RUN_STARTED))
+        self._savings = Savings(header.target_latency)
         self._currency = str(header.environment.get("currency", ""))
 
     def observed(self, observation: Observation) -> None:
@@ -151,6 +154,7 @@ class PrometheusObserver:
         self._observation = observation
         self._count(self._book.observed(observation))
         self._costs.observed(observation)
+        self._savings.observed(observation)
         for batch in observation.batches:
             self._durations.setdefault(batch.segment, _Buckets()).add(1.0, batch.seconds, batch.seconds)
             if batch.records > 0 and not math.isnan(batch.oldest):
@@ -232,6 +236,12 @@ class PrometheusObserver:
         meaning, spent = "Money for hosts per million records, since the start", math.fsum(by_query.values())
         each = [((currency,), 1e6 * spent / costs.records)] if costs.records > 0 and by_query else []
         yield _gauge("elastream_cost_per_million_records", meaning, ("currency",), each)
+        types = () if self._observation is None else tuple(self._observation.context.host_types.values())
+        fleets = self._savings.fleets(types, 0.0 if self._observation is None else self._observation.time)
+        meaning, labels = "Money that another fleet would have cost so far on the same load", ("fleet", "currency")
+        yield _gauge("elastream_fleet_cost", meaning, labels, [((each.name, currency), each.cost) for each in fleets])
+        errors = [((each.name, currency), each.error) for each in fleets if not math.isnan(each.cost)]
+        yield _gauge("elastream_fleet_cost_error", "Half the range of elastream_fleet_cost", labels, errors)
 
     def _plant_metrics(self, observation: Observation | None) -> "Iterator[Family]":
         for metric in Metric:

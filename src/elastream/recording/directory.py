@@ -86,6 +86,8 @@ class RunDirectory:
     wanted = Below("control", "wanted.json")  # composition requested of all queries; read before each batch
     paused = Below("control", "paused")  # exists while the controller is paused, with the time of the pause
     stop_request = Below("control", "stop")  # request of `elastream stop` to the driver, with its time
+    requests = Below("control", "requests.jsonl")  # requests of people to the loop, one line each; never removed
+    page = Below("control", "page")  # address of the run's live page, with its token, while it is served
     cluster = Below("cluster")  # logs and work folders of master and workers
     manifest = Below("run.json")  # description of the run (dataflow, program, format), from which it is resumed
     lock = Below("run.lock")  # lock of the process that drives the run

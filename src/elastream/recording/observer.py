@@ -107,6 +107,7 @@ def describe_run(
                 "alternates": [alternate.name for alternate in operator.alternates],
                 "values": [alternate.value for alternate in operator.alternates],
                 "selects": key_columns(graph, operator),
+                "governed": operator.load is not None,
                 **{name: getattr(operator, name) for name in ("name", "max_duration", "cores", "memory", "waits")},
             }
             for operator in graph.operators

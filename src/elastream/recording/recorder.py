@@ -237,35 +237,15 @@ class Recording:
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
         """Build a recording from `entries`. Raises InputError with `place` and line for a malformed entry."""
-        header: Header | None = None
-        series = Series()
-        decisions: dict[int, Decision] = {}
-        ending: Ending | None = None
-        rounds = 0  # of earlier drivers: each counts from 1
+        builder = RecordingBuilder(place)
         for number, entry in enumerate(entries, start=1):
             try:
-                fields = dict(entry)
-                match fields.pop("kind"):
-                    case "start":
-                        fields.pop("time", None)
-                        before, header = header, form.read_header(unmarked(fields, place))
-                        header = header if before is None else described_before(before, header)
-                        if before is not None and len(header.resumed) > len(before.resumed):
-                            ending, rounds = None, max(decisions, default=0)
-                    case "observation":
-                        series.add(fields)
-                    case "decision":
-                        decision = form.read_decision(fields)
-                        decisions[rounds + decision.round] = replace(decision, round=rounds + decision.round)
-                    case "end":
-                        ending = form.read_ending(fields, form.host_types(header))
-                    case unknown:
-                        raise ValueError(f"unknown kind {unknown!r}")
+                builder.add(entry)
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
-        if header is None:
+        if builder.header is None:
             raise InputError(f"{place} has no start entry: the run has not started yet, or the run's header is missing")
-        return cls(header, series, tuple(decisions.values()), ending)
+        return builder.recording
 
     @property
     def forgotten(self) -> float:
@@ -423,6 +403,49 @@ class Recording:
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
+
+
+class RecordingBuilder:
+    """A recording that is built entry by entry. place: its file, for errors.
+
+    Attributes:
+        header: None before the first entry.
+        decisions: The last version of each round.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self.header: Header | None = None
+        self.series = Series()
+        self.decisions: dict[int, Decision] = {}
+        self.ending: Ending | None = None
+        self._rounds = 0  # of earlier drivers: each counts from 1
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Add an entry. Raises ValueError, TypeError or KeyError for a malformed one."""
+        fields = dict(entry)
+        match fields.pop("kind"):
+            case "start":
+                fields.pop("time", None)
+                before, header = self.header, form.read_header(unmarked(fields, self._place))
+                self.header = header if before is None else described_before(before, header)
+                if before is not None and len(header.resumed) > len(before.resumed):
+                    self.ending, self._rounds = None, max(self.decisions, default=0)
+            case "observation":
+                self.series.add(fields)
+            case "decision":
+                decision = form.read_decision(fields)
+                number = self._rounds + decision.round
+                self.decisions[number] = replace(decision, round=number)
+            case "end":
+                self.ending = form.read_ending(fields, form.host_types(self.header))
+            case unknown:
+                raise ValueError(f"unknown kind {unknown!r}")
+
+    @property
+    def recording(self) -> Recording:
+        """The recording so far."""
+        return Recording(self.header or Header("", ""), self.series, tuple(self.decisions.values()), self.ending)
 
 
 # Seconds without an observation until a run without an end counts as dead: an action may take so long.

@@ -52,11 +52,16 @@ def driver_of(directory: RunDirectory) -> int | None:
 
 def state_of(directory: RunDirectory) -> RunState:
     """Return the state of the run in `directory`. Raises InputError if it is no run's folder."""
-    manifest, driver = read_manifest(directory), driver_of(directory)
     try:
         outline = Recording.outline(directory.root)
     except ElastreamError:  # nothing is recorded yet
         outline = None
+    return state_with(directory, outline)
+
+
+def state_with(directory: RunDirectory, outline: Recording | None) -> RunState:
+    """Return the state of a run by its recording, None before the first observation. Raises what `state_of` raises."""
+    manifest, driver = read_manifest(directory), driver_of(directory)
     if driver is not None:
         state = "starting" if outline is None else "paused" if directory.is_paused else "running"
     elif outline is not None and outline.ending is not None:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -115,6 +115,7 @@ class Series:
     replicas: list[tuple[int, Mapping[str, Mapping[str, list[int]]]]] = field(default_factory=list)
     lacking: list[tuple[int, str]] = field(default_factory=list)  # by change, why standby replicas are missing
     _requested: Json | None = None
+    _leased: Set[str] = frozenset()
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Add an entry. Raises KeyError, TypeError or ValueError if it is no observation."""
@@ -133,7 +134,11 @@ class Series:
         states = Counter(lease["state"] for lease in entry["leases"])
         for state, counts in self.states.items():
             counts.append(float(states[state]))
-        self.leases |= {lease["host"]: lease for lease in entry["leases"]}
+        there = {lease["host"]: lease for lease in entry["leases"]}
+        for host in self._leased - there.keys():
+            self.leases[host] = _ended(self.leases[host], time)
+        self._leased = there.keys()
+        self.leases |= there
         self.batches += [_batch(row) for row in entry.get("batches", ())]
         alarms = list(entry.get("alarms", ()))
         if alarms != (self.alarms[-1][1] if self.alarms else []):
@@ -167,6 +172,13 @@ class Series:
         # A task without a host has row -1: the last host's, as lists have it, would be wrong.
         now = {(o, i): hosts[h] for o, i, h in zip(of, index, at, strict=True) if h >= 0}
         self.placed.append(self.placed[-1] if self.placed and self.placed[-1] == now else now)
+
+
+def _ended(lease: Json, time: float) -> Json:
+    """Return a lease that an observation at `time` has no more. A run that ends in order records when it really ended."""
+    leaving = lease["state"] in (HostState.RELEASING, HostState.REQUESTED)
+    state = (HostState.RELEASED if leaving else HostState.LOST).value
+    return {**lease, "state": state, "history": [*lease["history"], [time, state]], "until": time}
 
 
 def _batch(row: Sequence[Any]) -> MicroBatch:

@@ -4,7 +4,7 @@ It is drawn twice, across for wide pages and down for phones; the style sheet sh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from elastream.dataflow.graph import Graph
@@ -16,6 +16,8 @@ from elastream.report.plots import COLOURS
 BOX, GAP, LETTER, LETTERS = 44, 22, 8.4, 26
 # Space between operators in the direction of the stream, which holds the names of edges.
 AHEAD = 74
+# Letters for which an operator with figures has room.
+FIGURES = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Node:
     name: str
     note: str  # alternates, or its kind
     query: str = ""
+    figures: str = ""  # of a live run
+    bound: bool = False  # True if it bounds the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,14 @@ class Flow:
 
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
+
+    def with_figures(self, figures: Mapping[str, str], bottleneck: str, running: Mapping[str, str]) -> "Flow":
+        """Return the flow with figures and running alternates by operator, and the operator that bounds the others."""
+        nodes = (
+            replace(n, figures=figures.get(n.name, ""), bound=n.name == bottleneck, note=running.get(n.name, n.note))
+            for n in self.nodes
+        )
+        return replace(self, nodes=tuple(nodes))
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -121,7 +133,10 @@ def _short(text: str) -> str:
 
 
 def _width(node: Node) -> int:
-    return round(max(len(_short(node.name)), 0.85 * len(_short(node.note))) * LETTER) + 26
+    # Figures change, and the drawing must not: their place has the width of most.
+    least = FIGURES if node.figures else 0
+    small = max(least, *(len(_short(text)) for text in (node.note, node.figures)))
+    return round(max(len(_short(node.name)), 0.85 * small) * LETTER) + 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +187,14 @@ def _svg(flow: Flow, down: bool) -> str:
 def _node(node: Node, box: _Box, colour: int | None) -> str:
     place = f'x="{box.x:.0f}" y="{box.y:.0f}"'
     bar = "" if colour is None else f'<rect class="query k{colour}" {place} width="5" height="{BOX}"/>'
+    text, second = (f"{node.name}: {node.note}", node.note) if not node.figures else (node.note, node.figures)
+    if node.bound:
+        text = f"{text}; it bounds the others"
     return (
-        f"<g><title>{escape(f'{node.name}: {node.note}')}</title>"
-        f'<rect class="box" {place} width="{box.width:.0f}" height="{BOX}" rx="4"/>{bar}'
+        f"<g><title>{escape(text)}</title>"
+        f'<rect class="box{" bound" * node.bound}" {place} width="{box.width:.0f}" height="{BOX}" rx="4"/>{bar}'
         f'<text class="name" x="{box.x + 13:.0f}" y="{box.y + 18:.0f}">{escape(_short(node.name))}</text>'
-        f'<text x="{box.x + 13:.0f}" y="{box.y + 34:.0f}">{escape(_short(node.note))}</text></g>'
+        f'<text x="{box.x + 13:.0f}" y="{box.y + 34:.0f}">{escape(_short(second))}</text></g>'
     )
 
 

@@ -24,7 +24,6 @@ from elastream.core.wording import (
     amount,
     clock,
     duration_text,
-    hosts_text,
     money,
     percent,
     quantity,
@@ -32,6 +31,7 @@ from elastream.core.wording import (
 )
 from elastream.errors import ElastreamError, in_one_line
 from elastream.policies.common.provision import TARGET_UTILISATION
+from elastream.policies.savings import savings_text
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.flow import flow_of_run
@@ -232,18 +232,16 @@ def costs_text(summary: Summary) -> str:
 
 def _cost_aside(summary: Summary) -> str:
     own = costs_text(summary).partition(", ")[2]
-    return "; ".join(filter(None, [own, static_aside(summary)]))
+    return "; ".join(filter(None, [own, savings_aside(summary)]))
 
 
-def static_aside(summary: Summary) -> str:
-    """Return the annotation of the cost: that of static provision for the run's peak; empty if unknown.
+def savings_aside(summary: Summary) -> str:
+    """Return the annotation of the cost: that of other fleets on the same load; empty if unknown.
 
     The wording of peak and work is that of a policy's reasons, for comparison.
     """
-    if math.isnan(summary.static_cost):
-        return ""
-    peak = "" if math.isnan(summary.static_cores) else f": {_need(summary)}"
-    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)}{peak})"
+    text = savings_text(summary.fleets)
+    return text and f"{text}. The peak: {_need(summary)}"
 
 
 def _need(summary: Summary) -> str:

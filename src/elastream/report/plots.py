@@ -117,16 +117,15 @@ def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     """
     if len(values) <= most:
         return times, values
-    sections = np.array_split(np.arange(1, len(values) - 1), (most - 2) // 2)
-    chosen = [0]
-    for section in sections:
-        here = values[section]
-        if np.isnan(here).all():
-            chosen.append(int(section[0]))
-        else:
-            chosen += sorted({int(section[np.nanargmin(here)]), int(section[np.nanargmax(here)])})
-    rows = [*chosen, len(values) - 1]
-    return times[rows], values[rows]
+    last, count = len(values) - 1, (most - 2) // 2
+    edges = 1 + np.arange(count + 1) * ((last - 1) // count) + np.minimum(np.arange(count + 1), (last - 1) % count)
+    rows = edges[:-1, None] + np.arange((last - 1) // count + 1)
+    here = np.where(rows < edges[1:, None], values[np.minimum(rows, last)], np.nan)
+    unknown = np.isnan(here)
+    lowest = np.where(unknown, np.inf, here).argmin(axis=1)
+    highest = np.where(unknown, -np.inf, here).argmax(axis=1)
+    chosen = np.unique(np.concatenate([[0], edges[:-1] + lowest, edges[:-1] + highest, [last]]))
+    return times[chosen], values[chosen]
 
 
 def plot_html(plot: Plot) -> str:

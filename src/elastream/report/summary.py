@@ -12,6 +12,7 @@ import numpy as np
 from elastream.core.decision import Unknown
 from elastream.core.hosts import EndedLeases, HostState, known_cost, total_cost
 from elastream.core.latency import Basis, mixture_quantile
+from elastream.policies.savings import PEAK, FleetCost
 from elastream.recording.recorder import Recording
 from elastream.report.tally import Totals, tally_of
 
@@ -31,8 +32,8 @@ class Summary:
     longest_batch: float  # seconds, of all queries
     host_seconds: float  # of all leases
     cost: float
-    static_hosts: float  # hosts that the run's peak would have filled
-    static_cost: float  # their cost over the run's length
+    static_hosts: float  # hosts of the fleet fixed at the peak
+    static_cost: float  # its cost over the run's length
     leases: int  # hosts requested
     releases: int  # hosts released
     lost: int  # hosts failed
@@ -46,6 +47,7 @@ class Summary:
     static_cores: float = math.nan  # cores of speed 1 that the peak needs
     costs: Mapping[str, float] = field(default_factory=dict)  # by query if there are several; they add up to `cost`
     currency: str = ""  # of all money
+    fleets: tuple[FleetCost, ...] = ()  # costs of other fleets on the same load
 
     @property
     def cost_per_million(self) -> float:
@@ -57,15 +59,17 @@ class Summary:
         return self.host_seconds / 60
 
 
-def summarise(recording: Recording) -> Summary:
+def summarise(recording: Recording, tally: Totals | None = None) -> Summary:
     """Summarise a run.
 
     `records`, `batches`, latencies and cost come from the facts of the ending if the plant or a pool reported them; the
     records of a resumed run also from its micro-batches. Otherwise records are throughput over time, cost is that of the
     leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). Static provision follows
-    `policies.common.provision` from the measured work. Totals replace what a long run has dropped.
+    `policies.savings` from the measured work. Totals replace what a long run has dropped.
+
+    tally: the recording's, if it is known already.
     """
-    ending, end, tally = recording.ending, recording.end, tally_of(recording)
+    ending, end, tally = recording.ending, recording.end, tally or tally_of(recording)
     facts = ending.facts if ending else {}
     served, p50, p99 = tally.weights, tally.p50, tally.p99
 
@@ -73,7 +77,9 @@ def summarise(recording: Recording) -> Summary:
         value = facts.get(name)
         return float(value) if isinstance(value, int | float) else otherwise
 
-    static = tally.work.provision(recording.host_types[0]) if recording.host_types and len(tally.weights) > 1 else None
+    fleets = tally.savings.fleets(recording.host_types, end) if len(tally.weights) > 1 else ()
+    static = tally.savings.provision(recording.host_types[0]) if fleets else None
+    peak = next((each for each in fleets if each.name == PEAK), FleetCost(PEAK, math.nan, math.nan))
     ended = [lease.state for lease in recording.hosts]
     earlier = EndedLeases.of(facts)
     types = [*recording.host_types, *(lease.type for lease in recording.hosts)]
@@ -90,10 +96,8 @@ def summarise(recording: Recording) -> Summary:
         longest_batch=fact("longest batch", math.nan) if math.isnan(tally.longest_batch) else tally.longest_batch,
         host_seconds=math.fsum([earlier.seconds, *(lease.seconds(end) for lease in recording.hosts)]),
         cost=cost,
-        static_hosts=math.nan if static is None else static.hosts,
-        static_cost=math.nan
-        if static is None
-        else known_cost(static.cost(recording.host_types[0], end), recording.host_types[:1]),
+        static_hosts=peak.hosts,
+        static_cost=peak.cost,
         leases=earlier.leases + len(recording.hosts),
         releases=earlier.released + ended.count(HostState.RELEASED),
         lost=earlier.lost + ended.count(HostState.LOST),
@@ -107,6 +111,7 @@ def summarise(recording: Recording) -> Summary:
         static_cores=math.nan if static is None else static.cores,
         costs=_by_query(tally.costs, cost),
         currency=str(recording.header.environment.get("currency", "")),
+        fleets=fleets,
     )
 
 

@@ -18,7 +18,8 @@ from elastream.core.latency import Basis, share_within, weakest
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.core.wording import UNKNOWN, percent
-from elastream.policies.common.provision import Work, work_of
+from elastream.policies.common.provision import Work
+from elastream.policies.savings import Savings, savings_of
 from elastream.recording.costs import queries_of, records_from_sources, split
 from elastream.recording.form import without_nan
 from elastream.recording.parts import Keep
@@ -106,7 +107,7 @@ class Totals:
     """Figures of a run, or of a part of it and all that came before."""
 
     kept: InTime  # records and time within the target
-    work: Work  # of the run
+    savings: Savings  # the load so far, and what other fleets would cost
     time: float = 0.0  # end [s]
     served: float = math.nan  # records, from throughput over time
     counted: float = 0.0  # records, from micro-batches that read sources
@@ -138,7 +139,7 @@ class Totals:
                 **{name: getattr(self, name) for name in plain},
                 "latencies": [weights.tolist(), *(each.tolist() for each in means)],
                 "kept": asdict(self.kept),
-                "work": self.work.to_json(),
+                "savings": self.savings.to_json(),
                 "lacked": [asdict(each) for each in self.lacked],
                 "basis": {name: each.value for name, each in self.basis.items()},
                 "costs": dict(self.costs),
@@ -151,15 +152,20 @@ class Totals:
     def of_json(cls, fields: Mapping[str, Any], target: float | None) -> "Totals":
         """Read the totals before a part of a recording; empty at the beginning of a run."""
         if not fields:
-            return cls(InTime(target), Work(target))
+            return cls(InTime(target), Savings(target))
         weights, p50, p99 = (np.array(each, dtype=float) for each in fields["latencies"])
         served, longest = (
             math.nan if fields[name] is None else float(fields[name]) for name in ("served", "longest_batch")
         )
+        if "savings" in fields:
+            savings = Savings.of_json(target, fields["savings"])
+        else:  # of an earlier version
+            savings = Savings(target)
+            savings.work = Work.of_json(target, fields["work"])
         counts = {name: int(fields[name]) for name in ("peak_hosts", "moves", "rounds", "last", "refused")}
         return cls(
             InTime(**fields["kept"]),
-            Work.of_json(target, fields["work"]),
+            savings,
             weights=weights,
             p50=p50,
             p99=p99,
@@ -187,7 +193,7 @@ def tally_of(recording: Recording) -> Totals:
         before,
         time=float(recording.times[-1]) if len(recording.times) else before.time,
         kept=count_in_time(recording, before.kept, widths),
-        work=work_of(recording, before.work),
+        savings=savings_of(recording, before.savings),
         served=float(served.sum() + np.nan_to_num(before.served)) if len(served) else before.served,
         counted=before.counted + _counted(recording),
         weights=np.concatenate([before.weights, served]),

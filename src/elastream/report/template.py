@@ -1,5 +1,6 @@
 """Pages from Jinja templates: the run report, and the pages of blocks of comparisons and experiments."""
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from elastream.core.wording import amount, clock, duration_text, money, percent, quantities, quantity, rate_text
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 TEXTS = (amount, clock, duration_text, money, percent, quantities, quantity, rate_text)
 
 
+@cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, select_autoescape
 

@@ -53,29 +53,46 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Plots over one time axis, below the lanes of decisions. `end` is that of the axis (seconds)."""
+    """Plots over one time axis, below the lanes of decisions. `begin` and `end` are those of the axis (seconds)."""
 
     lanes: tuple[Lane, ...]
     plots: tuple[Plot, ...]
     end: float
+    begin: float = 0.0
+
+    def percent(self, time: float) -> float:
+        """Return the place of a time on the axis."""
+        return 100 * (time - self.begin) / max(self.end - self.begin, 1e-9)
 
 
-def timeline(recording: Recording) -> Timeline:
-    """Return the timeline of a run; curves of which nothing is known are left out."""
-    end = max([recording.end, *recording.times[-1:]], default=1.0) or 1.0
-    marks, span = _marks(recording.decisions, recording.hosts), (0.0, float(end))
+def timeline(recording: Recording, begin: float = 0.0, ahead: float = 0.0) -> Timeline:
+    """Return the timeline of a run; curves of which nothing is known are left out.
+
+    Args:
+        begin: Begin of the part that is shown (seconds). State on hosts is shown of whole runs only.
+        ahead: Seconds beyond the end, for what is expected.
+    """
+    end = float(max([recording.end, *recording.times[-1:]], default=1.0) or 1.0) + ahead
+    marks = [mark for mark in _marks(recording.decisions, recording.hosts) if mark.time >= begin]
+    span = (begin, end)
     of_hosts = tuple((mark.time, mark.colour) for mark in marks if mark.lane == "hosts")
     lines = of_hosts if len(of_hosts) <= MARKED_LINES else ()
     plots = [
         replace(plot, marks=lines, span=span)
-        for plot in _panels(recording)
+        for plot in (_since(plot, begin) for plot in _panels(recording, end))
         if any(_any_known(line.y) for line in plot.lines)
     ]
-    rings = rings_over_time(recording)
+    rings = () if begin or ahead else rings_over_time(recording)
     hosts = dict.fromkeys(host for bands in rings for each in bands.intervals for host in (each.host, *each.keepers))
     colours = {host: number % COLOURS for number, host in enumerate(hosts)}
     plots += [ring_plot(bands, colours, span) for bands in rings]
-    return Timeline(tuple(_lanes(marks)), tuple(plots), span[1])
+    return Timeline(tuple(_lanes(marks)), tuple(plots), end, begin)
+
+
+def _since(plot: Plot, begin: float) -> Plot:
+    first = [int(np.searchsorted(line.x, begin)) for line in plot.lines]
+    lines = (replace(line, x=line.x[at:], y=line.y[at:]) for line, at in zip(plot.lines, first, strict=True))
+    return replace(plot, lines=tuple(lines))
 
 
 def _lanes(marks: Sequence[Mark]) -> Iterator[Lane]:
@@ -86,12 +103,12 @@ def _lanes(marks: Sequence[Mark]) -> Iterator[Lane]:
             yield Lane(name, legend, tuple(mine[::every]), every)
 
 
-def _panels(recording: Recording) -> Iterator[Plot]:
+def _panels(recording: Recording, end: float) -> Iterator[Plot]:
     times, of = recording.times, recording.application
     load = (
         Curve("offered", times, recording.whole(Metric.ARRIVAL_RATE), 1),
         Curve("processed", times, of(Metric.THROUGHPUT), 0),
-        *_expected(recording),
+        *_expected(recording, end),
     )
     yield _plot("Load, records/s", load)
     yield _plot("Backlog, records", (Curve("waiting", times, recording.whole(Metric.BACKLOG), 4, fill=True),))
@@ -119,7 +136,7 @@ def _panels(recording: Recording) -> Iterator[Plot]:
     yield _plot("Copies of state behind, checkpoints", tuple(copies))
 
 
-def _expected(recording: Recording) -> Iterator[Curve]:
+def _expected(recording: Recording, end: float) -> Iterator[Curve]:
     """Yield the load that the policy planned for, at the times that it was expected for, if the policy tells it."""
     ahead = [
         (each.time + each.predicted[EXPECTED_IN], each.predicted[EXPECTED_RATE])
@@ -128,7 +145,7 @@ def _expected(recording: Recording) -> Iterator[Curve]:
     ]
     if ahead:
         times, rates = np.array(sorted(ahead)).T
-        shown = times <= max([recording.end, *recording.times[-1:]])
+        shown = times <= end
         yield Curve("planned for", times[shown], rates[shown], 2, dash="dot")
 
 

@@ -5,16 +5,15 @@ Work is in cores of speed 1 by operator, from declared costs or a recorded run.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from elastream.core.frames import Floats, known_sum
+from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
-from elastream.core.metrics import Metric
-from elastream.core.observation import Composition, Observation
+from elastream.core.observation import Composition
 from elastream.core.qos import offered_rates
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
@@ -24,13 +23,12 @@ from elastream.errors import CloudError, DataflowError, InputError
 from elastream.loads.pattern import counts
 from elastream.units import ROUNDING
 
-if TYPE_CHECKING:
-    from elastream.recording.recorder import Recording
-
 # Part of a host's cores to fill (Flink's autoscaler: `job.autoscaler.utilization.target`).
 TARGET_UTILISATION = 0.7
 # Most windows of a load when its peak is computed; a longer load has longer windows.
 MOST_WINDOWS = 500_000
+# Seconds of a minute or more whose work a record is compared with that of others.
+MINUTE_S = 60.0
 
 At: TypeAlias = Literal["peak", "mean"]
 # Measured (core-seconds per record, records out per record in) by operator; they replace declared ones.
@@ -214,6 +212,8 @@ class Work:
         self._window = window or 0.0
         self._time = self._known_time = self._cores = self._records = self._arrived = self._peak = 0.0
         self._past = deque([(0.0, 0.0)])
+        # Begin, cores and records of the present minute; records, and the first two moments of the work, of earlier ones.
+        self._minute, self._moments = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
 
     def add(self, time: float, offered: float, processed: float, busy: float) -> None:
         """Add an observation: rates in records/s, `busy` cores of speed 1; NaN if unknown."""
@@ -221,6 +221,7 @@ class Work:
         if not math.isnan(busy) and not math.isnan(processed):
             self._cores += busy * width
             self._records += processed * width
+            self._end_minute(time)
         if not math.isnan(offered):
             self._known_time += width
             self._arrived += offered * width
@@ -232,23 +233,35 @@ class Work:
         at = had + (has - had) * min(1.0, (begin - before) / max(after - before, ROUNDING))
         self._peak = max(self._peak, (self._arrived - at) / max(time - begin, ROUNDING))
 
-    def observed(self, observation: Observation) -> None:
-        """Add an observation of a live run."""
-        hosts, operators = observation.hosts, observation.operators
-        of_hosts = [hosts.value(name, Metric.CPU) * observation.capacities[name] for name in hosts]
-        speed = observation.mean_speed
-        of_operators = [speed * operators.value(name, Metric.BUSY_CORES) for name in operators]
-        offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
-        self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
+    def _end_minute(self, time: float) -> None:
+        since, cores, records = self._minute
+        if time - since < MINUTE_S:
+            return
+        counted, work = self._records - records, self._cores - cores
+        if counted > 0:
+            each = work / counted
+            terms = (counted, work, work * each)
+            self._moments = cast(tuple[float, float, float], tuple(map(sum, zip(self._moments, terms, strict=True))))
+        self._minute = time, self._cores, self._records
 
-    def copy(self) -> "Work":
-        """Return an independent copy."""
-        return Work.of_json(self._window, self.to_json())
+    @property
+    def each(self) -> float:
+        """Core-seconds of speed 1 of a record; NaN if unknown."""
+        return self._cores / self._records if self._records > 0 else math.nan
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of the work of a record between minutes; 0 before the first."""
+        records, work, squares = self._moments
+        if not work > 0:
+            return 0.0
+        return math.sqrt(max(0.0, squares * records / work**2 - 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return all sums as JSON."""
         sums = [self._time, self._known_time, self._cores, self._records, self._arrived, self._peak]
-        return {"sums": sums, "past": [list(each) for each in self._past]}
+        minutes = [list(self._minute), list(self._moments)]
+        return {"sums": sums, "past": [list(each) for each in self._past], "minutes": minutes}
 
     @classmethod
     def of_json(cls, window: float | None, fields: Mapping[str, Any]) -> "Work":
@@ -256,54 +269,17 @@ class Work:
         work = cls(window)
         work._time, work._known_time, work._cores, work._records, work._arrived, work._peak = fields["sums"]
         work._past = deque((time, arrived) for time, arrived in fields["past"])
+        work._minute, work._moments = map(tuple, fields.get("minutes", [work._minute, work._moments]))
         return work
 
-    def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
-        """Return the hosts that the load fills at its peak or on average; None while unknown."""
+    def provision(self, type: HostType, more: float = 0.0) -> Provision | None:
+        """Return the hosts that the load's peak fills; None while unknown. more: part by which a record works more."""
         if not self._records > 0 or not self._known_time > 0:
             return None
-        rate = self._arrived / self._known_time if at == "mean" else self._peak
-        cores = rate * self._cores / self._records
-        hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - ROUNDING))
+        rate = self._peak
+        cores = rate * self.each * max(0.1, 1 + more)
+        hosts = max(1, math.ceil(cores / (type.cores * type.speed * TARGET_UTILISATION) - ROUNDING))
         return Provision(hosts, rate=rate, cores=cores)
-
-
-def work_of(recording: "Recording", before: Work) -> Work:
-    """Return `before` plus the work of a recording."""
-    work = before.copy()
-    offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
-    for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
-        work.add(*each)
-    return work
-
-
-def _most(of_hosts: float, of_operators: float) -> float:
-    return of_operators if math.isnan(of_hosts) else float(np.fmax(of_hosts, of_operators))
-
-
-def _busy(recording: "Recording") -> Floats:
-    """Return cores of speed 1 in use over time, of hosts if measured, else of operators."""
-    speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
-    of_hosts = _summed(
-        recording.host(lease.host, Metric.CPU) * lease.type.cores * speeds[lease.host] for lease in recording.hosts
-    )
-    speed = np.mean([*speeds.values()], axis=0) if speeds else 1.0
-    of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
-    busy = np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
-    return np.broadcast_to(busy, recording.times.shape)
-
-
-def _speed(recording: "Recording", host: str, nominal: float) -> Floats:
-    measured = recording.host(host, Metric.SPEED)
-    return np.where(np.isnan(measured), nominal, measured)
-
-
-def _summed(columns: Iterable[Floats]) -> Floats:
-    """Return the sum of the known columns; NaN where none is known."""
-    total: Floats | float = np.nan
-    for column in columns:
-        total = np.where(np.isnan(total), column, total + np.nan_to_num(column))
-    return np.asarray(total)
 
 
 def _placed(layout: Layout) -> list[Operator]:

@@ -6,10 +6,12 @@ many more cores hosts need than records keep busy.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.core.observation import Observation
+import numpy as np
+
+from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.load_history import LoadHistory
 from elastream.policies.common.sizing import FIRST_BATCHES
@@ -37,11 +39,13 @@ class Service:
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
             oldest record: what micro-batches alone make a record wait.
         shortest: Seconds of the shortest batch; inf before the first.
+        lengths: Seconds of the batches of `overheads`.
     """
 
     overheads: tuple[float, ...] = ()
     waits: tuple[float, ...] = ()
     shortest: float = math.inf
+    lengths: tuple[float, ...] = ()
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float, work: float) -> "Service":
         """Return the service after the batches of `observation`.
@@ -55,13 +59,39 @@ class Service:
             return self
         slots = observation.cores.slots(observation.working)[0]
         uneven = any(tasks % slots for tasks in stateless_tasks(observation)) if slots else True
-        version = observation.composition.version
-        several = len(observation.context.layout.segments) > 1
-        changed = observation.time - observation.since_change  # earlier batches ran on other cores
-        ended = {} if before is None else {**before.ended}
+        # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
+        # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
+        compared = math.nan if uneven or len(observation.context.layout.segments) > 1 else capacity
+        ended = {} if before is None else before.ended
         starts = {} if before is None else {name: end - seconds for name, (end, seconds) in before.last_batches.items()}
-        overheads, waits, shortest = [*self.overheads], [*self.waits], self.shortest
-        for each in observation.batches:
+        changed = observation.time - observation.since_change
+        return self.with_batches(
+            observation.batches, ended, starts, compared, work, changed, observation.composition.version
+        )
+
+    def with_batches(
+        self,
+        batches: Sequence[MicroBatch],
+        ended: Mapping[str, int],
+        starts: Mapping[str, float],
+        capacity: float,
+        work: float,
+        changed: float,
+        version: float,
+    ) -> "Service":
+        """Return the service after `batches`.
+
+        Args:
+            ended: Earlier batches by segment.
+            starts: Begin of the last one by segment.
+            capacity: As in `after`; NaN if the batches do not show the overhead.
+            work: As in `after`.
+            changed: When the hosts last changed; earlier batches ran on other cores.
+            version: Version of the composition.
+        """
+        ended, starts = {**ended}, {**starts}
+        overheads, waits, lengths, shortest = [*self.overheads], [*self.waits], [*self.lengths], self.shortest
+        for each in batches:
             earlier, last = ended.get(each.segment, 0), starts.get(each.segment, math.nan)
             ended[each.segment], starts[each.segment] = earlier + 1, each.start
             if earlier < FIRST_BATCHES:
@@ -69,13 +99,12 @@ class Service:
             shortest = min(shortest, each.seconds)
             alone = each.start - last + each.seconds
             waits.append(min(alone, each.oldest) if each.oldest == each.oldest else alone)
-            # Queries on shared hosts slow each other down, so their batches do not show one query's overhead.
-            # Nor do batches whose tasks fill the hosts unevenly, as in the round after hosts came or went.
-            if several or uneven or not (math.isnan(each.version) or each.version == version):
+            if math.isnan(capacity) or not (math.isnan(each.version) or each.version == version):
                 continue
             if each.start >= changed and each.seconds >= LOADED_S / 2 and each.records * work > 0:
                 overheads.append(each.seconds * capacity / (each.records * work))
-        return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest)
+                lengths.append(each.seconds)
+        return Service(tuple(overheads[-COUNTED:]), tuple(waits[-RECENT:]), shortest, tuple(lengths[-COUNTED:]))
 
     @property
     def overhead(self) -> float:
@@ -83,6 +112,14 @@ class Service:
         if len(self.overheads) < LEAST_COUNTED:
             return FIRST_OVERHEAD
         return min(max(statistics.median(self.overheads), 1.0), MOST_OVERHEAD)
+
+    def factors(self, seconds: float) -> list[float]:
+        """Return the overhead of batches of `seconds`, by each loaded batch. Their fixed part is the shortest batch."""
+        length = max(seconds, 2 * self.shortest)
+        return [
+            overhead * (1 - self.shortest / max(lasted, self.shortest)) * length / (length - self.shortest)
+            for overhead, lasted in zip(self.overheads, self.lengths, strict=True)
+        ]
 
     def budget(self, target: float, *, governed: bool) -> float:
         """Return the seconds that a record may wait in queues within the target latency.

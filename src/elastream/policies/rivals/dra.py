@@ -53,18 +53,27 @@ class Dra(ChainedRival):
         used = {h: before.get(h, now) if cpu.get(h, math.nan) == 0 else now for h in observation.usable}
         waits = self.pending(observation, due_seconds(group, observation, 0.0))
         slots = sum(observation.leases[host].type.width for host in observation.usable)
-        needed, added = math.ceil(widest(observation) / (slots / group.count)), 0
-        for number in range(int(waits // self.backlog_timeout)):
-            if there + added >= needed:
-                break
-            added = min(needed - there, added + 2**number)
-        if added:
+        if added := self.requested(there, math.ceil(widest(observation) / (slots / group.count)), waits):
             return Target(there + added, used, f"tasks wait for a slot for {waits:.2g} s of a batch")
         idle = sum(now - since >= self.idle_timeout for since in used.values())
         return Target(max(1, there - idle), used, f"no task ran for {self.idle_timeout:g} s")
 
+    def requested(self, there: int, needed: int, waits: float) -> int:
+        """Return the hosts that a batch requests whose tasks wait for `waits` seconds."""
+        added = 0
+        for number in range(int(waits // self.backlog_timeout)):
+            if there + added >= needed:
+                break
+            added = min(needed - there, added + 2**number)
+        return added
+
     def pending(self, observation: Observation, seconds: float) -> float:
-        """Return the seconds of a batch in which tasks wait for a slot: all but its last wave."""
+        """Return the seconds of a batch in which tasks wait for a slot."""
         slots = sum(observation.leases[host].type.width for host in observation.usable)
-        waves = math.ceil(widest(observation) / slots)
-        return seconds * (waves - 1) / waves if seconds > 0 else 0.0
+        return pending_seconds(widest(observation), slots, seconds)
+
+
+def pending_seconds(tasks: int, slots: int, seconds: float) -> float:
+    """Return the seconds of a batch in which tasks wait for a slot: all but its last wave."""
+    waves = math.ceil(tasks / slots)
+    return seconds * (waves - 1) / waves if seconds > 0 else 0.0

@@ -1,0 +1,1 @@
+"""The live page: runs of this machine in a browser, from their folders alone."""

@@ -1,0 +1,63 @@
+"""Log of what people requested of a live run on its page. The loop reads it in each round, as it reads `elastream stop`."""
+
+import contextlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from elastream.errors import EnvironmentProblem
+from elastream.recording.lines import Lines, appended, locked
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of a person.
+
+    Attributes:
+        action: "pause", "unpause", "bounds" or "drain".
+        by: Who requested it.
+        time: Epoch seconds.
+        host: Host to drain.
+        min_hosts, max_hosts: Bounds of the number of hosts; 0 for those of the run itself.
+    """
+
+    action: str
+    by: str
+    time: float = 0.0
+    host: str = ""
+    min_hosts: int = 0
+    max_hosts: int = 0
+
+
+class RequestLog:
+    """Requests in the file `path`. Several processes may append and read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def append(self, request: Request) -> None:
+        """Append a request, on disk before this returns. Raises EnvironmentProblem if it cannot be written."""
+        try:
+            with locked(self._path), contextlib.closing(Lines(self._path, "the requests")) as lines:
+                lines.append({**asdict(request), "time": time.time()})
+        except OSError as error:
+            raise EnvironmentProblem(f"the requests {self._path} cannot be written: {error.strerror or error}") from None
+
+    def newer(self) -> list[Request]:
+        """Return the requests since the last call; a damaged line is skipped."""
+        with contextlib.suppress(OSError):
+            lines = appended(self._path, self._offset)
+            self._offset += sum(map(len, lines))
+            return [request for line in lines if (request := _request(line)) is not None]
+        return []
+
+
+def _request(line: bytes) -> Request | None:
+    try:
+        fields = json.loads(line)
+        read = {name: fields[name] for name in Request.__dataclass_fields__}
+        return Request(**read)
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,94 @@
+"""Requests of people: bounds and drains pass arbitration like any plan, and are journaled."""
+
+import os
+import time
+
+from elastream.control.journal import Journal
+from elastream.control.loop import Loop
+from elastream.control.requests import RequestExtension
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost
+from elastream.core.plant import Plan
+from elastream.policies.common.measures import emptied
+from elastream.policies.static import Static
+from elastream.recording.recorder import Collector
+from elastream.recording.request_log import Request, RequestLog
+from support.fake_plant import FakePlant
+from support.page_runs import new_run
+
+
+def looped(directory, requests, policy=None, *, hosts=3, limit=40.0, **plant):
+    """Run with `requests`, by the second in which they come; return the recording and the journal's entries."""
+    log, extension, journal = RequestLog(directory.requests), RequestExtension(directory), Journal(directory.journal)
+    fake, collector = FakePlant(hosts=hosts, **plant), Collector()
+    pending = dict(requests)
+
+    def write(now):
+        for at in [at for at in pending if at <= now]:
+            log.append(pending.pop(at))
+
+    fake.clock._on_sleep = write
+    policy = policy or Static(hosts=hosts)
+    Loop(fake, policy, observers=[collector], extensions=(extension,), journal=journal, limit=limit).run()
+    return collector.recording, [each.action for each in Journal(directory.journal).entries]
+
+
+def test_a_drain_of_a_person_is_arbitrated_and_journaled(tmp_path):
+    recording, actions = looped(new_run(tmp_path / "run"), {5.0: Request("drain", "page", host="h2")})
+    proposals = [p for decision in recording.decisions for p in decision.proposals if p.by == "page"]
+    assert [(p.action, p.refused) for p in proposals] == [(DrainHost("h2"), "")]
+    assert DrainHost("h2") in actions
+
+
+def test_a_drain_below_the_fewest_hosts_is_refused_with_the_reason(tmp_path):
+    recording, actions = looped(new_run(tmp_path / "run"), {5.0: Request("drain", "page", host="h1")}, hosts=1, limit=100.0)
+    refused = [p.refused for decision in recording.decisions for p in decision.proposals if p.by == "page"]
+    assert set(refused) == {"min_hosts: at least 1 host must stay"}
+    assert len(refused) <= 31, "it is given up after a minute"
+    assert DrainHost("h1") not in actions
+
+
+class Grows:
+    """A policy that leases as long as it may, and wants back what drains."""
+
+    name = "grows"
+
+    def plan(self, observation, memory=None):
+        empty = emptied(observation) if observation.time % 4 == 0 else []
+        back = [CancelDrain(host) for host in observation.draining if all(host != each.host for each in empty)]
+        return Plan((*empty, *back, LeaseHost(observation.host_name(), "small")))
+
+
+def test_a_lower_bound_drains_what_is_above_it_and_nothing_comes_back(tmp_path):
+    requests = {25.0: Request("bounds", "page", max_hosts=2)}
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=80.0)
+    leased = recording.leased
+    assert leased[24] > 2
+    assert set(leased[60:].tolist()) == {2.0}
+    refused = {p.refused for decision in recording.decisions for p in decision.proposals if decision.time > 60}
+    assert "max_hosts: at most 2 hosts may be leased" in refused
+
+
+def test_bounds_end_with_an_empty_request_and_never_exceed_the_runs_own(tmp_path):
+    requests = {10.0: Request("bounds", "page", max_hosts=2), 30.0: Request("bounds", "page")}
+    recording, _ = looped(new_run(tmp_path / "run"), requests, Grows(), hosts=1, limit=90.0, max_hosts=4)
+    assert recording.leased[-1] == 4.0
+
+
+def test_requests_to_an_earlier_driver_do_not_count(tmp_path):
+    directory = new_run(tmp_path / "run")
+    RequestLog(directory.requests).append(Request("drain", "page", host="h2"))
+    directory.lock.touch()
+    os.utime(directory.lock, (time.time() + 60, time.time() + 60))
+    _, actions = looped(directory, {})
+    assert DrainHost("h2") not in actions
+
+
+def test_a_damaged_request_is_skipped(tmp_path):
+    directory = new_run(tmp_path / "run")
+    log = RequestLog(directory.requests)
+    log.append(Request("pause", "page"))
+    with directory.requests.open("a") as file:
+        file.write('{"action": "drain"}\nnonsense\n')
+    log.append(Request("unpause", "page"))
+    assert [each.action for each in log.newer()] == ["pause", "unpause"]
+    assert log.newer() == []
