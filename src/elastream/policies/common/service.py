@@ -9,8 +9,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from elastream.core.observation import MicroBatch, Observation
 from elastream.policies.common.chained import stateless_tasks
 from elastream.policies.common.load_history import LoadHistory
