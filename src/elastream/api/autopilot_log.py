@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from elastream.core.action import Action, HostAction, LeaseHost, MoveTask, Outcome, ReleaseHost, Status
 from elastream.core.decision import Decision
@@ -19,13 +20,15 @@ from elastream.core.observation import Observation
 from elastream.core.wording import counted, duration_text, gist, money, quantities
 from elastream.dataflow.operators import Kind
 from elastream.observability.events import HARMLESS_REFUSALS
-from elastream.policies.savings import Savings, savings_text
 from elastream.recording.observer import Ending, Header
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import AttachedPlant
 from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.queries.watched import QueryService
 from elastream.units import format_duration
+
+if TYPE_CHECKING:
+    from elastream.policies.savings import Savings
 
 log = logging.getLogger("elastream.autopilot")
 
@@ -205,7 +208,7 @@ class AutopilotLog:
         self._messages: deque[str] = deque(maxlen=STATUS_MESSAGES)
         self._status = AutopilotStatus(target_latency=self._target)
         self._done: dict[tuple[str, str], int] = {}
-        self._savings = Savings(self._target)
+        self._savings: Savings | None = None
 
     @property
     def status(self) -> AutopilotStatus:
@@ -236,8 +239,6 @@ class AutopilotLog:
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
         self._has_batches = self._has_batches or bool(observation.batches)
-        self._savings.observed(observation)
-        fleets = self._savings.fleets(tuple(observation.context.host_types.values()), observation.time)
         self._status = replace(
             self._status,
             state="observing only" if self._observe_only else "watching" if queries else "waiting",
@@ -251,8 +252,17 @@ class AutopilotLog:
             basis=basis_text(observation.latency_basis),
             services=self._plant.queries.services(observation.diagnoses),
             cost=observation.cost,
-            savings=savings_text(fleets),
+            savings="" if math.isnan(observation.cost) else self._fleets(observation),
         )
+
+    def _fleets(self, observation: Observation) -> str:
+        """Return what other fleets would cost, in words."""
+        from elastream.policies.savings import Savings, savings_text  # an Autopilot without prices never needs the policies
+
+        if self._savings is None:
+            self._savings = Savings(self._target)
+        self._savings.observed(observation)
+        return savings_text(self._savings.fleets(tuple(observation.context.host_types.values()), observation.time))
 
     def _waits(self, host: str, observation: Observation) -> str:
         lease, name = observation.leases[host], self._plant.describe(host)

@@ -122,13 +122,17 @@ def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layou
     return calibration, layout
 
 
+# Keys of an operator in a header that are none of its fields.
+OF_HEADERS = ("values", "governed")
+
+
 def _graph(recording: Recording, place: str) -> Graph:
     header = recording.header
     try:
         operators = tuple(
             Operator(
                 **{
-                    **{name: value for name, value in each.items() if name != "values"},
+                    **{name: value for name, value in each.items() if name not in OF_HEADERS},
                     "kind": Kind(each["kind"]),
                     "alternates": tuple(Alternate(name) for name in each["alternates"]),
                     "selects": (selects := tuple(each.get("selects", ()))),

@@ -365,7 +365,7 @@ def test_benchmark_runs_through_a_broker(broker: str, connector: str, tmp_path: 
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 1, 1.0, f"127.0.0.1:{free_port()}")
+    reading = Reading(tmp_path / "control", tmp_path / "checkpoint", 1, f"127.0.0.1:{free_port()}")
     with pytest.raises(EnvironmentProblem, match=r"Kafka broker 127\.0\.0\.1:\d+: .*Unable to bootstrap"):
         read_events(None, Events(load=constant("1/s", lasts=1.0)), "bid", reading)  # type: ignore[arg-type]
 

@@ -14,8 +14,9 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.errors import EnvironmentProblem
+from elastream.spark.jvm.jars import COMPILER
 from elastream.spark.jvm.releases import STANDBY_SINCE, release_of
-from elastream.spark.jvm.standby_jar import COMPILER, PLUGIN, check_release, copies_settings, jar
+from elastream.spark.jvm.standby_jar import PLUGIN, check_release, copies_settings, jar
 
 CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]

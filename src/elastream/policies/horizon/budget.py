@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from elastream.core.frames import Floats
+from elastream.policies.horizon.compiled import njit
 from elastream.units import ROUNDING
 
 # Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.

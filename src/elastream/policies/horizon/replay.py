@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numba import njit
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
 from elastream.policies.horizon.budget import Grid, Outlook, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.compiled import njit
 
 # Multiples of a host's start for which a host must be idle before it goes.
 HOLDS = (0.0, 2.0, 8.0, 30.0)

@@ -9,12 +9,12 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numba import njit
 
 from elastream.core.frames import Floats, Integers
 from elastream.policies.common.service import quantile
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid
+from elastream.policies.horizon.compiled import njit
 
 # Scenarios of a round; fewer while the past is short.
 SCENARIOS = 48

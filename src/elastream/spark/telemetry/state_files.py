@@ -14,12 +14,15 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from elastream.core.frames import Floats
-from elastream.spark.jvm.state_partitions import StatefulStage
+
+if TYPE_CHECKING:
+    from elastream.spark.jvm.state_partitions import StatefulStage
 
 # Name of such a file; format 2 of checkpoints appends a commit id to the version.
 STATE_FILE_NAME = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
@@ -32,7 +35,7 @@ LISTING_CORES = 0.005
 NAN = math.nan
 
 
-def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
+def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
     """Return the store folders of each partition of `stage`; empty unless they are on a file system of this machine."""
     root = _local(stage.root)
     if root is None:
@@ -77,7 +80,7 @@ class _Store:
 class StateSizes:
     """State sizes of one run of a stage, as of the newest batch passed to `look`."""
 
-    def __init__(self, stage: StatefulStage, *, listing_cores: float = LISTING_CORES) -> None:
+    def __init__(self, stage: "StatefulStage", *, listing_cores: float = LISTING_CORES) -> None:
         self._listing_cores = listing_cores
         self._unknown = np.full(stage.partitions, NAN)
         self._stores = [[_Store(folder) for folder in stores] for stores in folders_of(stage)]
