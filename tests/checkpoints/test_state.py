@@ -62,7 +62,7 @@ def test_memory_store_tells_no_rows(tmp_path: Path) -> None:
     assert any("RocksDB only" in sentence for sentence in state.remarks())
 
 
-def test_remarks_name_a_partition_with_most_bytes_and_long_chains_of_changes(tmp_path: Path) -> None:
+def test_remark_names_a_partition_with_most_of_the_bytes(tmp_path: Path) -> None:
     said = checkpoint_state(checkpoint(tmp_path / "c", rows=(90, 1, 1, 1), logs=3)).remarks()
     assert len(said) == 1
     assert "partition 0 holds" in said[0]

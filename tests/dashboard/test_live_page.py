@@ -46,7 +46,7 @@ def test_without_the_token_there_is_401_and_nothing_else(tmp_path):
     assert (answer.status_code, answer.content) == (401, b"")
 
 
-def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(tmp_path):
+def test_token_becomes_a_cookie_that_other_sites_do_not_get(tmp_path):
     client = client_of(ended_run(tmp_path / "run").root)
     answer = client.get(f"/?token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")

@@ -73,7 +73,7 @@ def test_late_records_of_constant_fleets_are_those_of_a_queue():
         assert shares[0] <= allowance < shares[1]
 
 
-def test_a_load_that_rises_and_falls_costs_less_with_a_constant_fleet_than_at_its_peak():
+def test_constant_fleet_costs_less_than_one_at_the_peak():
     fleets = fleets_after([100.0] * 300 + [400.0] * 300)
     peak, best = fleets[PEAK], fleets[CONSTANT]
     assert peak.hosts == math.ceil(4.0 / (2 * 0.7))
@@ -81,7 +81,7 @@ def test_a_load_that_rises_and_falls_costs_less_with_a_constant_fleet_than_at_it
     assert best.cost == best.hosts * HOST.billing.units(600.0) * HOST.price
 
 
-def test_dynamic_allocation_grows_while_tasks_wait_and_shrinks_when_no_task_runs():
+def test_dynamic_allocation_grows_while_tasks_wait_and_shrinks_when_idle():
     busy = fleets_after([800.0] * 200)[DYNAMIC]
     idle = fleets_after([800.0] * 200 + [0.0] * 600)[DYNAMIC]
     assert busy.cost > 200 * 8 * HOST.price, "hosts for all tasks at once"

@@ -1,4 +1,4 @@
-"""What a benchmark runs: a query over a sequence of events, and the rows that it must give."""
+"""Workload of a benchmark: a query over a sequence of events, and the rows that it must give."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

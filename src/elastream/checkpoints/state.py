@@ -91,21 +91,23 @@ class CheckpointState:
 
     def remarks(self) -> Sequence[str]:
         """Return what the figures mean for the query, as sentences."""
-        said = []
+        sentences = []
         for each in self.operators:
             if each.skew > SKEWED:
                 largest = max(range(len(each.partitions)), key=lambda number: each.partitions[number].bytes)
                 share = percent(each.partitions[largest].bytes / each.bytes)
-                said.append(f"{each.name}: partition {largest} holds {share} of the bytes: few keys hold most of the state")
+                sentences.append(
+                    f"{each.name}: partition {largest} holds {share} of the bytes: few keys hold most of the state"
+                )
             logs = max((part.logs for part in each.partitions), default=0)
             if logs >= MANY_LOGS:
-                said.append(
+                sentences.append(
                     f"{each.name}: a partition that moves loads {counted(logs, 'change log')}; "
                     "spark.sql.streaming.stateStore.minDeltasForSnapshot and the maintenance interval bound their number"
                 )
         if self.operators and not self.rocksdb:
-            said.append("the number of partitions is fixed: Spark changes it for RocksDB only")
-        return said
+            sentences.append("the number of partitions is fixed: Spark changes it for RocksDB only")
+        return sentences
 
 
 def checkpoints_of(place: Path) -> Mapping[str, Path]:
@@ -122,10 +124,10 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
     if address := read_manifest(directory).files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
-    found = {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each)} if folder.is_dir() else {}
-    if not found:
+    checkpoints = {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each)} if folder.is_dir() else {}
+    if not checkpoints:
         raise InputError(f"{place} has no checkpoint: no batch of the run has begun")
-    return found
+    return checkpoints
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -78,7 +78,7 @@ class Tasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an observation tells of the load and of the hosts.
+    """An observation, as far as it tells of the load and of the hosts.
 
     Attributes:
         offered, processed: Records/s; NaN if unknown.
@@ -434,14 +434,14 @@ def _samples(recording: "Recording") -> Iterable[Sample]:
         keyed,
         total,
     )
-    ends, batches, taken = np.append(times[:-1], math.inf) if len(times) else times, recording.batches, 0
+    ends, batches, upto = np.append(times[:-1], math.inf) if len(times) else times, recording.batches, 0
     for end, row in zip(ends.tolist(), zip(*(column.tolist() for column in columns), strict=True), strict=True):
-        first = taken
-        while taken < len(batches) and batches[taken].end <= end:
-            taken += 1
+        first = upto
+        while upto < len(batches) and batches[upto].end <= end:
+            upto += 1
         time, arrived, done, cores, there, alike, changed, number, width, wide, part, all_ = row
         of = Tasks(round(wide) or SHUFFLE_PARTITIONS, _share(part, all_))
-        yield Sample(time, arrived, done, cores, there, alike, changed, number, width, of, batches[first:taken])
+        yield Sample(time, arrived, done, cores, there, alike, changed, number, width, of, batches[first:upto])
 
 
 def _share(part: float, whole: float) -> float:

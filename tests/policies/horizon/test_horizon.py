@@ -159,7 +159,7 @@ def test_unchained_hosts_that_start_too_late_are_held_for_the_next_burst():
     assert len(actions(done, LeaseHost, since=600)) <= 1
 
 
-def test_bursts_at_an_hour_each_are_left_to_a_fixed_fleet_until_a_greater_one():
+def test_fixed_fleet_serves_hourly_bursts_until_a_greater_one():
     draw = np.random.default_rng(3)
     bursts = np.where(draw.random(240) < 0.2, 1900.0, 100.0)
     done = run([*bursts, *[6000.0] * 20], every=30.0, period=15.0, billing=Billing(3600.0))

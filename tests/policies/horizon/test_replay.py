@@ -88,7 +88,7 @@ def test_bursts_at_an_hour_each_end_in_a_fixed_fleet():
 
 
 @pytest.mark.parametrize("bins", [100, 250, 490])
-def test_a_steady_fleet_costs_its_hosts_wherever_the_replay_ends_within_an_hour(bins):
+def test_steady_fleet_costs_its_hosts_wherever_the_replay_ends(bins):
     assert chosen(np.full(bins, 450.0), fleet=HOUR).hosts == pytest.approx(5.0)
 
 

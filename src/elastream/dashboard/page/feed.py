@@ -1,4 +1,4 @@
-"""What the live page shows of a run: pieces of HTML, made from the recording as it grows."""
+"""The live page of a run: pieces of HTML, made from the recording as it grows."""
 
 import math
 import time
@@ -249,8 +249,8 @@ def _next(recording: Recording, state: RunState, policy: str) -> Card:
     last = recording.decisions[-1] if recording.decisions else None
     if not state.live or last is None:
         texts = {"finished": "The load is processed.", "died": "elastream run --resume goes on with it."}
-        said = "It plans when the first figures are there." if state.live else texts.get(state.state, "It has ended.")
-        return Card("nothing", "Next", said)
+        plan = "It plans when the first figures are there." if state.live else texts.get(state.state, "It has ended.")
+        return Card("nothing", "Next", plan)
     if last.mode:
         return Card(last.mode, "Next", "It plans and records, and applies nothing.")
     hosts = f"{policy} wants {last.hosts:.3g} hosts" if last.hosts == last.hosts else f"{policy} proposes nothing more"

@@ -133,9 +133,9 @@ class Page:
         except Exception as error:
             if not isinstance(error, ElastreamError):
                 log.warning("%s cannot be read", self.feeds[run].name, exc_info=True)
-            said = in_one_line(error)
-            changed = self._failures.get(run) != said
-            self._failures[run] = said
+            failure = in_one_line(error)
+            changed = self._failures.get(run) != failure
+            self._failures[run] = failure
             return changed
         return bool(self._failures.pop(run, "")) or changed
 
@@ -193,8 +193,8 @@ class Page:
             if not isinstance(fields, dict) or not 0 <= run < len(self.feeds):
                 raise InputError("this is no action of a run on this page")
             if "confirm" in fields:
-                said = await asyncio.to_thread(self._confirmed, str(fields["confirm"]))
-                return JSONResponse({"done": said}, headers=HEADERS)
+                sentence = await asyncio.to_thread(self._confirmed, str(fields["confirm"]))
+                return JSONResponse({"done": sentence}, headers=HEADERS)
             sentence, act = self._action(self.feeds[run], fields)
         except (ValueError, ElastreamError) as error:
             return JSONResponse({"error": in_one_line(error)}, 400, headers=HEADERS)
@@ -241,8 +241,8 @@ class Page:
                     raise InputError(f"the run itself allows at most {counted(allowed, 'host')}")
                 bounds = [f"at least {counted(least, 'host')}"] if least else []
                 bounds += [f"at most {counted(most, 'host')}"] if most else []
-                said = " and ".join(bounds) or "the run's own bounds"
-                return f"Let {feed.name} have {said}?", journaled(Wish("bounds", BY, min_hosts=least, max_hosts=most))
+                text = " and ".join(bounds) or "the run's own bounds"
+                return f"Let {feed.name} have {text}?", journaled(Wish("bounds", BY, min_hosts=least, max_hosts=most))
             case "drain":
                 host = str(fields.get("host", ""))
                 if host not in feed.running_hosts:
