@@ -62,6 +62,11 @@ def test_memory_store_tells_no_rows(tmp_path: Path) -> None:
     assert any("RocksDB only" in sentence for sentence in state.remarks())
 
 
+def test_rows_that_rocksdb_does_not_track_are_unknown(tmp_path: Path) -> None:
+    (operator,) = checkpoint_state(checkpoint(tmp_path / "c", rows=(-1, -1))).operators
+    assert math.isnan(operator.rows)
+
+
 def test_remark_names_a_partition_with_most_of_the_bytes(tmp_path: Path) -> None:
     said = checkpoint_state(checkpoint(tmp_path / "c", rows=(90, 1, 1, 1), logs=3)).remarks()
     assert len(said) == 1
@@ -124,3 +129,10 @@ def test_json_holds_every_partition(tmp_path: Path) -> None:
     (query,) = json.loads(result.stdout)
     assert [part["rows"] for part in query["operators"][0]["partitions"]] == [1.0, 3.0]
     assert CliRunner().invoke(app, ["state", str(folder)]).exit_code == 0
+
+
+def test_checkpoint_before_a_repartition_is_no_query_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"format": 1, "flow": "f", "started": 0.0}')
+    for name in ("source", "source.4-partitions"):
+        checkpoint(tmp_path / "checkpoint" / name, rows=(1,))
+    assert list(checkpoints_of(tmp_path)) == ["source"]

@@ -6,6 +6,7 @@ RocksDB keeps the data of snapshots in shared files (`SSTs`), which a snapshot l
 
 import json
 import math
+import re
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from elastream.spark.telemetry.state_files import STATE_FILE_NAME, WHOLE
 
 ROCKSDB = "RocksDBStateStoreProvider"
 PROVIDER, WIDTH = "spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"
+# Name of the checkpoint before a repartition, beside the one after it.
+BEFORE = re.compile(r".+\.\d+-partitions")
 # A partition with more than this multiple of the mean is named.
 SKEWED = 2.0
 # Change logs from which loading a partition takes long, ten times Spark's default between two snapshots.
@@ -124,7 +127,11 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
     if address := read_manifest(directory).files:
         raise InputError(f"the checkpoints of {place} are at {address}: only local ones can be read")
     folder = place / "checkpoint"
-    checkpoints = {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each)} if folder.is_dir() else {}
+    checkpoints = (
+        {each.name: each for each in sorted(folder.iterdir()) if is_checkpoint(each) and not BEFORE.fullmatch(each.name)}
+        if folder.is_dir()
+        else {}
+    )
     if not checkpoints:
         raise InputError(f"{place} has no checkpoint: no batch of the run has begun")
     return checkpoints
@@ -224,4 +231,5 @@ def _snapshot(file: Path, place: Path) -> tuple[int, float]:
     with zipfile.ZipFile(file) as packed:
         listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
     size += sum(int(each.get("sizeBytes", 0)) for each in listed.get("sstFiles", ()))
-    return size, float(listed.get("numKeys", math.nan))
+    rows = int(listed.get("numKeys", -1))  # -1 where RocksDB does not track rows
+    return size, float(rows) if rows >= 0 else math.nan

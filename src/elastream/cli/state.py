@@ -33,7 +33,7 @@ FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 def state(place: Place, as_json: AsJson = False) -> None:
     """Show the state in a checkpoint: partitions, rows, bytes, skew, and what a move would load.
 
-    It reads files only. Rows are those of the newest snapshots; the memory store does not tell them.
+    It reads files only. Rows are those of the newest snapshots; unknown where the store does not track them.
     """
     from elastream.checkpoints.state import checkpoint_state, checkpoints_of
 
