@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from elastream.api import autopilot
 from elastream.cli.app import app
 from elastream.cli.autopilot import LISTENER, submit_options
+from elastream.cli.beside import packed, unpacked
 from elastream.errors import InputError
+from elastream.settings import Address
 
 JOB = """
 import sys
@@ -93,3 +95,18 @@ def test_driver_on_the_cluster_is_refused():
     for words in (["--deploy-mode", "cluster"], ["--conf", "spark.submit.deployMode=cluster"]):
         with pytest.raises(InputError, match="use client mode"):
             submit_options([*words, "app.jar"], "our.jar", {})
+
+
+def test_settings_reach_the_process_beside_a_submitted_job(monkeypatch, tmp_path):
+    words, command = [], tmp_path / "spark-submit"
+    command.touch(mode=0o755)
+    monkeypatch.setattr("elastream.spark.jvm.jars.jar_of", lambda sources: "our.jar")
+    monkeypatch.setattr("os.execv", lambda path, arguments: words.extend(arguments) or sys.exit(0))
+    options = ["--metrics", "127.0.0.1:9400", "--target-latency", "2s", "--policy", "static:2", "--scaling", "max_hosts=4"]
+    result = CliRunner().invoke(app, ["autopilot", *options, str(command), "job.jar"])
+    (word,) = (each for each in words if str(each).startswith("spark.elastream.autopilot="))
+    settings = unpacked(word.partition("=")[2])
+    assert (settings["metrics"], settings["target_latency"]) == (Address("127.0.0.1", 9400), 2.0), result.output
+    assert settings["policy"] == "static:2"
+    assert settings["scaling"].max_hosts == 4
+    assert unpacked(packed(settings)) == settings

@@ -339,7 +339,7 @@ class _RunLog(RotatingFileHandler):
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write the package's log to a file of the run instead of over the live view."""
+    """Write the package's log to a file, so that it does not disturb the live view."""
     logger, handler = (
         logging.getLogger("elastream"),
         _RunLog(path, maxBytes=LOG_BYTES, backupCount=LOG_BACKUPS, encoding="utf-8", delay=True),

@@ -24,7 +24,6 @@ from elastream.clouds.local.local import Local
 from elastream.clouds.provider import executor_memory
 from elastream.clouds.standalone import PORT, SCHEME
 from elastream.core.action import DrainHost
-from elastream.core.decision import Decision
 from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
@@ -35,7 +34,7 @@ from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.by_load import ByLoad
 from elastream.policies.common.measures import emptied
 from elastream.policies.static import missing_hosts
-from elastream.recording.observer import Ending, Header
+from elastream.recording.observer import Observer
 from elastream.spark.dataflow.kafka import with_connector
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
@@ -176,7 +175,7 @@ class Scripted(Policy):
 
 
 @dataclass
-class Causes:
+class Causes(Observer):
     """An observer of Autopilot that keeps the most frequent sentence on why each query is late."""
 
     sentences: dict[str, Counter[str]] = field(default_factory=dict)
@@ -186,15 +185,6 @@ class Causes:
         for query, diagnosis in observation.diagnoses.items():
             if diagnosis.sentence and diagnosis.measured:
                 self.sentences.setdefault(query, Counter())[diagnosis.sentence] += 1
-
-    def started(self, header: Header) -> None:
-        """Do nothing."""
-
-    def decided(self, decision: Decision) -> None:
-        """Do nothing."""
-
-    def ended(self, ending: Ending) -> None:
-        """Do nothing."""
 
 
 class Session:

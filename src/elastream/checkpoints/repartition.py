@@ -8,7 +8,7 @@ step of the kernel. So whenever this is killed, the checkpoint has the old width
     copied        old width    nothing happened             the copy, removed by the next attempt
     repartitioned old width    nothing happened             the copy
     compared      old width    nothing happened             the copy
-    exchanged     new width    done                         the checkpoint before, under the copy's name
+    exchanged     new width    done                         the checkpoint before, under the copy's name, until the next
     renamed       new width    done                         the checkpoint before, as FOLDER.WIDTH-partitions
 """
 
@@ -121,9 +121,10 @@ def repartition(
         if checkpoint_state(folder).batch != state.batch:
             raise InputError(f"{folder} was written meanwhile: stop the query first")
         _exchange(folder, copy)
-        copy.rename(before)
-    finally:
+    except BaseException:
         shutil.rmtree(copy, ignore_errors=True)
+        raise
+    copy.rename(before)
     return Repartitioned(before, state.width, partitions, rows, time.monotonic() - began)
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from elastream.core.wording import counted, percent
 from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import read_manifest
-from elastream.spark.telemetry.state_files import STATE_FILE_NAME, WHOLE
+from elastream.spark.telemetry.state_files import file_size, size_and_rows, written_files
+from elastream.spark.worker.composition import latest_batch
 
 ROCKSDB = "RocksDBStateStoreProvider"
 PROVIDER, WIDTH = "spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"
@@ -35,13 +35,13 @@ class PartitionState:
     """State of one partition of an operator.
 
     Attributes:
-        bytes: Of the newest snapshot and of the changes since then.
+        bytes: Of the newest snapshot and of the changes since then; NaN if a file cannot be read.
         rows: Of the newest snapshot; NaN where the store does not tell.
         logs: Files of changes since the newest snapshot. Loading reads all of them.
         snapshot_age: Seconds since the newest snapshot was written; NaN without one.
     """
 
-    bytes: int
+    bytes: float
     rows: float
     logs: int
     snapshot_age: float
@@ -56,8 +56,8 @@ class OperatorState:
     partitions: tuple[PartitionState, ...]
 
     @property
-    def bytes(self) -> int:
-        return sum(each.bytes for each in self.partitions)
+    def bytes(self) -> float:
+        return math.fsum(each.bytes for each in self.partitions)
 
     @property
     def rows(self) -> float:
@@ -67,7 +67,7 @@ class OperatorState:
     def skew(self) -> float:
         """Bytes of the largest partition over their mean; NaN without state."""
         mean = self.bytes / len(self.partitions) if self.partitions else 0.0
-        return max(each.bytes for each in self.partitions) / mean if mean else math.nan
+        return max(each.bytes for each in self.partitions) / mean if mean > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def checkpoint_state(folder: Path) -> CheckpointState:
     if not is_checkpoint(folder):
         raise InputError(f"{folder} is no checkpoint of a streaming query: it has no offsets and metadata")
     try:
-        batch, committed = _newest(folder / "offsets"), _newest(folder / "commits")
+        batch, committed = latest_batch(folder), latest_batch(folder, "commits")
         if batch < 0:
             raise InputError(f"{folder} has no batch yet: the query has not begun")
         lines = (folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
@@ -163,10 +163,6 @@ def checkpoint_state(folder: Path) -> CheckpointState:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{folder} cannot be read as a checkpoint: {in_one_line(error)}") from error
     return CheckpointState(folder, batch, committed, width, str(settings.get(PROVIDER, "")), operators)
-
-
-def _newest(folder: Path) -> int:
-    return max((int(each.name) for each in folder.glob("*") if each.name.isdigit()), default=-1)
 
 
 def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorState]:
@@ -195,7 +191,7 @@ def _partition(place: Path, version: int) -> PartitionState:
     known = [part.rows for part in parts if not math.isnan(part.rows)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
-        sum(part.bytes for part in parts),
+        math.fsum(part.bytes for part in parts),
         math.fsum(known) if known else math.nan,
         max((part.logs for part in parts), default=0),
         max(ages, default=math.nan),
@@ -203,33 +199,13 @@ def _partition(place: Path, version: int) -> PartitionState:
 
 
 def _store(place: Path, version: int) -> PartitionState | None:
-    whole: tuple[int, Path] | None = None
-    changes: dict[int, int] = {}
-    for file in place.glob("*"):
-        named = STATE_FILE_NAME.fullmatch(file.name)
-        if named is None or int(named[1]) > version:
-            continue
-        number = int(named[1])
-        if named[2] not in WHOLE:
-            changes[number] = file.stat().st_size
-        elif whole is None or number > whole[0]:
-            whole = (number, file)
-    if whole is None and not changes:
+    files = [each for each in written_files(place) if each[0] <= version]
+    if not files:
         return None
-    since = {number: size for number, size in changes.items() if whole is None or number > whole[0]}
-    if whole is None:
-        return PartitionState(sum(since.values()), math.nan, len(since), math.nan)
-    size, rows = _snapshot(whole[1], place)
-    return PartitionState(size + sum(since.values()), rows, len(since), max(0.0, time.time() - whole[1].stat().st_mtime))
-
-
-def _snapshot(file: Path, place: Path) -> tuple[int, float]:
-    """Return the bytes of a snapshot with the shared files that it lists, and its rows (NaN if unknown)."""
-    size = file.stat().st_size
-    if file.suffix != ".zip":
-        return size, math.nan
-    with zipfile.ZipFile(file) as packed:
-        listed = json.loads(packed.read("metadata").decode().split("\n", 1)[1])
-    size += sum(int(each.get("sizeBytes", 0)) for each in listed.get("sstFiles", ()))
-    rows = int(listed.get("numKeys", -1))  # -1 where RocksDB does not track rows
-    return size, float(rows) if rows >= 0 else math.nan
+    newest = max((each for each in files if each[1]), default=None)
+    since = [file_size(path) for number, whole, path in files if not whole and (newest is None or number > newest[0])]
+    if newest is None:
+        return PartitionState(math.fsum(since), math.nan, len(since), math.nan)
+    size, rows = size_and_rows(newest[2])
+    age = max(0.0, time.time() - Path(newest[2]).stat().st_mtime)
+    return PartitionState(size + math.fsum(since), rows, len(since), age)

@@ -1,6 +1,5 @@
 """`elastream autopilot JOB`: runs a job with Autopilot beside it, without a change to the job."""
 
-import json
 import os
 import runpy
 import shutil
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from elastream.cli.beside import packed
 from elastream.cli.options import is_quiet, named_by, options_of
+from elastream.core.scaling import ScalingRules
 from elastream.errors import InputError
 from elastream.settings import AutopilotSettings
 
@@ -50,6 +51,8 @@ def autopilot(
     A Python program is executed in this process, as by `python JOB`. Jobs in Scala or Java, and jobs with options of
     spark-submit, run by `elastream autopilot spark-submit ...`. Options of Autopilot stand before JOB.
     """
+    if "scaling" in settings:
+        settings["scaling"] = ScalingRules().with_pairs(settings["scaling"])
     if job.name == SUBMIT:
         named = {name: each for name, each in (("policy", policy), ("cloud", cloud)) if each is not None}
         submit(job, arguments or [], settings | named | ({"show": False} if is_quiet(context) else {}))
@@ -84,7 +87,7 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
     from elastream.spark.jvm.jars import BESIDE, jar_of
 
     jar = jar_of(BESIDE)
-    own = {"spark.elastream.python": sys.executable, "spark.elastream.autopilot": json.dumps(settings, default=str)}
+    own = {"spark.elastream.python": sys.executable, "spark.elastream.autopilot": packed(settings)}
     os.execv(found, [found, *submit_options(arguments, str(jar), own)])
 
 

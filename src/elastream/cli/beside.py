@@ -9,10 +9,12 @@ only adds a Python view of its session.
     watching   standard input ends (application end)  ended     stop Autopilot
 """
 
-import json
+import base64
+import pickle
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,20 @@ from elastream.cli.options import named_by
 LOOK_EVERY_S = 0.5
 
 
+def packed(settings: Mapping[str, Any]) -> str:
+    """Return settings of Autopilot as one word; policy and cloud are named, since their classes may be a file's."""
+    return base64.b64encode(pickle.dumps(dict(settings))).decode()
+
+
+def unpacked(word: str) -> dict[str, Any]:
+    """Return what `packed` packed."""
+    settings: dict[str, Any] = pickle.loads(base64.b64decode(word))
+    return settings
+
+
 def main() -> None:
     """Watch the queries of the application until standard input ends."""
-    settings = json.loads(sys.argv[1])
+    settings = unpacked(sys.argv[1])
     for kind in ("policy", "cloud"):
         if kind in settings:
             settings[kind] = named_by(settings[kind], kind, Path())

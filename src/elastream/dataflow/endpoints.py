@@ -284,9 +284,9 @@ class SignalSource(Protocol):
     """Source of external signals, polled outside the control loop."""
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Poll the feeds of exactly these signals. Signals that stay keep their newest reading.
+        """Poll the feeds of `signals` from now on, and no others. Signals polled before keep their newest reading.
 
-        Called at the start and for each new version of the guards. Raises ElastreamError for a feed that cannot be polled.
+        The loop calls it at the start and when the guards change. Raises ElastreamError for a feed that cannot be polled.
         """
         ...
 

@@ -51,7 +51,7 @@ def reached_by(settings: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=1024)
 def resolved(address: str, reached: str) -> str:
-    """Return the target of a `viewfs://TABLE/...` address by the table's links; any other address unchanged.
+    """Return the address that a `viewfs://TABLE/...` address stands for by the table's links; others stay as they are.
 
     Raises EnvironmentProblem if no link leads there.
     """

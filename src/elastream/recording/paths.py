@@ -121,7 +121,7 @@ class RemotePath:
                 fs.chmod(self._path, oct(mode)[2:] if is_web(fs) else mode)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Open for reading or writing whole, in binary mode only."""
+        """Open the file in binary mode, to read it or to write it anew."""
         with _os_errors(self):
             return cast(IO[bytes], self._fs.open(self._path, mode))
 

@@ -116,10 +116,9 @@ def summarise(recording: Recording, tally: Totals | None = None) -> Summary:
 
 
 def _records(reported: float, tally: Totals, *, resumed: bool) -> float:
-    """Return the records of a run whose plant reported `reported`.
+    """Return the records of a run: those `reported` by the plant; in a resumed run at least those of its micro-batches.
 
-    A resumed driver knows the records of earlier ones only for sources whose offsets count records; micro-batches
-    count the rest.
+    A resumed driver reports records of earlier drivers only for sources whose offsets count records.
     """
     counted = tally.counted if (resumed or math.isnan(reported)) and tally.counted > 0 else math.nan
     most = float(np.fmax(reported, counted))

@@ -249,7 +249,7 @@ class LocalCluster:
         return ""
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return by host: `alive` (the first process runs) and `gone` (nothing is left)."""
+        """Return the state of each host: `alive` if its first process runs, `gone` if no process is left."""
         return {name: state for name, state in self._ask("status").items() if name != MASTER}
 
     def forget(self, host: str) -> None:

@@ -290,7 +290,7 @@ class UpdateTracker:
                 self._waiting[batch.query].append(batch)
         for name in self._running:  # upstream first
             waiting = self._waiting[name]
-            while waiting and self._inputs_known(waiting[0]):
+            while waiting and self._upstream_followed(waiting[0]):
                 self._follow(waiting.popleft())
 
     def updates(self, epoch: float = 0.0) -> tuple[Update, ...]:
@@ -323,8 +323,8 @@ class UpdateTracker:
             if not each.waiting:
                 each.update = replace(each.update, in_force=batch.end)
 
-    def _inputs_known(self, batch: Batch) -> bool:
-        """Return True if the ways of all input records of a batch are known, as far as they ever will be."""
+    def _upstream_followed(self, batch: Batch) -> bool:
+        """Return True if the upstream batches whose records a batch reads have been followed."""
         return all(by <= self._last[self._upstream(edge)] for edge, by, _ in self._inputs(batch))
 
     def _follow(self, batch: Batch) -> None:

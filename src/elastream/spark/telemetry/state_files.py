@@ -135,13 +135,19 @@ def written_files(folder: Path) -> Iterator[tuple[int, bool, str]]:
 
 def file_size(path: str) -> float:
     """Return the bytes of a file and the shared files that a RocksDB snapshot names; NaN if unreadable."""
+    return size_and_rows(path)[0]
+
+
+def size_and_rows(path: str) -> tuple[float, float]:
+    """Return the bytes of `path` as `file_size` does, and its rows: NaN unless a RocksDB snapshot tells them."""
     try:
         size = float(os.stat(path).st_size)
         if not path.endswith(".zip"):
-            return size
+            return size, NAN
         with zipfile.ZipFile(path) as snapshot:
             about = json.loads(snapshot.read("metadata").decode().partition("\n")[2])
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        return NAN
+        return NAN, NAN
+    rows = about.get("numKeys", -1)  # -1 where RocksDB does not track them
     shared = [*(about.get("sstFiles") or ()), *(about.get("logFiles") or ())]
-    return size + math.fsum(each["sizeBytes"] for each in shared)
+    return size + math.fsum(each["sizeBytes"] for each in shared), float(rows) if rows >= 0 else NAN
