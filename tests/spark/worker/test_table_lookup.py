@@ -1,6 +1,7 @@
 """Operators whose alternate a key table chooses, in the walk and without Spark, against plain Python."""
 
 import datetime
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -157,18 +158,24 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, befor
         assert "'key': 'b'" in said
 
 
-def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path):
-    flow = Dataflow("choosing")
+def test_the_time_of_untimed_records_is_divided_by_what_timed_ones_cost(tmp_path, monkeypatch):
+    clock, flow = [0.0], Dataflow("choosing")
+    monkeypatch.setattr(time, "thread_time", lambda: clock[0])
 
-    def dear(row: Row) -> Row:
-        return {**row, "n": sum(range(2_000)) * 0 + row["n"]}
+    def of_cost(seconds: float):
+        def alternate(row: Row) -> Row:
+            clock[0] += seconds
+            return row
 
-    flow.source(None).map({"cheap": plus(1), "dear": dear}, returns=DDL, name="choose", select_by="key").sink(None)
+        return alternate
+
+    alternates = {"cheap": of_cost(0.001), "dear": of_cost(0.05)}
+    flow.source(None).map(alternates, returns=DDL, name="choose", select_by="key").sink(None)
     tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "dear"}))
     rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * TIMED_RECORDS]
     _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=len(rows))
     busy = {row[9]: row[6] for row in counted if row[9]}
-    assert busy["dear"] > 10 * busy["cheap"] > 0
+    assert busy == pytest.approx({"cheap": 0.001 * TIMED_RECORDS, "dear": 0.05 * TIMED_RECORDS})
 
 
 def test_waiting_operators_have_their_pool_for_each_alternate(tmp_path):
