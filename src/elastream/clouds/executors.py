@@ -144,6 +144,7 @@ class ExecutorProvider(Provider):
             self._hosts |= new
             if new:
                 self._save()
+                self._limited = True  # somebody may have lowered Spark's total: an unlimited one starts all by itself
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
@@ -292,7 +293,7 @@ class ExecutorProvider(Provider):
             self._allocator.kill(executor)
 
     def _request(self) -> None:
-        """Set Spark's total; while it is unlimited, a request would change nothing."""
+        """Set Spark's total; while it is unlimited and nothing was leased or given back, there is no need."""
         if self._limited and self._allocator is not None:
             self._set_total(sum(host.counts for host in self._hosts.values()) + self._others)
 
