@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.clouds.in_process import LOOPBACK, class_archive_options
+from elastream.clouds.in_process import InProcess
 from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
@@ -167,8 +167,13 @@ def _session() -> SparkSession:
         return spark
     folder = Path(tempfile.mkdtemp(prefix="elastream-testing-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    reach = InProcess(CORES).open(folder).terms.endpoint
+    assert reach is not None
     settings = settings_for(
-        driver_address=LOOPBACK, executor_memory=1024, executor_cores=CORES, state_partitions=STATE_PARTITIONS
+        driver_address=reach.driver_address,
+        executor_memory=reach.executor_memory,
+        executor_cores=CORES,
+        state_partitions=STATE_PARTITIONS,
     )
-    settings = {**settings, DRIVER_OPTIONS: shlex.join([*SMALL_JVM, *class_archive_options()])}
-    return open_session(f"local[{CORES}]", "elastream.testing", folder, settings)
+    settings = {**settings, DRIVER_OPTIONS: shlex.join([*SMALL_JVM, *reach.java_options])}
+    return open_session(reach.master, "elastream.testing", folder, settings)

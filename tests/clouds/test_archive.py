@@ -113,7 +113,9 @@ def test_a_java_that_cannot_make_one_is_quoted_and_leaves_nothing(tmp_path):
     java.write_text("#!/bin/sh\necho 'no archives here' >&2\nexit 3\n")
     java.chmod(0o755)
     archive = ClassArchive(java, tmp_path / "cache" / "key")
-    assert archive.make([]) == "Java ended with status 3: no archives here"
+    (tmp_path / "some.lst").write_text("java/lang/Object\n")
+    assert archive.make([tmp_path / "gone.lst"]) == "no loaded classes were recorded"
+    assert archive.make([tmp_path / "some.lst"]) == "Java ended with status 3: no archives here"
     assert [each.name for each in (tmp_path / "cache").iterdir()] == ["making.lock"]
     assert archive_for(java) is None
 

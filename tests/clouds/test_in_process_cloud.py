@@ -1,5 +1,8 @@
 """`InProcess`: no host is leased; the executors of the session are the hosts."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from elastream.clouds import InProcess
@@ -46,3 +49,21 @@ def test_its_provider_asks_spark_for_nothing(tmp_path):
     provider.close()
     provider.close()
     assert (session.totals, session.killed, session.fenced) == ([], [], [])
+
+
+def test_the_first_run_leaves_an_archive_of_classes_to_be_made(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for recorded in (False, True):
+        folder = tmp_path / str(recorded)
+        folder.mkdir()
+        provider = InProcess(cores=2).open(folder)
+        options = provider.terms.endpoint.java_options
+        if recorded:  # what the JVM does that the run opens; one that was open already records nothing
+            (option,) = (each for each in options if each.startswith("-XX:DumpLoadedClassList="))
+            Path(option.partition("=")[2]).write_text("java/lang/Object\n")
+        provider.close()
+        provider.close()
+    (command,) = commands
+    assert command[1:3] == ["-m", "elastream.clouds.local.archive"]

@@ -1,6 +1,7 @@
 """`InProcess`: the dataflow runs in this process."""
 
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from elastream.clouds.executors import ExecutorProvider
-from elastream.clouds.local.archive import archive_for, options_for
+from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.java import find_java
 from elastream.clouds.provider import Cloud, ClusterEndpoint, ExistingSession, ProviderOffer, executor_memory
 from elastream.core.alarm import Alarms
@@ -20,10 +21,28 @@ MOST_DEFAULT_CORES = 4
 LOOPBACK = "127.0.0.1"
 
 
-def class_archive_options() -> tuple[str, ...]:
-    """Return the JVM options that use the archive of Spark's classes, if a run on `Local` has made one."""
-    archive = archive_for(find_java()) if sys.platform == "linux" else None
-    return options_for(archive.file) if archive is not None and archive.usable() else ()
+class InProcessProvider(ExecutorProvider):
+    """The executors of a session in this process. The first one ever lets an archive of Java's classes be made after it."""
+
+    def __init__(self, kind: HostType, folder: Path) -> None:
+        self._folder, self._classes = folder, Classes(find_java(), folder) if sys.platform == "linux" else None
+        options = self._classes.options(self._recorded) if self._classes else ()
+        endpoint = ClusterEndpoint(
+            f"local[{kind.slots}]", LOOPBACK, executor_memory(kind), kind.slots, java_options=options
+        )
+        confinement = "no hosts are leased: tasks run in the session of the program"
+        super().__init__(ProviderOffer((kind,), 1, endpoint=endpoint, confinement=confinement))
+
+    @property
+    def _recorded(self) -> Path:
+        return self._folder / f"driver.{RECORDED}"
+
+    def close(self) -> None:
+        super().close()
+        if self._classes and self._recorded.exists() and (command := self._classes.maker([self._recorded])):
+            log = (self._folder / "archive.log").open("w")
+            with log:
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +90,4 @@ class InProcess(Cloud):
         if session is not None:
             raise CloudError("InProcess has no hosts that could join a session: omit the cloud, or name one that leases")
         (kind,) = self.types
-        endpoint = ClusterEndpoint(
-            f"local[{kind.slots}]", LOOPBACK, executor_memory(kind), kind.slots, java_options=class_archive_options()
-        )
-        confinement = "no hosts are leased: tasks run in the session of the program"
-        return ExecutorProvider(ProviderOffer(self.types, 1, endpoint=endpoint, confinement=confinement))
+        return InProcessProvider(kind, folder)

@@ -98,10 +98,12 @@ class ClassArchive:
                 shutil.rmtree(making, ignore_errors=True)
 
     def _make(self, making: Path, lists: Sequence[Path]) -> str:
-        (making / RECORDED).write_text("\n".join(merge_lists(lists)) + "\n")
-        target, classes = making / ARCHIVE, ("-cp", class_path())
+        if not (classes := merge_lists(lists)):
+            return "no loaded classes were recorded"
+        (making / RECORDED).write_text("\n".join(classes) + "\n")
+        target, path = making / ARCHIVE, ("-cp", class_path())
         dump = ("-Xshare:dump", f"-XX:SharedClassListFile={making / RECORDED}", f"-XX:SharedArchiveFile={target}")
-        for options in ((*dump, *MODULES, *classes), (*options_for(target), "-Xshare:on", *MODULES, *classes, "-version")):
+        for options in ((*dump, *MODULES, *path), (*options_for(target), "-Xshare:on", *MODULES, *path, "-version")):
             done = subprocess.run(
                 [self.java, *options], capture_output=True, text=True, errors="replace", preexec_fn=end_with_parent
             )
