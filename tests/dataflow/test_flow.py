@@ -39,3 +39,29 @@ def test_what_operators_do_not_take_is_a_sentence(given, sentence):
         source.map(str.lower, returns="word string", **given)
     with pytest.raises(DataflowError, match=sentence):
         source.key_by("word").apply(str.lower, returns="word string", state="n long", **given)
+
+
+def test_a_function_of_micro_batches_is_a_sink():
+    flow, batches = Dataflow("words"), []
+    flow.source(records([{"n": 1}], "n long")).sink(lambda rows, batch: batches.append((rows, batch)))
+    flow.graph.sinks[0].writes.write("rows", 7)
+    assert batches == [("rows", 7)]
+
+
+class Streaming:
+    isStreaming, schema = True, "n long"
+
+
+@pytest.mark.parametrize(
+    ("reads", "sentence"),
+    [("rates.csv", "source 'source': 'rates.csv' is no source: take one of elastream.io"),
+     (Streaming(), r"is no source: use flow.from_dataframe\(...\)")],
+)  # fmt: skip
+def test_other_objects_are_no_source(reads, sentence):
+    with pytest.raises(DataflowError, match=sentence):
+        Dataflow("words").source(reads)
+
+
+def test_other_objects_are_no_sink():
+    with pytest.raises(DataflowError, match=r"sink 'sink': 'counts' is no sink: take one of elastream.io, a function of"):
+        Dataflow("words").source(records([{"n": 1}], "n long")).sink("counts")

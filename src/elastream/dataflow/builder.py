@@ -16,6 +16,7 @@ from elastream.dataflow import natives
 from elastream.dataflow.endpoints import (
     ArrivalPattern,
     Constant,
+    ForEachBatch,
     FrameSink,
     FrameSource,
     Nothing,
@@ -395,6 +396,12 @@ class Dataflow:
 
         With a `load` its records arrive at that pattern, or at a constant rate such as `"10/s"`.
         """
+        if reads is not None and not isinstance(reads, SourceSpec):
+            streams = getattr(reads, "isStreaming", False)
+            instead = (
+                "use flow.from_dataframe(...)" if streams else "take one of elastream.io, or an object with schema and read"
+            )
+            raise DataflowError(f"source {name!r}: {reads!r} is no source: {instead}")
         if isinstance(load, str):
             load = Constant(rate(load))
         if load is not None:
@@ -774,9 +781,26 @@ class Stream:
         writes = domain_signal(name, aggregate, trace=trace, **with_stale)
         self._flow.add(Operator(self._flow.free_name(f"signal({name})"), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
-    def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
-        """Attach a sink. `writes=None`: for simulation only."""
-        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self.taps)
+    def sink(self, writes: SinkSpec | Callable[[Any, int], object] | None, *, name: str = "sink") -> None:
+        """Attach a sink.
+
+        Args:
+            writes: The sink, or a function of each micro-batch's DataFrame and its number, as for Spark's `foreachBatch`.
+                After a crash the last batch comes again. None: for simulation only.
+
+        Raises:
+            DataflowError: `writes` is neither.
+        """
+        if writes is None or isinstance(writes, SinkSpec):
+            spec = writes
+        elif callable(writes):
+            spec = ForEachBatch(writes)
+        else:
+            raise DataflowError(
+                f"sink {name!r}: {writes!r} is no sink: take one of elastream.io, a function of a micro-batch and its "
+                "number, or an object with write"
+            )
+        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=spec, cores=0.0), self.taps)
 
     def to_dataframe(self, writer: Callable[[Any], Any], *, name: str = "sink") -> None:
         """Attach the end of an existing job: `to_dataframe(lambda df: df.where("n > 5").writeStream.format("delta"))`.

@@ -249,6 +249,16 @@ class StreamWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ForEachBatch:
+    """A function of each micro-batch and its number, as that of Spark's `foreachBatch`, as a `StreamWriter`."""
+
+    function: Callable[[Any, int], object]
+
+    def write(self, rows: Any, batch: int, /) -> None:
+        self.function(rows, batch)
+
+
+@dataclass(frozen=True, slots=True)
 class FrameSource:
     """A streaming DataFrame of the user's.
 
