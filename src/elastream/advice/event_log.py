@@ -33,8 +33,6 @@ STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 
 @dataclass(slots=True)
 class _Tasks:
-    """Sums over the tasks of a stage."""
-
     run: float = 0.0
     longest: float = 0.0
     cpu: float = 0.0

@@ -24,7 +24,7 @@ PART = re.compile(r"events_(\d+)_.*")
 
 
 def lines_of(source: AnyPath) -> Iterator[bytes]:
-    """Yield the lines of a log file, or of all parts of a rolled one, without line ends.
+    """Yield the lines of a log file, or of all parts of a rolled one.
 
     Raises:
         InputError: There is no such file, no log in the folder, or no way to decompress it.

@@ -19,9 +19,6 @@ RECORDING = b'{"kind":"start"'
 def read_source(source: str) -> Application:
     """Read the application that a file or folder describes.
 
-    Args:
-        source: Path or address.
-
     Raises:
         InputError: It cannot be read, is something else, or has no streaming query with a finished batch.
     """

@@ -44,7 +44,7 @@ COUNTED: Mapping[type[Action], tuple[str, str]] = {
 
 
 class _Console(logging.Handler):
-    """Writes Autopilot's lines on stderr as long as the program has configured no logging."""
+    """Writes Autopilot's lines on stderr if the program configured no logging."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,11 +95,8 @@ class AutopilotStatus:
 
     Attributes:
         state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
-        hosts: Executors that take tasks.
         coming: Executors that are requested or start.
         throughput: Records committed per second; NaN if unknown.
-        latency_p50: Median latency (seconds); NaN if unknown.
-        latency_p99: 99th percentile of the latency (seconds); NaN if unknown.
         in_time: Share of the records within the target latency; NaN if unknown.
         target_latency: Seconds; None without one.
         basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.
@@ -125,7 +122,6 @@ class AutopilotStatus:
     services: Mapping[str, QueryService] = field(default_factory=dict)
 
     def rows(self) -> Mapping[str, str]:
-        """Return the figures as text, by what they are."""
         coming = f", {self.coming} coming" if self.coming else ""
         latency = f"median {_figure(self.latency_p50, 's')}, 99 % within {_figure(self.latency_p99, 's')}"
         share = "unknown" if math.isnan(self.in_time) else f"{self.in_time:.1%}"
@@ -167,13 +163,7 @@ def _figure(value: float, unit: str) -> str:
 
 
 def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> str:
-    """Return what Autopilot may do in a session, and what it will not do and why.
-
-    Args:
-        can: Capabilities of the session.
-        settings: Settings of the Autopilot.
-        leases: True if it leases hosts of a cloud.
-    """
+    """Return what Autopilot may do in a session, and what it will not do and why."""
     may, will_not = [], []
     if can.task_loads is None:
         will_not.append("move state partitions")
@@ -256,7 +246,6 @@ class AutopilotLog:
         )
 
     def _fleets(self, observation: Observation) -> str:
-        """Return what other fleets would cost, in words."""
         from elastream.policies.savings import Savings, savings_text  # an Autopilot without prices never needs the policies
 
         if self._savings is None:

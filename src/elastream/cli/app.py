@@ -57,7 +57,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 class Commands(TyperGroup):
-    """The group of all commands. It turns their errors into messages and exit statuses."""
+    """Group of all commands. Turns their errors into messages and exit statuses."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)

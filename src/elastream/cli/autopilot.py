@@ -95,9 +95,7 @@ def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -
     """Return the arguments of spark-submit, with the listener beside the job's own ones.
 
     Args:
-        arguments: Options, the application, and its arguments.
         jar: For the driver's class path.
-        own: Settings to add.
 
     Raises:
         InputError: The driver is to run on the cluster.
@@ -125,7 +123,6 @@ def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -
 
 
 def watch_sessions(make: "Callable[[SparkSession], Autopilot]") -> None:
-    """Start the Autopilot that `make` returns for the first session of each Spark application in this process."""
     from pyspark.sql import SparkSession
 
     applications: set[str] = set()

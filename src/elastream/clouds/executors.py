@@ -82,14 +82,12 @@ class ExecutorProvider(Provider):
     """Executors of a session, as hosts.
 
     Args:
-        terms: Host type and limits.
         allocator: None if the session opens later and calls `bind`.
         allowed: Executors that Spark may have before any request.
         alone: Release executors that were not leased here.
         ends_with_provider: `close` releases leased executors.
         folder: Folder of the record; None for no record.
         unusable_reason: Returns why no host can be at an address, or an empty string.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -157,7 +155,6 @@ class ExecutorProvider(Provider):
                 self._request()
 
     def count_others(self, others: int) -> None:
-        """Set the number of executors on hosts leased elsewhere, which Spark's total includes."""
         with self._lock:
             changed, self._others = others != self._others, others
             if changed and self._total != self._allowed:
@@ -193,7 +190,6 @@ class ExecutorProvider(Provider):
             return {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
 
     def close(self) -> None:
-        """Release leased executors if they end with this provider, and set Spark's final total."""
         with self._lock:
             if self._allocator is None:
                 return
@@ -214,7 +210,7 @@ class ExecutorProvider(Provider):
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _bind_fresh(self, allocator: ExecutorAllocator, registered: Collection[str]) -> None:
-        """Bind new executors to the oldest requests; release or fence those beyond."""
+        """Bind new executors to the oldest requests; release or fence surplus ones."""
         bound = {host.executor for host in self._hosts.values()} | self._surplus | self._fenced.keys()
         fresh = [executor for executor in registered if executor not in bound]
         waiting = [host for host in self._hosts.values() if host.waits]
@@ -353,10 +349,7 @@ class ExecutorCloud(Cloud):
     Args:
         max_hosts: Highest number of leased hosts.
         min_hosts: Lowest number of leased hosts.
-        host_type: Type of an executor, in place of `cores`, `memory` and `price`.
-        cores: Cores of an executor, one task each.
         memory: Memory of an executor: megabytes, or text such as `"4 GB"`. The heap takes 70 %.
-        price: Price of an executor.
         driver_address: Address of the driver as executors see it; default: this machine's towards the cluster manager.
         shared: Executors see the run's folder and the program's modules under the same path. Otherwise those on other
             machines are refused.
@@ -395,7 +388,6 @@ class ExecutorCloud(Cloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         raise NotImplementedError
 
     def open(
@@ -480,11 +472,6 @@ def for_own_session(
 
 
 def for_existing_session(cloud: ExecutorCloud, session: ExistingSession, folder: Path) -> ExecutorProvider:
-    """Return the provider for a running session.
-
-    Raises:
-        CloudError: Another kind of master, no allocation, or executors of another shape.
-    """
     if not session.master.startswith(cloud.scheme):
         on = f"a session on {cloud.scheme}, and this one is on {session.master}"
         raise CloudError(f"{cloud.title} leases executors of {on}")

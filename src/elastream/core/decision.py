@@ -35,12 +35,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Exception that the run survived.
-
-    Attributes:
-        source: Part that raised.
-        said: The fault, in one sentence.
-    """
+    """Exception that the run survived."""
 
     source: str
     said: str
@@ -52,7 +47,6 @@ class Fault:
 
     @property
     def place(self) -> str:
-        """Return the exception's location, `" (mine.py, line 5)"`, or ""."""
         places = re.findall(r'^  File "(.+)", line (\d+), in', self.traceback, re.MULTILINE)
         return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
@@ -62,11 +56,8 @@ class Unknown:
     """Unknown metric that prevented a part of a policy's decision.
 
     Attributes:
-        rows: Kind of row.
         row: Name of the row. Empty: each row, or the application.
         consequence: Effect on the policy, such as "cannot size".
-        seconds: Duration of the gap.
-        rounds: Rounds in a row without it.
     """
 
     metric: Metric
@@ -78,12 +69,10 @@ class Unknown:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "Unknown":
-        """Return the value from its JSON fields."""
         return cls(**{**fields, "metric": Metric(fields["metric"]), "rows": Rows(fields["rows"])})
 
     @property
     def key(self) -> tuple[Metric, Rows, str, str]:
-        """Return the gap's identity without its duration."""
         return self.metric, self.rows, self.row, self.consequence
 
     @property
@@ -109,16 +98,12 @@ class Decision:
 
     Attributes:
         round: Number, from 1.
-        time: Time of the observation (seconds of the run).
         seen: Figures behind the decision, by name; NaN where unknown.
         proposals: Proposed actions, with refusals.
-        outcomes: Outcomes of the granted ones.
         predicted: Figures that the policy expects at the next round.
         actual: Figures at the next round.
-        seconds: Duration of planning.
         note: Remarks: reasons for doing nothing, problems, the policy's remarks.
         faults: Exceptions since the last round.
-        unknown: Metrics that the policy lacked.
         guards: Version of the guards in force; 0 without guards.
         hosts: Recommended number of hosts; NaN if unknown.
         mode: "observe only", "paused" or empty.
@@ -172,7 +157,7 @@ class Decision:
         return "; ".join(parts) or self.remarks
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record JSON-ready; NaN becomes null."""
+        """Return the record JSON-ready."""
 
         def clean(values: Mapping[str, float]) -> dict[str, float | None]:
             return {name: (None if value != value else value) for name, value in values.items()}

@@ -50,18 +50,17 @@ class Billing:
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """Type of host that can be leased.
+    """Type of host that can be leased. Values may be text with units, such as "8 GB", "1 gbit" and "20s".
 
     Attributes:
-        cores: Number of cores; may be fractional, or text such as "500m".
-        memory: Memory (MB, or text such as "8 GB").
+        cores: Number of cores; may be fractional.
+        memory: Memory (MB).
         speed: Core speed relative to the standard core (thesis: pi).
-        bandwidth: Bandwidth of its link (bytes/s, or text such as "1 gbit"). None: unlimited.
+        bandwidth: Bandwidth of its link (bytes/s). None: unlimited.
         price: Money per billing time unit.
-        billing: Billing rule.
         slots: Operator instances it holds (E2DF's C_n). 0: cores rounded up.
-        start: Time from lease to ready (seconds, or text such as "20s").
-        stop: Time from release to gone (seconds, or text).
+        start: Time from lease to ready (seconds).
+        stop: Time from release to gone (seconds).
         zone: Fault zone, such as a rack. Empty: the region.
 
     Raises:
@@ -147,16 +146,14 @@ def by_zones(
 
 
 class HostState(StrEnum):
-    """State of a leased host.
+    """State of a leased host, paid until RELEASED or LOST.
 
     Attributes:
-        REQUESTED: Requested and paid; not yet accepted by the provider.
-        STARTING: Accepted; the machine boots.
-        RUNNING: Up; accepts tasks.
+        REQUESTED: Not yet accepted by the provider.
+        STARTING: The machine boots.
         DRAINING: Works, but its tasks are moving away.
         RELEASING: Empty, shutting down.
-        RELEASED: Gone after a release; no longer paid.
-        LOST: Failed, or never came up; no longer paid.
+        LOST: Failed, or never came up.
     """
 
     REQUESTED = "requested"
@@ -209,8 +206,6 @@ class Lease:
     """Lease of one host from its request on. Times are seconds of the run.
 
     Attributes:
-        since: Time of the request.
-        history: Pairs of time and state, oldest first.
         until: Time of release or loss, or None.
         note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
@@ -254,7 +249,6 @@ class Lease:
 
     @property
     def active(self) -> bool:
-        """Return True while paid."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:
@@ -293,12 +287,7 @@ def known_cost(cost: float, types: Iterable[HostType]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EndedLeases:
-    """Totals of leases that ended long ago.
-
-    Attributes:
-        released: Ends by release.
-        lost: Ends by loss.
-    """
+    """Totals of leases that ended long ago."""
 
     leases: int = 0
     released: int = 0
@@ -340,10 +329,7 @@ class PriceList:
     """Prices of cores and memory.
 
     Attributes:
-        core_hour: Money per core-hour.
         gb_hour: Money per gigabyte-hour (10^9 bytes).
-        currency: For people, such as `"EUR"`.
-        billing: Billing rule, by the second by default.
 
     Raises:
         CloudError: A price is negative or not a number.

@@ -58,7 +58,6 @@ class Leases(dict[str, Lease]):
 
     @once
     def working(self) -> tuple[str, ...]:
-        """Return the hosts that run tasks, also draining ones."""
         return self._in(HostState.RUNNING, HostState.DRAINING)
 
     @once
@@ -154,7 +153,6 @@ class Exchange:
         target: Rows of the receivers, as in `source`.
         rate: Mean of the last monitoring period (bytes/s, float64); a pair without an entry sends nothing.
         known: False if unmeasured or older than OLD. Entries are then empty.
-        age: Age of the measurement (seconds).
 
     Raises:
         ValueError: Columns differ in length, an unknown exchange has entries, or a rate is NaN or negative.
@@ -193,8 +191,7 @@ class Exchange:
         """Return the traffic of each location with others, both directions (bytes/s); NaN if unknown.
 
         Args:
-            place: Location of each task, as in `split`. Traffic with unplaced tasks counts at the other end.
-            places: Number of locations.
+            place: As in `split`. Traffic with unplaced tasks counts at the other end.
         """
         if not self.known:
             return np.full(places, np.nan)
@@ -227,19 +224,13 @@ UNMEASURED = Exchange(known=False)
 
 @dataclass(frozen=True, eq=False)
 class Standby:
-    """Standby replicas of tasks' state on other hosts, one entry each.
-
-    Columns have one length and are read-only.
+    """Standby replicas of tasks' state on other hosts; read-only columns with one entry each.
 
     Attributes:
-        host: Rows of `Observation.hosts`.
         lag: Checkpoints (on Spark: committed batches) that the replica lacks; NaN if unknown.
         megabytes: Memory of the replica (MB); NaN if unknown.
         known: False if replicas exist at unknown locations. True without replicas.
         why: Sentence if fewer replicas exist than requested.
-
-    Raises:
-        ValueError: Columns differ in length.
     """
 
     task: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -271,9 +262,6 @@ class Composition:
 
     Attributes:
         version: Grows with every change.
-        alternates: Alternate by operator.
-        choices: Target by choice.
-        parallelism: Number of tasks by stage.
         tables: Version of the key table by operator. Absent or 0: `alternates` for all keys.
     """
 
@@ -307,11 +295,8 @@ class Context:
     """Dataflow, hosts that can be leased, and goals.
 
     Attributes:
-        target_latency: Target latency (seconds), or None.
-        max_hosts: Most hosts leased at once.
         limit: Name of the limit that sets `max_hosts`.
         scarce: Names of host types whose leases failed several times in a row, for the time in which none is tried.
-        min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
             `MoveTask` moves.
@@ -350,23 +335,18 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Frame of operators at an earlier time."""
-
     time: float
     operators: Frame
 
 
 class MicroBatch(NamedTuple):
-    """Committed batch of a segment.
+    """Committed batch of a segment; NaN where unknown.
 
     Attributes:
         start: Start (seconds of the run).
         seconds: Time from start to commit (seconds).
-        records: Records from the source; NaN if unknown.
-        oldest: Latency of its first record (seconds); NaN if unknown.
-        newest: Latency of its last record (seconds); NaN if unknown.
-        number: Number in its segment; NaN if unknown.
-        version: Version of its composition; NaN if unknown.
+        records: Records from the source.
+        oldest: Latency of its first record (seconds); `newest`: of its last.
     """
 
     segment: str
@@ -388,19 +368,13 @@ class Observation:
     """Input of a policy: measured values, leases and goals at one time.
 
     Attributes:
-        time: Time of the observation (seconds of the run).
-        context: Dataflow, host types and goals.
-        operators: A row per operator.
-        application: One row, named after the dataflow.
         hosts: A row per active lease, in the order of `leases`.
         tasks: A row per placed task.
         links: A row per pair of hosts, `"h1>h2"`.
-        composition: The requested composition.
         images: Operators whose image a host has cached, by host.
         history: Frames of operators at earlier monitoring times, oldest first.
         next_host: Number of the next unused host name.
         batches: Batches committed since the last observation.
-        alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
         effective: Composition of each query's last committed batch, if any.
         alternates: A row per alternate that has run, `"operator.alternate"`.
@@ -464,7 +438,6 @@ class Observation:
 
     @property
     def explanations(self) -> tuple[str, ...]:
-        """Return sentences for people on what cannot be observed, and on causes of lateness."""
         return (*self.remarks, *(each.sentence for each in self.diagnoses.values() if each.sentence))
 
     @property
@@ -479,7 +452,6 @@ class Observation:
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
-        """Return the impossible values read so far, which count as unknown."""
         return tuple(each for frame in self.frames.values() for each in frame.implausible)
 
     @property
@@ -494,7 +466,6 @@ class Observation:
         }
 
     def overall(self, metric: Metric) -> float:
-        """Return a metric of the application; NaN if unknown."""
         ids = self.application.ids
         return self.application.value(ids[0], metric) if ids else math.nan
 
@@ -510,7 +481,6 @@ class Observation:
 
     @once
     def backlog(self) -> float:
-        """Return the records waiting at all operators with a known backlog; NaN without any."""
         return known_sum(self.operators.column(Metric.BACKLOG))
 
     @property
@@ -541,7 +511,6 @@ class Observation:
 
     @property
     def capacities(self) -> Mapping[str, float]:
-        """Return the capacity by leased host (cores of speed 1)."""
         return self.cores.each
 
     @property
@@ -555,17 +524,15 @@ class Observation:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Return the hosts that take tasks."""
         return self._leased.usable
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Return the hosts that run tasks, also draining ones."""
         return self._leased.working
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Return the requested hosts that the provider has not begun to start."""
+        """Return the hosts that the provider has not begun to start."""
         return tuple(name for name in self.coming if self.leases[name].state is HostState.REQUESTED)
 
     @property
@@ -575,12 +542,10 @@ class Observation:
 
     @property
     def draining(self) -> tuple[str, ...]:
-        """Return the hosts whose tasks are moving away."""
         return self._leased.draining
 
     @property
     def usable_cores(self) -> tuple[float, float]:
-        """Return the cores of all usable hosts and of the smallest, regardless of speed."""
         return self._leased.usable_cores
 
     @property

@@ -64,10 +64,7 @@ class Plant(Protocol):
 
     @property
     def context(self) -> Context:
-        """Return the dataflow, the hosts that can be leased, and the goals.
-
-        Queries that come and go give a new value; each observation carries its own.
-        """
+        """Return the dataflow, the hosts that can be leased, and the goals; a new value when queries come or go."""
 
     @property
     def clock(self) -> Clock:
@@ -105,12 +102,9 @@ class Plan:
     """Result of a policy.
 
     Attributes:
-        actions: Actions in the order of application.
         memory: Value for the policy's next round, never modified later.
         predicted: Figures that the policy expects at the next round, by name.
         remarks: Sentences for people that no action expresses.
-        refused: Proposals that another part of the policy refused; recorded, never applied.
-        unknown: Unknown metrics that prevented a decision.
         hosts: Hosts that the load needs now, as a fraction, regardless of leases. None: derived from the actions.
     """
 
@@ -139,11 +133,7 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Return the plan for an observation.
-
-        Args:
-            memory: Memory of this policy's last plan in the run; None in the first round.
-        """
+        """Return the plan. `memory` is that of this policy's last plan in the run; None in the first round."""
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why the policy cannot work in `context`, in one sentence, or None. Called once, before a run."""
@@ -193,8 +183,6 @@ POLICY_MEMBERS: Members = {"name": str, "plan": 2}
 
 
 class PlainPolicy(Policy):
-    """Policy around an object with `name` and `plan`."""
-
     def __init__(self, own: SupportsPlan) -> None:
         self.own = own
 

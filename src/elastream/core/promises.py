@@ -23,7 +23,7 @@ class PlantKind(StrEnum):
 
 
 class Condition(StrEnum):
-    """Conditions of a promise, with texts for the reference page."""
+    """Conditions of a promise, with texts for the reference."""
 
     DECLARED_LOAD = "a source with a declared load"
     LOCAL_FILES = "the source reads local files"
@@ -133,12 +133,7 @@ EVERY = frozenset(Kind)
 
 
 class Promise:
-    """Commitment of plants to measure a metric.
-
-    Args:
-        how: Method, as a phrase.
-        when: Conditions that must all hold.
-    """
+    """Commitment of plants to measure a metric."""
 
     def __init__(
         self, rows: Rows, plants: frozenset[PlantKind], how: str, kinds: frozenset[Kind] = EVERY, *when: Condition

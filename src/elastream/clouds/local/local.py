@@ -23,8 +23,6 @@ class Local(Cloud):
 
     Args:
         host_type: Name in `HOST_TYPES`, or a `HostType`: `slots` are concurrent tasks, `cores` a CPU quota.
-        max_hosts: Highest number of leased hosts.
-        min_hosts: Lowest number of leased hosts.
         cores_each: CPU quota in place of the types' cores.
         network: Link of each host. Needs root; hosts then reach only each other, master and driver.
         host_types: Several types, possibly in several regions, that of the first hosts first.
@@ -89,13 +87,11 @@ class Local(Cloud):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Regions of hosts, the driver's first."""
         regions = [type.region for type in self.types]
         return tuple(dict.fromkeys([self.driver_region or regions[0], *regions]))
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
-        """One-way delay by (from, to), in both directions (seconds). Raises CloudError if a latency is no duration."""
         delays = {}
         for source, target, seconds in self._latencies():
             delays[source, target] = delays[target, source] = seconds
@@ -113,7 +109,6 @@ class Local(Cloud):
 
         Raises:
             CloudError: Hosts cannot join `session`: another kind of master, own networks, or too small.
-            EnvironmentProblem: Another system than Linux, or as `LocalCluster.start` raises it.
         """
         check_system("Local()")
         for kind in self.types if session else ():

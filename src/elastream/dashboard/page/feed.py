@@ -53,11 +53,7 @@ class Lane:
 
 
 class Feed:
-    """A run in `root`. Not for several threads at once.
-
-    Raises:
-        InputError: It is no run's folder.
-    """
+    """A run in `root`. Not thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.directory = RunDirectory(root)
@@ -88,12 +84,10 @@ class Feed:
 
     @property
     def max_hosts(self) -> int:
-        """Most hosts that the run allows."""
         return self._tail.recording.header.max_hosts
 
     @property
     def running_hosts(self) -> frozenset[str]:
-        """Names of the hosts that run."""
         leases = self._tail.newest.get("leases", ())
         return frozenset(each["host"] for each in leases if each["state"] == HostState.RUNNING)
 
@@ -191,7 +185,6 @@ class Feed:
         return lanes, len(active) + len(ended) - len(chosen)
 
     def _state_of_hosts(self) -> dict[str, float]:
-        """Return the state on each host (MB)."""
         tasks, hosts = self._tail.newest["tasks"], self._tail.newest["hosts"]["ids"]
         sizes = tasks.get("values", {}).get(Metric.STATE_SIZE.value, ())
         total: dict[str, float] = {}
