@@ -235,7 +235,7 @@ class EventLog:
 
 
 def _parsed(line: bytes) -> Json:
-    """Return the event of a task, if possible without its accumulables: they are most of the line."""
+    """Return a task's event, without its accumulables if possible: they are most of the line."""
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

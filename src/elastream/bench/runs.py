@@ -194,7 +194,7 @@ def shares_of(seconds: Sequence[float]) -> Sequence[float]:
 
 
 def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
-    """Start a query and wait for its first batch. Raises EnvironmentProblem if it fails."""
+    """Start a query and wait for its first batch."""
     for _ in range(STARTS):
         job = _started(session, setup, workload, root, hosts)
         wait(job.begun, f"the first batch of {workload.name}")

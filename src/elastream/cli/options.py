@@ -110,7 +110,7 @@ def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
-    """Return the option of a setting of `declaring`. Its value is None if it is not on the command line."""
+    """Return the option of a setting, with None for a value that is not on the command line."""
     default = vars(declaring).get(name)  # an inherited setting has the program's value by default
     shows = str(default) if isinstance(default, int | float) and not isinstance(default, bool) else False
     flag = "--setting" if name == "settings" else f"--{name.replace('_', '-')}"

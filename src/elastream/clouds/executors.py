@@ -288,7 +288,6 @@ class ExecutorProvider(Provider):
             self._allocator.kill(executor)
 
     def _request(self) -> None:
-        """Set Spark's total; while it is unlimited, a request would change nothing."""
         if self._limited and self._allocator is not None:
             self._set_total(sum(host.counts for host in self._hosts.values()) + self._others)
 

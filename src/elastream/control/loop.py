@@ -43,8 +43,6 @@ ACTION_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Period in which records are late and the policy does nothing."""
-
     since: float  # its start (seconds)
     fewest: float  # least backlog in the window
     longest: float = 0.0  # longest micro-batch (seconds)

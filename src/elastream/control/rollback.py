@@ -540,7 +540,7 @@ class RollBack:
     def _without_leased(
         self, trial: Trial, observation: Observation, names: Iterator[str], why: str
     ) -> list[Action] | None:
-        """Return drains of leased hosts once the others suffice; until then leases of another type, or None to wait."""
+        """Return drains of leased hosts, or leases of another type while the others do not suffice; None to wait."""
         leases, cores = observation.leases, observation.cores.each
         leased = {each.host for each in trial.leased}
         bad = [host for host in observation.usable if host in leased]
@@ -660,7 +660,6 @@ def _is_awaited(action: Action) -> bool:
 
 
 def _price(kind: HostType, observation: Observation) -> float:
-    """Return the price of a core of speed 1 (money per second)."""
     return kind.price / kind.billing.unit / max(kind.cores * _shown_speed(observation, kind), 1e-9)
 
 

@@ -77,8 +77,6 @@ class NativeNeeds(Needs, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """Output of an operator, with the properties of the edges to be attached to it."""
-
     operator: str
     delivery: Delivery = Delivery.DUPLICATE
     durable: str | None = None
@@ -119,7 +117,7 @@ def timeout(
 def alternates_of(
     flow: Builder[Any], function: Functions, form: Form, name: str | None
 ) -> tuple[str, tuple[Alternate, ...]]:
-    """Return the operator's name and its alternates. Raises DataflowError if `function` is nothing like that."""
+    """Return the operator's name and its alternates, or raise DataflowError."""
     several = isinstance(function, Sequence) and not isinstance(function, str)
     if isinstance(function, Sequence) and (not several or not all(isinstance(each, Alternate) for each in function)):
         raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function and no list of Alternate(...)")
@@ -137,11 +135,6 @@ def alternates_of(
 
 
 def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str, Expression]:
-    """Return `columns` as a dict.
-
-    Raises:
-        DataflowError: `columns` is not SQL text, or a Column, by column name.
-    """
     mapping = isinstance(columns, Mapping)
     texts = mapping and all(isinstance(name, str) and natives.is_expression(each) for name, each in columns.items())
     if not (texts and columns):
@@ -158,7 +151,7 @@ def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str
 
 
 def fields_of(needs: Needs) -> dict[str, Any]:
-    """Return the fields of an `Operator` for `needs`. Raises DataflowError for an unknown one."""
+    """Return the fields of an `Operator` for `needs`, or raise DataflowError."""
     for name in needs:
         if name not in Needs.__annotations__:
             raise DataflowError(f"an operator has no {name!r}; {_where(name)}")
@@ -217,7 +210,7 @@ class _Groups(Generic[S]):
         selectivity: float | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add a native Spark count of records per key, in the column `count`. `cost` and `selectivity`: see `Alternate`."""
+        """Add a native Spark count of records per key, in the column `count`."""
         return self.aggregate({"count": "count(*)"}, name=name, cost=cost, selectivity=selectivity, **needs)
 
     def aggregate(
@@ -231,8 +224,7 @@ class _Groups(Generic[S]):
     ) -> S:
         """Add native Spark aggregates, SQL text or Columns by new column: `aggregate({"total": "sum(n)"})`.
 
-        In time windows the rows carry `window_start` and `window_end` after the key. `cost` and `selectivity`: see
-        `Alternate`.
+        In time windows the rows carry `window_start` and `window_end` after the key.
         """
         chosen = self._flow.free_name(name)
         made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=_cost(cost), selectivity=selectivity)
@@ -263,7 +255,6 @@ class KeyedStream(_Groups[S]):
         a tuple (None at first). It returns a DataFrame and the new state. Alternates share one state by default.
 
         Args:
-            function: The function, or functions by name of the alternate, or `Alternate` objects.
             returns: Schema of the emitted rows, as Spark DDL, StructType, dataclass or pydantic model.
             state: Schema of the state, or one for each alternate by name.
             own_state: Give each alternate a state of its own, which rests while another alternate runs.
@@ -313,7 +304,6 @@ class WindowedStream(Generic[S]):
         self._flow, self._taps, self._window = flow, taps, window
 
     def group_by(self, *columns: str) -> WindowedGroups[S]:
-        """Group the records of each window by key."""
         return WindowedGroups(self._flow, self._taps, columns, self._window)
 
     def join(
@@ -330,8 +320,6 @@ class WindowedStream(Generic[S]):
         """Join with the stream `other`, window by window.
 
         Args:
-            other: The right-hand stream.
-            on: Columns with equal values in both streams.
             function: `(key, left, right) -> rows` of pandas DataFrames, or alternates. None: emit every pair of a left and
                 a right record, with the columns `on`, then the left's, then the right's.
             returns: Schema of the rows that `function` emits, as Spark DDL.
@@ -377,7 +365,7 @@ class Dataflow:
         """The dataflow so far, validated.
 
         Raises:
-            DataflowError: The dataflow is invalid; the message names the fault.
+            DataflowError: The dataflow is invalid.
         """
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
@@ -411,7 +399,6 @@ class Dataflow:
         """Add a streaming DataFrame of yours as a source.
 
         Args:
-            frame: The DataFrame, or a function `spark -> DataFrame`, called when the query starts.
             schema: Columns of the records. Empty: those of the DataFrame.
             timestamp: Column with the time at which a record originated, from which its latency counts.
         """
@@ -432,7 +419,6 @@ class Dataflow:
         return Stream(self, (Tap(operator.name),))
 
     def keep_order(self, names: Iterable[str]) -> None:
-        """Mark the operators called `names` as sequential."""
         marked = set(names)
         self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
@@ -475,10 +461,7 @@ class Stream:
         name: str | None = None,
         **needs: Unpack[NativeNeeds],
     ) -> "Stream":
-        """Add an operator that keeps the records for which the function or expression is true.
-
-        SQL text and Columns are native: `filter("n > 5")`. A function takes a record.
-        """
+        """Add an operator that keeps the records for which the function, or native `filter("n > 5")`, is true."""
         if natives.is_expression(function):
             return self._native(natives.Where(function), name or "filter", needs)
         if isinstance(function, Mapping) and any(map(natives.is_expression, function.values())):
@@ -494,7 +477,7 @@ class Stream:
         return self._then(Form.FILTER, function, "", name, needs)
 
     def where(self, condition: Expression, *, name: str = "where", **needs: Unpack[NativeNeeds]) -> "Stream":
-        """Add a native operator that keeps the records for which `condition` is true: `where("n > 5")`."""
+        """As `filter` with an expression."""
         return self._native(natives.Where(_expression("where", condition)), name, needs)
 
     def transform(
@@ -647,7 +630,6 @@ class Stream:
 
         Args:
             seconds: Length of a time window (seconds, or text such as "30s").
-            count: Records in a count window.
             landmark: Boolean column that is true on the last record of a window.
             every: Distance between the starts of windows (seconds, text or records). None: windows do not overlap.
             by: Timestamp column of a time window, or the column that orders the records of a key.
@@ -660,7 +642,6 @@ class Stream:
         return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))
 
     def group_by(self, *columns: str) -> NoReturn:
-        """Raise DataflowError: `group_by` needs a window."""
         raise DataflowError(
             f"dataflow {self._flow.name!r}: group_by needs a window, such as window(count=10).group_by(...): "
             "without one, key_by(...) groups records for functions with state and running aggregates"
@@ -675,13 +656,7 @@ class Stream:
         name: str = "join",
         **needs: Unpack[NativeNeeds],
     ) -> "Stream":
-        """Join with a static DataFrame, natively. Streams are joined in windows: `window(...).join(...)`.
-
-        Args:
-            other: A DataFrame, or a function `spark -> DataFrame`, called once when the query starts.
-            on: Columns with equal values on both sides.
-            how: `"inner"`, `"left"`, `"left_semi"` or `"left_anti"`.
-        """
+        """Join with a static DataFrame, or a function `spark -> DataFrame`, natively. Streams are joined in windows."""
         if isinstance(other, Stream):
             raise DataflowError(
                 f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
@@ -716,7 +691,6 @@ class Stream:
 
         Args:
             step: `step(stream, round)` attaches the operators of one round and returns its output. Rounds count from 1.
-            times: Number of rounds.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")

@@ -20,15 +20,7 @@ def run_all(
     label: Callable[[C], str],
     warm: Callable[[C], object] = lambda _: None,
 ) -> tuple[list[R], float]:
-    """Run all `cases` whose results are not kept.
-
-    Args:
-        label: names a case in the progress.
-        warm: called with the first case beforehand, to load the compiled loops that workers then inherit.
-
-    Returns:
-        Results in the order of the cases, and the seconds that this took.
-    """
+    """Run all `cases` without stored results; return all results in order, and the seconds that this took."""
     begun = time.monotonic()
     with nullcontext() if options.resume is None else closing(KeptResults(options.resume, run)) as keep:
         results = {} if keep is None else {n: keep.of(run, case) for n, case in enumerate(cases) if keep.has(run, case)}

@@ -39,7 +39,7 @@ class _Bucket:
         self.rise += step
 
     def sums(self, origin: float) -> tuple[float, float, float]:
-        """Return sum and sum of squares of distances from `origin`, and sum of increases."""
+        """Return the sums of distances from `origin`, of their squares, and of increases."""
         squares = self.squares - 2 * origin * self.total + self.count * origin * origin
         return self.total - self.count * origin, squares, self.step + self.rise
 
@@ -130,7 +130,6 @@ class Age:
         self.time = time
 
     def advance(self, now: float, value: SignalValue | None) -> float | None:
-        """Return the age; None while the signal is unknown."""
         return None if value is None else now - self.time
 
 
@@ -143,7 +142,6 @@ class Persistence:
     possible: float | None = None
 
     def advance(self, now: float, condition: Truth) -> Truth:
-        """Return True once it has held long enough, None if unknown."""
         if condition is False:
             self.certain = self.possible = None
             return False
@@ -171,7 +169,6 @@ class Order:
         self._states: frozenset[Truth] = frozenset({None})  # None: the second does not hold; else whether in order
 
     def advance(self, now: float, first: Truth, second: Truth) -> Truth:
-        """Return True if the conditions hold in order, None if unknown."""
         if self._first is not False:
             self._possible = now
             if self._first:

@@ -23,8 +23,6 @@ class Intervals:
     """Consecutive intervals of a file.
 
     Attributes:
-        seconds: Length of each.
-        index: Interval of each time.
         first: Time of the first one; None without times.
     """
 

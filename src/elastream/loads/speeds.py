@@ -55,13 +55,10 @@ class SpeedTrace:
         return np.asarray(self.factors[numbers % rows, self.slot(now) % slots])
 
     def over(self, seconds: float) -> "SpeedTrace":
-        """Return this trace, which repeats in longer runs."""
         return self
 
 
 class SpeedSource(Protocol):
-    """Source of speed traces."""
-
     def over(self, seconds: float) -> SpeedTrace:
         """Return the trace for a run of `seconds`; a longer one starts with the same values."""
         ...
@@ -145,7 +142,6 @@ def slot_at(now: float, interval: float) -> int:
 
 
 def as_table(what: str, values: ArrayLike) -> Floats:
-    """Return `values` as a table of numbers; raises InputError."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -27,9 +27,6 @@ class QueueThreshold(Policy):
     The paper's threshold is "according to Algorithm 1": its 50 items, without its durations. Instances are placed on the
     oldest host with room (first fit). A host is leased if all are full. The instance on the youngest host goes first; an
     empty host is released.
-
-    Args:
-        host_type: Type to lease; None: the cheapest per core that fits.
     """
 
     upper: float = 50.0
@@ -41,7 +38,6 @@ class QueueThreshold(Policy):
     name: ClassVar = "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Plan instances and hosts. An unknown queue triggers no action and is named."""
         draft = Draft(observation)
         queues = {unit.name: waiting(observation, unit) for unit in draft.scalable}
         for unit in draft.scalable:

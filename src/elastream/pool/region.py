@@ -30,8 +30,6 @@ ORDER: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
 
 @dataclass(frozen=True)
 class RegionState:
-    """State of a region manager."""
-
     region: Region
     kinds: Mapping[str, str] = field(default_factory=dict)  # type of each host on the order
     lease: tuple[str, ...] = ()  # hosts still to lease
@@ -204,19 +202,12 @@ def _restore_state(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Region
 
 
 class RegionLink(ArbiterLink):
-    """Connection of a region to its arbiter."""
-
     service_name = "arbiter"
     wrong_service_error = InputError
     refusals = {409: InputError}  # noqa: RUF012 - a constant
 
     def report(self, report: RegionReport) -> RegionOrder:
-        """Send a report and return the current order.
-
-        Raises:
-            EnvironmentProblem: There is no response in time.
-            InputError: The arbiter refuses.
-        """
+        """Send a report and return the current order; raises EnvironmentProblem in time, InputError if refused."""
         return self.ask(ORDER, "PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
 
 

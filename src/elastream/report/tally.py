@@ -213,7 +213,7 @@ def tally_of(recording: Recording) -> Totals:
 
 
 def _driven(recording: Recording, widths: Floats) -> Floats:
-    """Return `widths` of periods [s] without the gaps between two drivers of a resumed run."""
+    """Return `widths` of periods [s] without the gaps between drivers."""
     driven = widths.copy()
     before = float(recording.header.before.get("time") or 0.0)
     for note in recording.header.resumed:
@@ -226,7 +226,6 @@ def _driven(recording: Recording, widths: Floats) -> Floats:
 
 
 def _counted(recording: Recording) -> float:
-    """Return the records that micro-batches took from sources."""
     header = recording.header
     return records_from_sources(
         recording.batches,

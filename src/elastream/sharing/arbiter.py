@@ -425,10 +425,7 @@ def _apply_proposals(ledger: Ledger, report: RegionReport) -> None:
 
 
 def _free_unwanted(ledger: Ledger) -> set[str]:
-    """Free hosts that regions propose to free, unless they are new to or needed by their application.
-
-    Returns the kinds of those that go now.
-    """
+    """Free hosts that regions propose to free, unless new or needed; return the kinds that go."""
     kinds = set()
     for host, why in ledger.unwanted.items():
         record = ledger.hosts.get(host)
@@ -480,7 +477,7 @@ def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
 
 
 def _open_requests(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return requested kinds, less those of grants that the sender had not seen."""
+    """Return requested kinds, less those of unseen grants."""
     asks = list(claim.asks)
     for host in ledger.owned(claim.application) if asks else ():
         if ledger.hosts[host].term > claim.seen and ledger.hosts[host].kind in asks:
@@ -567,11 +564,7 @@ class _Demand:
             self.members[name] = replace(self.members[name], asks=tuple(left))
 
     def _supply(self, name: str, awaited: int) -> int:
-        """Order hosts for an application's unmet request, or recall those that it is due.
-
-        Args:
-            awaited: Ordered and recalled hosts that no earlier application waits for; returns how many this one uses.
-        """
+        """Order hosts for an unmet request, or recall those it is due; return how many `awaited` ones it uses."""
         entitled, reason = self._lacking(name), ""
         for number in range(max(0, awaited), self.asks[name]):
             if reason := self._order():
@@ -597,7 +590,7 @@ class _Demand:
         return self.ledger.add(region, self.kind)
 
     def _giver(self, pressing: bool) -> str:
-        """Return the host to recall: the latest of the application furthest above its due; empty if there is none."""
+        """Return the latest host of the application furthest above its due."""
         now, rules, best = self.ledger.now, self.ledger.rules, (0, 0.0, "")
         for owner, hosts in self.mine.items():
             excess = len(hosts) - self.due[owner]
@@ -614,7 +607,7 @@ class _Demand:
 
 
 def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-    """Assign each free host to the application with the fewest spare slots in its region, for its priority."""
+    """Assign each free host to the application with the fewest spare slots, for its priority."""
     free = [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]
     if not free:
         return

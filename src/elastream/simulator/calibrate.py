@@ -404,7 +404,7 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
 
 
 def _boost(recording: Recording, settling: int) -> tuple[float, int]:
-    """Return the median peak CPU use of hosts that joined a running load, and their number."""
+    """Return the median peak CPU use, and number, of hosts that joined a running load."""
     peaks = []
     for lease in recording.hosts:
         ready = lease.ready_at()
@@ -442,10 +442,7 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """Return (core-seconds a record, selectivity) of each alternate that ran.
-
-    `ratio` converts a service time to a cost, which includes a stage's overhead.
-    """
+    """Return (core-seconds a record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
     costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"

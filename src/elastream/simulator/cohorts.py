@@ -266,7 +266,6 @@ MOST_ROWS = 2048
 
 
 def _quantiles(shape: Shape) -> Floats:
-    """Return `POINTS` equally likely service times divided by their mean."""
     levels = (np.arange(POINTS) + 0.5) / POINTS
     match shape.kind:
         case k if k == LOGNORMAL and shape.spread > 0:
@@ -425,7 +424,6 @@ class CohortStation(Station):
         self.durations.append(Items(durations, weights, weights))
 
     def _matched(self) -> Items:
-        """Match the n-th item of each input with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
         if whole <= ROUNDING:

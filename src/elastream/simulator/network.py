@@ -169,7 +169,6 @@ class QueueNetwork:
         return self.terms[self.epochs[name]].shares[name]
 
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
-        """Return the records under way that meet changed operators under both compositions."""
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
         met = passed(self.graph, rates, selectivity, self.composition, changed)
@@ -266,7 +265,6 @@ class QueueNetwork:
             self.means[station.name] = station.work / (cores * speeds[host]) if speeds.size else np.zeros(host.size)
 
     def _variation(self, name: str) -> float:
-        """Return the squared variation of random interarrival times."""
         variations = []
         for edge in self.graph.inputs[name]:
             station = self.by_name.get(edge.source)

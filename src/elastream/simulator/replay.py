@@ -124,10 +124,7 @@ def _leased(lease: Lease, end: float) -> float:
 
 
 def _mean_backlog(run: Recording, sources: Sequence[str], since: float) -> float:
-    """Return the mean number of waiting records, by Little's law.
-
-    Without due times, uses observations, which depend on where in a batch they fall.
-    """
+    """Return the mean number of waiting records, by Little's law, or by observations without due times."""
     took = [batch for batch in run.batches if batch.records > 0 and batch.end > since]
     waited = [batch.records * (batch.start - batch.end + (batch.oldest + batch.newest) / 2) for batch in took]
     if took and not any(map(math.isnan, waited)):

@@ -349,7 +349,6 @@ def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _reversed(number: int) -> int:
-    """Return the absolute value of a 32-bit integer with its bits in reverse order."""
     bits = int(f"{number:032b}"[::-1], 2)
     return abs(bits - 2**32 if bits >= 2**31 else bits)
 

@@ -320,7 +320,6 @@ def _day() -> Column:
 
 
 def _by_class(name: str, measure: Callable[[Column], Column]) -> list[Column]:
-    """Return `measure` over all bids, then over those of each price class."""
     price = F.col("price")
     classes = [price < LOW, (price >= LOW) & (price < HIGH), price >= HIGH]
     numbered = [measure(of_class).alias(f"rank{n}_{name}") for n, of_class in enumerate(classes, start=1)]

@@ -256,7 +256,7 @@ def _next(recording: Recording, state: RunState, policy: str) -> Card:
 
 
 def _decisions(decisions: Iterable[Decision]) -> Iterator[tuple[str, str, bool]]:
-    """Yield time, text and True for an action, of the latest decisions that say something new; the newest first."""
+    """Yield time, text and True for an action, of the latest decisions with news; the newest first."""
     shown: list[Decision] = []
     for each in reversed(tuple(decisions)):
         if not (worth_showing(each) or each.faults):

@@ -69,12 +69,6 @@ def late_over_best(row: Row) -> float | None:
 
 
 def checks_of(rows: Sequence[Row], *, whole: bool) -> tuple[Check, ...]:
-    """Return the bars.
-
-    Args:
-        whole: True if all cells of the full grid ran.
-    """
-
     def of_load(load: str, name: str) -> Figure:
         return lambda row: ours(row)[name] if row["load"] == load else None
 
@@ -120,12 +114,10 @@ def _mean(name: str, rows: Iterable[Row], figure: Figure, bar: float) -> Check:
 
 
 def label(row: Row) -> str:
-    """Return the conditions of a cell in words."""
     return str(Cell(**{each.name: row[each.name] for each in fields(Cell)}))
 
 
 def page_of(rows: Sequence[Row], checks: Sequence[Check]) -> Page:
-    """Return the page: bars, figures by policy and by load."""
     prose = Prose(
         "Policies on loads without notice, simulated. Costs are over those of the best constant fleet in hindsight, as "
         "means of all cells; records in time are those after the first hour."

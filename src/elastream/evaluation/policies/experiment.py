@@ -19,19 +19,12 @@ RATES = "../shared/data/rates"
 
 @dataclass(frozen=True)
 class Policies:
-    """Policies and rivals on loads without notice."""
-
     plants: Sequence[str] = ("simulated",)
 
     def options(self, plant: str) -> Collection[str]:
         return {"rates", "cells"}
 
     def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings:
-        """Run the grid, or the cells that `more` draws.
-
-        Raises:
-            InputError: Recorded rates cannot be read.
-        """
         if options.sensitivity:
             raise InputError("policies has no --sensitivity: its grid varies loads, prices, targets and host starts")
         places, sample = more.get("rates"), more.get("cells")

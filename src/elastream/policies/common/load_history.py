@@ -75,9 +75,6 @@ class HostTrial:
     """Figures of the round in which a query fell behind, to judge hosts that come later.
 
     Attributes:
-        cores: Cores of the hosts.
-        processed: Records/s.
-        busy: Busy cores.
         no_gain: Sentence if more hosts have brought next to nothing.
         low_gain: Sentence if more hosts have brought less than half of what they promised.
     """
@@ -100,16 +97,11 @@ class LoadHistory:
         since: Time of the first sample of the run.
         began: Time of the first sample with processed records; inf before.
         needs: (time, cores by part) of earlier rounds.
-        lulls: Lulls between needs for which new hosts come too late.
-        surprises: Unforeseen jumps of the arrival rate.
         shortfall: (cores that did not suffice, their rate, time) when the query last fell behind.
         running: Alternates and branches that run. `shortfall`, bounds and `trial` are valid for these only.
-        partition_bounds: Most cores that state partitions can keep busy, in the last rounds.
         rounds_beyond: Consecutive rounds in which the load needed more than that.
         last_drain: Time when a host was last draining. Observations do not contain ended leases.
-        trial: Trial of more hosts.
         last_batches: (end, seconds) of the last micro-batch by query.
-        ended: Micro-batches that have ended, by query.
     """
 
     samples: Floats
@@ -176,26 +168,22 @@ class LoadHistory:
         )
 
     def _with(self, **changes: object) -> "LoadHistory":
-        """Return a copy with `changes`. Several copies a round by `dataclasses.replace` would take most of its time."""
         copy = object.__new__(LoadHistory)
         vars(copy).update(vars(self), **changes)
         return copy
 
     @property
     def times(self) -> Floats:
-        """Times of the samples, ascending."""
         row: Floats = self.samples[0]
         return row
 
     @property
     def arriving(self) -> Floats:
-        """Records/s that arrive at the sources."""
         row: Floats = self.samples[1]
         return row
 
     @property
     def processed(self) -> Floats:
-        """Records/s that the sources have processed."""
         row: Floats = self.samples[2]
         return row
 
@@ -207,7 +195,6 @@ class LoadHistory:
 
     @property
     def busy(self) -> Floats:
-        """Busy cores of speed 1."""
         row: Floats = self.samples[4]
         return row
 
@@ -217,7 +204,7 @@ class LoadHistory:
         return np.asarray(self.samples[5] > 0)
 
     def with_need(self, time: float, cores: tuple[float, ...], settle: float) -> "LoadHistory":
-        """Return this history with a need at `time`, without needs older than `settle` seconds."""
+        """Return this history with a need, without needs older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
         return self._with(needs=needs)
@@ -233,19 +220,17 @@ class LoadHistory:
         return self._with(surprises=surprises)
 
     def with_bounds(self, bounds: tuple[float, ...]) -> "LoadHistory":
-        """Return this history with `partition_bounds`."""
         return self if bounds == self.partition_bounds else self._with(partition_bounds=bounds)
 
     @property
     def highest(self) -> Floats:
-        """Most cores needed in any remembered round, by part."""
         return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
 
 
 def _with_batches(
     ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
 ) -> tuple[Mapping[str, int], Mapping[str, tuple[float, float]]]:
-    """Return `ended` with the batches that ended after the last ones, and the new last ones."""
+    """Return `ended` and the last batches, both with what ended since."""
     counts, newest = dict(ended), dict(last)
     for each in batches:
         segment, seconds = each.segment, each.seconds
@@ -290,7 +275,7 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
     """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives.
 
     If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided by
-    its own records, and counts for the records on their way to it. Returns `processed` if a query's figures are unknown.
+    its own records, and counts for the records on their way to it.
     """
     layout = observation.context.layout
     by_name = layout.graph.by_name

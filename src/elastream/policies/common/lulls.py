@@ -38,7 +38,6 @@ class Lulls:
         """Return the lulls after a round.
 
         Args:
-            cores: Cores that the expected rate needs.
             settle: Seconds for which idle hosts stay anyway: shorter lulls do not count.
         """
         now, target, latency = observation.time, observation.context.target_latency, observation.latency().value

@@ -61,10 +61,8 @@ class InstanceActions:
         return [host for host in self.observation.usable if host not in held]
 
     def remove(self, operator: str, count: int, instance: int, why: str, growth: float) -> list[Action]:
-        """Return actions for one instance fewer, `count` in all, without the one in row `instance`.
-
-        Args:
-            growth: Largest allowed increase of another instance's use, for fixed tasks; otherwise none go.
+        """Return actions for one instance fewer, `count` in all. Without fixed tasks none go if `growth` of another is
+        exceeded.
         """
         instances = self.snapshot.instances
         if self._scalable(operator):
@@ -121,12 +119,7 @@ class InstanceActions:
 
 
 def refusals(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
-    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck.
-
-    Args:
-        kinds: Type that each region adds.
-        name: Name that the next host would have.
-    """
+    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck."""
     refused = (*_refused_instances(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
     return Plan(remarks=_stuck(snapshot, plan), refused=refused)
 
@@ -240,8 +233,6 @@ def _short_of_slots(observation: Observation, snapshot: Snapshot, plan: RoundPla
 
 @dataclass(frozen=True, slots=True)
 class E2dfMemory:
-    """Memory of `E2df`."""
-
     state: Hierarchy | None = None
     spread: bool = False  # the first placement is done
     due: float = -math.inf  # next round of the application level
@@ -264,13 +255,10 @@ class E2df(Policy):
         infrastructure_period: Time between rounds of the infrastructure level (s).
         tokens: Reconfigurations allowed in `window` seconds; None for no limit.
         patience: Time to leave a host that should be drained (s).
-        prefer: Regions that grow first.
         max_price: Largest price per second in a growing region.
         max_latency: Largest latency of a growing region (s).
-        latency: Latency by region (s).
         capacity: Largest number of hosts by region.
         consolidate_below: Mean utilisation at which a region's least used host is left too.
-        seed: Seed for the choice of the instance to remove.
     """
 
     scale_out: float = 0.7
@@ -316,7 +304,6 @@ class E2df(Policy):
         return self._round(observation, memory, hosts_too)
 
     def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
-        """Return the managers' rules within the plant's limits."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())

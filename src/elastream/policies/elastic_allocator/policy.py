@@ -57,11 +57,7 @@ class Objective(StrEnum):
 
 
 def deviation(loads: Floats, capacities: Floats) -> float:
-    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts.
-
-    Args:
-        loads: Shape (hosts,) or (hosts, resources), as `capacities`; squares of all resources are summed.
-    """
+    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts."""
     used = loads / capacities
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
 
@@ -76,8 +72,6 @@ def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[F
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of `allocate`."""
-
     place: Integers  # host of each task
     trials: int  # pairs of task and host tried
     rest: int  # tasks spread over light hosts for want of trials or room
@@ -111,13 +105,9 @@ def allocate(
     `search`, moves and exchanges then improve the objective, from random starts while trials remain.
 
     Args:
-        needs: Shape (tasks, resources).
         base: Load of the hosts before (F0), shape (hosts, resources).
-        capacities: Shape (hosts, resources).
         most: Allowed part of a host's capacity (D_CPU, D_BW).
-        trials: Time limit in pairs of task and host.
         slots: Free slots of each host (section IV-D); None for any number.
-        search: False for Algorithm 1 alone.
     """
     wants, used, sizes = columns(needs, base, capacities)
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
@@ -138,7 +128,7 @@ def allocate(
 def _match(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
-    """Place tasks one by one, updating `place` and `load`. Returns (trials, tasks without trial or room)."""
+    """Place tasks one by one. Returns (trials, tasks without trial or room)."""
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
     inverse = 1 / sizes
@@ -280,7 +270,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 @njit(cache=True)
 def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
-    """Return the objective, lexicographic: load above the allowed part, negative utilisation, n sum(u^2) - (sum u)^2."""
+    """Return the objective, lexicographic: overload, negative utilisation, n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape
     for k in range(kinds):
@@ -345,8 +335,6 @@ def overload(received: Floats, sent: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorMemory:
-    """Memory of the policy."""
-
     round: float = -math.inf  # time of the next round
     changed: float = -math.inf  # last change of hosts or of tasks' places
     hosts: frozenset[str] = frozenset()
@@ -356,7 +344,6 @@ class AllocatorMemory:
     began: float = math.nan  # start of the newest committed micro-batch, NaN without
 
     def after(self, observation: Observation) -> "AllocatorMemory":
-        """Return the memory, updated with an observation."""
         hosts = frozenset(observation.usable)
         changed = observation.time if observation.moving or (self.hosts and hosts != self.hosts) else self.changed
         began = max((batch.start for batch in observation.batches), default=self.began)
@@ -393,12 +380,8 @@ class ElasticAllocator(Policy):
     A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
     Args:
-        operators: Names; empty for all.
-        objective: `utilisation` or `deviation`.
-        most: Allowed part of a host's capacity.
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
-        search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
     """
 
@@ -421,7 +404,6 @@ class ElasticAllocator(Policy):
     name: ClassVar = "elastic_allocator"
 
     def plan(self, observation: Observation, memory: AllocatorMemory | None = None) -> Plan:
-        """Return the moves of this round; none between rounds or before measurements settle."""
         settling = (memory or AllocatorMemory()).after(observation)
         if observation.time < settling.round - TICK:
             return Plan(memory=settling)
@@ -535,12 +517,7 @@ def load_before(
     needs: Floats,
     background: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Floats:
-    """Return F0: use of these hosts without the tasks in `mine`, shape (rows, 2).
-
-    Args:
-        needs: From `needs_of`.
-        background: Averaged C0 and B_pre by host, instead of current ones.
-    """
+    """Return F0: use of these hosts without the tasks in `mine`, shape (rows, 2)."""
     tasks = observation.tasks
     rank = np.full(len(observation.hosts) + 1, -1, dtype=np.int64)
     rank[rows] = np.arange(rows.size)

@@ -221,7 +221,7 @@ BatchWriter = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True)
 class _Part:
-    """The writer of one destination; `rest` replaces it in batches that no flow reaches."""
+    """The writer of one destination; `rest` replaces it in batches without records."""
 
     flows: tuple[Outflow, ...]
     write: BatchWriter

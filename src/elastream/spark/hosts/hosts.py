@@ -245,7 +245,7 @@ class HostLedger:
                 self._log.forget(self.past, leased)
 
     def _write_ends(self) -> None:
-        """Write the ends of leases; failed ones stay for the next time, under an alarm."""
+        """Write the ends of leases; failed ones later, under an alarm."""
         try:
             while self._log is not None and self._unwritten:
                 lease = self._unwritten[0]
@@ -548,7 +548,7 @@ class Hosts(HostLedger):
             record.provider.release([name])
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
-        """Return True if nothing depends on a fenced executor any more, or `drain_timeout` is over."""
+        """Return True if nothing depends on a fenced executor, or `drain_timeout` is over."""
         if executor.endless or not (executor.uses and grace_over):
             return grace_over and not executor.endless
         waited = self._clock() - record.waiting_since

@@ -27,7 +27,7 @@ _STATEFUL = {
 
 
 class _Codes:
-    """Java's view of `code_of`: from `"QUERY BATCH"` to the code of the batch's composition, as text."""
+    """Java's view of `code_of`: from `"QUERY BATCH"` to the code of its composition."""
 
     def __init__(self) -> None:
         self.code_of: dict[str, Callable[[int], int]] = {}
@@ -37,8 +37,6 @@ class _Codes:
         return str(self.code_of[query](int(batch)))
 
     class Java:
-        """Interface for py4j."""
-
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
 

@@ -104,7 +104,7 @@ def parse_limit(lines: list[list[str]]) -> SessionLimit:
 
 
 def _asker(spark: SparkSession, source: str) -> Callable[..., list[list[str]]]:
-    """Return a function that calls a method of `source`, compiled at the first call. It raises EnvironmentProblem."""
+    """Return a function that calls a method of `source`, compiled at the first call."""
     reader = cache(lambda: DriverSide(spark, HERE / source))
 
     def ask(method: str, *arguments: object) -> list[list[str]]:

@@ -253,7 +253,7 @@ def unfetched_packages(log: str) -> str:
 
 
 def _silence(accumulators: Any) -> None:
-    """Suppress the accumulator server's traceback after its JVM has gone: a signal may end the JVM before the driver."""
+    """Suppress the accumulator server's traceback after its JVM has gone."""
     if accumulators is None:
         return
     report = accumulators.handle_error
@@ -327,7 +327,7 @@ def session_stopped(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Send the stderr of processes started inside to `file`; it would break the live view."""
+    """Send the stderr of processes started inside to `file`, away from the live view."""
     before = os.dup(2)
     with file.open("ab") as log:
         os.dup2(log.fileno(), 2)

@@ -221,7 +221,7 @@ class Query:
         return replace(batch, sources=tuple(sources)) if self._held else batch
 
     def _look_at_held_files(self, now: float) -> None:
-        """Count what limited file sources hold back now as what the newest batch has left."""
+        """Count what limited file sources hold back as what the newest batch has left."""
         if self.batches and any(self._held.values()):
             sources = list(self.batches[-1].sources)
             for number, held in self._held.items():
@@ -230,7 +230,7 @@ class Query:
             self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
-        """Date the earliest arrival of the running batch's records. reported: new batches have ended."""
+        """Date the earliest arrival of the running batch's records."""
         same = self.status.planned == before.planned and before.processing
         if not self.status.processing:
             self._since = None
@@ -256,10 +256,7 @@ class Query:
             self._with.traffic.take(self.name, self._names, loads)
 
     def _notice_step(self, now: float) -> None:
-        """Detect a change of the wall clock since the last look, and shift earlier dates.
-
-        Figures measured across the step are dropped: loads of partitions are unknown until two more batches have ended.
-        """
+        """Shift earlier dates after a change of the wall clock, and drop figures measured across it."""
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
         self.stepped = step if abs(step) > CLOCK_STEP_S else 0.0  # NaN is no step
@@ -392,7 +389,6 @@ class Query:
         return None if window is None else window.newest
 
     def _rated(self) -> Sequence[Batch]:
-        """Return the batches of the last RATE_WINDOW_S seconds and the one before, as far as their times are certain."""
         within = sum(batch.start > self.batches[-1].start - RATE_WINDOW_S for batch in self.batches)
         recent = list(self.batches)[-within - 1 :]
         return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]

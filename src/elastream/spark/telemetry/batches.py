@@ -211,7 +211,7 @@ def read_records(reads: str) -> Sequence[int] | None:
 def _source_progress(
     progress: Mapping[str, Any], reads: Sequence[int] | None, scans: float, limit: SourceLimit
 ) -> SourceProgress:
-    """Parse the JSON of a SourceProgress, without arrival times. scans: of the batch before."""
+    """Parse the JSON of a SourceProgress, without arrival times."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
     seen = int(progress.get("numInputRows", 0))
     rows = _rows_by_offsets(str(progress.get("description")), start, end)
@@ -238,7 +238,7 @@ def _source_progress(
 
 
 def _rows_by_offsets(description: str, start: object, end: object) -> float:
-    """Return the records between two offsets of a source of Spark's whose offsets count them; NaN for any other."""
+    """Return the records between two offsets that count them; else NaN."""
     before, after = _offset(start), _offset(end)
     if description.startswith("Kafka"):
         grown = [
@@ -277,10 +277,9 @@ def rows_by_reads(seen: int, reads: Sequence[int], times: int = 1) -> float:
 
 
 def _counted(start: object, end: object, latest: object, rows: float) -> float:
-    """Return the records between `end` and `latest`; NaN if no offset field counts records.
+    """Return the records between `end` and `latest`, by an offset field that grew by as many as were taken; else NaN.
 
-    A field counts records if it grew by as many as were taken. Sources without metrics, such as Python data sources, report
-    their backlog this way.
+    Sources without metrics, such as Python data sources, report their backlog this way.
     """
     before, after, newest = (_offset(each) for each in (start, end, latest))
     for name, number in after.items():
@@ -293,8 +292,7 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
 def _dated(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
     """Return `progress` with bounds of its records' arrival times.
 
-    A source emits the oldest records first. So those that waited in the batch before come first, then those that came after
-    `since`. If it is open what waited, so is when the oldest record came.
+    A source emits the oldest records first: those that waited in the batch before, then those that came after `since`.
     """
     if earlier.everything is None or progress.everything is None:
         first = next((at for at, _ in earlier.waiting_records), since)
@@ -329,13 +327,13 @@ def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
 
 
 def _partitions(offset: object) -> int:
-    """Count the partitions in Kafka offsets such as {"topic": {"0": 12, "1": 7}}; its lag is a mean over them."""
+    """Count the partitions in Kafka offsets such as {"topic": {"0": 12, "1": 7}}."""
     topics = offset.values() if isinstance(offset, dict) else ()
     return max(1, sum(len(each) for each in topics if isinstance(each, dict)))
 
 
 def _offset(value: object) -> Mapping[str, Any]:
-    """Return an offset as a mapping; empty for offsets of other shapes."""
+    """Return an offset as a mapping; empty for other shapes."""
     return value if isinstance(value, dict) else {}
 
 

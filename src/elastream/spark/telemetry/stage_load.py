@@ -112,7 +112,7 @@ def read_loads(lines: Iterable[Sequence[str]], partitions: Mapping[int, int] | N
 def _stages(
     lines: Iterable[Sequence[str]], ended: dict[int, float]
 ) -> Iterator[tuple[int, Sequence[str], list[Sequence[str]]]]:
-    """Yield (batch, line of a stage, lines of its tasks), and note the end of each batch in `ended`."""
+    """Yield (batch, line of a stage, lines of its tasks); note each end in `ended`."""
     batch, head, rows = -1, None, list[Sequence[str]]()
     for line in lines:
         if line[0] == "T":
@@ -214,7 +214,7 @@ class LoadWindow:
 
 
 def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
-    """Return True if the work of `load` moved between partitions by more than the batches `before` vary."""
+    """Return True if the work moved more than the batches `before` vary."""
     comparable = _comparable(before, load)
     if len(comparable) < USUAL_BATCHES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in comparable]):
         return False
@@ -225,14 +225,13 @@ def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
 
 
 def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
-    """Return True if two batches are more like each other than like those `before`."""
+    """Return True if two batches differ less than those `before`."""
     usual = _usual(_comparable(before, other))
     apart = _moved(_parts(one), _parts(other))
     return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))
 
 
 def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]:
-    """Return the batches `before` with as many partitions as `load`, and with work."""
     return [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
 
 
