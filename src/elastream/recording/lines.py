@@ -28,7 +28,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing and called `what` in errors. Raises JournalProblem without access."""
+    """JSON lines in the file `path`, created if missing; errors call it `what`. Raises JournalProblem."""
 
     def __init__(self, path: Path | str, what: str) -> None:
         self.path = Path(path)
@@ -86,7 +86,7 @@ class Lines:
 
 
 def whole_lines(content: bytes, place: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of `content` of the file `place`. Raises InputError for a malformed line or a newer format."""
+    """Yield the complete lines of `content` of the file `place`. Raises InputError for malformed ones or a newer format."""
     for number, each in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
             fields = json.loads(each)

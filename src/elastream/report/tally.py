@@ -50,15 +50,8 @@ class InTime:
                 self.by_batches = True
 
     def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
-        """Add periods; numbers or arrays of one shape, NaN if unknown.
-
-        Records count here only if no batch reports latencies.
-
-        Args:
-            seconds: Lengths.
-            p99: 99th percentiles of latency.
-            compliance: Shares of records in time.
-            records: Their numbers.
+        """Add periods: seconds, 99th percentiles, shares in time and records, as numbers or arrays of one shape; NaN if
+        unknown. Records count only if no batch reports latencies.
         """
         if self.target is None:
             return
@@ -72,7 +65,6 @@ class InTime:
 
     @property
     def records(self) -> float:
-        """Share of the records that were in time; NaN if none is known."""
         return self.within / self.judged if self.judged > 0 else math.nan
 
     @property
@@ -126,7 +118,6 @@ class Totals:
     spent: float = 0.0  # cost in all
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals as JSON, with grouped latencies."""
         rows = np.stack([self.weights, self.p50, self.p99])
         rows = rows[:, (self.weights > 0) & np.isfinite(self.p50) & np.isfinite(self.p99) & (self.p50 > 0)]
         steps = np.round(np.log(rows[1:]) / math.log1p(STEP)).astype(int)

@@ -53,7 +53,7 @@ class Ledger:
         return tuple(self._of_members.get(application, self.members[application].hosts))
 
     def present(self, region: str) -> bool:
-        """Return True if a region reports, or did within `rules.absence` seconds."""
+        """Return True if a region reported within `rules.absence` seconds."""
         party = self.regions.get(region)
         return region in self.reporting or (party is not None and self.now - party.heard <= self.rules.absence)
 
@@ -69,10 +69,7 @@ class Ledger:
         heir: str = "",
         spared: float | None = None,
     ) -> None:
-        """Change the tenure of a host.
-
-        Args:
-            owner: New owner; empty for the current one, or none if the tenure has none.
+        """Change the tenure of a host; an empty `owner` stands for the current one, or none if the tenure has none.
 
         Raises:
             LifecycleError: The table has no such edge.
@@ -161,7 +158,6 @@ class Ledger:
         self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, heir=heir)
 
     def left(self, host: str) -> None:
-        """Record that an application has left a host."""
         record = self.hosts[host]
         if record.goes:
             self.strike(host)
@@ -252,8 +248,6 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Demand of an application."""
-
     minimum: int  # guaranteed hosts
     priority: float  # weight, above 0
     requested: int  # hosts that it holds or requests
@@ -319,13 +313,12 @@ def join_problem(state: Arbiter, application: str, minimum: int) -> str:
 
 
 def join(state: Arbiter, application: str, priority: float, minimum: int, now: float) -> Arbiter:
-    """Return the state with a new member without hosts; requires an empty `join_problem`."""
     member = Member(1, heard=now, priority=priority, minimum=minimum)
     return replace(state, applications={**state.applications, application: member})
 
 
 def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
-    """Return the state without an application that ended; its hosts are returned."""
+    """Return the state without an application; its hosts are returned."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
     return ledger.close()[0]

@@ -142,8 +142,6 @@ ALIKE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An estimated constant, with the recorded data it comes from."""
-
     name: str
     value: float
     unit: str
@@ -151,8 +149,6 @@ class Constant:
 
 
 class Notes:
-    """Estimated constants, and descriptions of those not determined."""
-
     def __init__(self) -> None:
         self.constants: list[Constant] = []
         self.unknown: list[str] = []
@@ -167,7 +163,6 @@ class Calibration:
 
     Attributes:
         origin: Recorded time at which the simulation begins.
-        unknown: Constants that keep their assumed values.
         in_peace: Indices of undisturbed non-empty batches.
         separable: True if batch sizes separate batch costs from record costs.
     """
@@ -267,11 +262,8 @@ class Costs:
     """Costs of batches.
 
     Attributes:
-        fixed: Seconds a batch.
         record, work: Core-seconds a source record and a batch.
         delivered: Fraction of the hosts' cores that tasks got.
-        delay: Seconds a starting host.
-        load: Core-seconds a moved task.
         ratios: Duration over expected duration of undisturbed batches.
         peace: Their indices.
     """
@@ -293,8 +285,6 @@ class Part:
 
     Attributes:
         share: Fraction of the record's cost.
-        came: Records the operator receives.
-        selectivity: Records out per record in.
         seconds: Service time (core-seconds); 0 where unknown.
     """
 

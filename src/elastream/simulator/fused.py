@@ -43,10 +43,6 @@ class Periods:
 
     Attributes:
         tables: By query; columns as in `batching`.
-        worked: Core-seconds by host.
-        offered: Cumulative records by source.
-        active: Hosts leased.
-        usable: Cores of running hosts.
     """
 
     ends: Floats
@@ -58,8 +54,6 @@ class Periods:
 
 
 class Reports(Sequence[MicroBatch]):
-    """Micro-batches, created from log rows on first access."""
-
     def __init__(self, rows: Sequence[tuple[str, Floats]]) -> None:
         self._rows = rows
 

@@ -143,7 +143,6 @@ class EdgeTraffic(NamedTuple):
 
 
 def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
-    """Return every instance's row in the task frame; -1 if unplaced."""
     placed = np.concatenate([station.crew.host >= 0 for station in stations])
     rows = np.where(placed, np.cumsum(placed) - 1, -1)
     ends = np.cumsum([len(station.crew) for station in stations])

@@ -79,10 +79,7 @@ class QueryBranches:
         """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix.
 
         Args:
-            frame: Stream that they get.
             functions: Alternates, which keep no state.
-            weight: Of the digit of the code.
-            radix: Of the digit.
         """
         name, stream, empty = self.session.input(frame)
         branches = [functions[0](stream), *(function(empty()) for function in functions[1:])]

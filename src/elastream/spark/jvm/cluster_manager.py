@@ -83,11 +83,7 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
-    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity.
-
-    Args:
-        slots: Cores of an executor; 0 if unknown.
-    """
+    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity."""
     source = _source_for(spark)
     if source is None:
         return NO_LIMIT
@@ -162,7 +158,6 @@ class ClusterEvents:
         self._lock = threading.Lock()
 
     def __call__(self, event: RunEvent) -> None:
-        """Queue `event`; wait for delivery only if it is the last of a run."""
         with self._lock:
             self._waiting.append((event, time.time()))
             if self._thread is None:

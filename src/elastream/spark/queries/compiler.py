@@ -171,7 +171,7 @@ def _await_sources(each: RunningSegment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RunContext:
-    """Context of all segments of a run. `fresh`: no earlier run left files; `single`: stages in one task; `retention` (s)."""
+    """Context of all segments. `fresh`: no earlier run left files; `single`: stages in one task; `retention` (s)."""
 
     spark: SparkSession
     graph: Graph
