@@ -1,5 +1,6 @@
-"""Settings of `run`, `simulate`, `Autopilot` and the command line. Keywords, options, document keys and the reference page
-derive from the fields below.
+"""Settings of `run`, `simulate`, `Autopilot` and the command line.
+
+Keywords, options, document keys and the reference page derive from the fields below.
 """
 
 import inspect

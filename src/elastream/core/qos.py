@@ -1,5 +1,6 @@
-"""Analytic model: rates, throughput, waiting times, value and profit, by the equations of Kumbhare's thesis. Rows are
-instants.
+"""Analytic model by the equations of Kumbhare's thesis: rates, throughput, waiting times, value and profit.
+
+Rows are instants.
 """
 
 import math

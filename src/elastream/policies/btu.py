@@ -368,9 +368,7 @@ class Btu(Policy):
         return True
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
-        """Return how many instances may go with one host: `release_share` rounded down, or one if the others carry its
-        work.
-        """
+        """Return the instances that may go with one host: `release_share`, or one if the others carry its work."""
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
         return max(int(carried), math.floor(self.release_share * instances + ROUNDING))

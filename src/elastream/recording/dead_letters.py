@@ -29,9 +29,7 @@ class LeftOutBatch:
 
 @dataclass
 class DeadLetters:
-    """Dead letters in the file `path`, created with the first one. Raises InputError for damage, JournalProblem without
-    access.
-    """
+    """Dead letters in the file `path`. Raises InputError for damage, JournalProblem without access."""
 
     path: Path
     full: int = FULL

@@ -45,8 +45,7 @@ class FolderEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath:
-    """A path on a file system that is not mounted (`scheme://authority/path`), with what this package uses of
-    `pathlib.Path`.
+    """A path on a file system that is not mounted, with what this package uses of `pathlib.Path`.
 
     Failures raise an OSError, as for a Path, or EnvironmentProblem if the library for such addresses is missing.
     """

@@ -208,9 +208,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":
-        """Read a recording from a file or folder, but a torn last line. Raises InputError with file and line for any
-        damage.
-        """
+        """Read a recording from a file or folder, but a torn last line. Raises InputError with file and line."""
         file = file_of(Path(path))
         while True:
             files = files_of(file)

@@ -50,8 +50,9 @@ class InTime:
                 self.by_batches = True
 
     def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
-        """Add periods: seconds, 99th percentiles, shares in time and records, as numbers or arrays of one shape; NaN if
-        unknown. Records count only if no batch reports latencies.
+        """Add periods: seconds, 99th percentiles, shares in time and records, as numbers or arrays of one shape.
+
+        Records count only if no batch reports latencies.
         """
         if self.target is None:
             return

@@ -87,8 +87,9 @@ def group_of(run: str, host: str) -> str:
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Yield candidate parents for groups, best first: in version 2 every ancestor, as a group with processes cannot
-    delegate.
+    """Yield candidate parents for groups, best first.
+
+    In version 2 every ancestor, as a group with processes cannot delegate.
 
     Args:
         mountinfo: Contents of `/proc/self/mountinfo`.

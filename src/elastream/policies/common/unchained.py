@@ -265,9 +265,7 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:
-    """Return the core-seconds per record: measured over samples with ENOUGH records of this alternate, else declared, else
-    NaN.
-    """
+    """Return the core-seconds per record: over samples with ENOUGH records of the alternate, else declared, else NaN."""
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
         alternate = observation.composition.alternate(operator)

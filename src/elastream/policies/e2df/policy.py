@@ -61,9 +61,7 @@ class InstanceActions:
         return [host for host in self.observation.usable if host not in held]
 
     def remove(self, operator: str, count: int, instance: int, why: str, growth: float) -> list[Action]:
-        """Return actions for one instance fewer, `count` in all. Without fixed tasks none go if `growth` of another is
-        exceeded.
-        """
+        """Return actions for one instance fewer, `count` in all; none if another's use grew beyond `growth`."""
         instances = self.snapshot.instances
         if self._scalable(operator):
             placed = instances.host[instance] >= 0

@@ -374,14 +374,14 @@ class AllocatorMemory:
 
 @dataclass(frozen=True)
 class ElasticAllocator(Policy):
-    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load (C0, B_pre; section
-    IV).
+    """Elastic Allocator policy: allocates `operators` beside all other load (C0, B_pre; section IV) every `period` seconds.
 
     A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
     Args:
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
+        search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.
         slots: Each task fills a slot, as on Storm; otherwise tasks share cores.
     """
 

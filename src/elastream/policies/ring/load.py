@@ -262,9 +262,7 @@ class RingLoad:
         return done
 
     def uncertainty(self, host: str) -> float:
-        """Return the relative standard error of the work of the partitions on `host`, as if errors had one sign; 0 if
-        unknown.
-        """
+        """Return the relative standard error of the work of the partitions on `host`; 0 if unknown."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids
         there = tasks.host == (names.index(host) if host in names else -1)
         busy, error = (tasks.column(each)[there] for each in (Metric.BUSY_CORES, Metric.BUSY_CORES_ERROR))

@@ -249,9 +249,7 @@ class Round:
         ]
 
     def _fullest(self, operator: str, ring: Ring, joins: str, among: Sequence[str] = ()) -> str:
-        """Return the host with the highest level, or the longest interval if loads are unknown; ties by `joins`' fault
-        zone.
-        """
+        """Return the host with the highest level, or the longest interval; ties by the fault zone of `joins`."""
         hosts, arc = among or ring.nodes, self._arc_of(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
@@ -381,9 +379,7 @@ class Round:
         return None
 
     def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
-        """Return neighbours from `hosts` on that share their partitions anew, and how many each then has; None if nothing
-        helps.
-        """
+        """Return neighbours from `hosts` on that share their partitions anew, with numbers; None if nothing helps."""
         ring = self.rings[operator]
         arc = self._arc_of(operator, ring, hosts)
         owned = self._cut(arc)

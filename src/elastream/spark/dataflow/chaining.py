@@ -28,9 +28,7 @@ def build_walk(
     arriving: Sequence[pa.Schema],
     schema_of: Callable[[str], pa.Schema],
 ) -> Walk:
-    """Build the walk of `region`, for inlets with the schemas `arriving`. Raises DataflowError for merged streams of
-    different types.
-    """
+    """Build the walk of `region`, for inlets of schemas `arriving`. Raises DataflowError for unequal merged streams."""
     graph = codec.graph
     ends = [*region.written, *(outlet for outlet in region.outlets if outlet.signal is not None)]
     nodes = [*(object() for _ in region.inlets), *region.steps, *ends]

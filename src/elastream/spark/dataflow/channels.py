@@ -52,7 +52,7 @@ from elastream.spark.worker.exits import EXIT
 
 @dataclass(frozen=True)
 class Outflow:
-    """Records that leave a chain to a sink, a keyed operator or a durable edge; `awake`: True if a code lets them through."""
+    """Records that leave a chain to a sink, a keyed operator or a durable edge; `awake` tells by code if any pass."""
 
     target: Operator | Edge
     frame: DataFrame

@@ -83,7 +83,7 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
-    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity."""
+    """Return the most executors that the cluster manager allows, such as a quota or the queue's capacity."""
     source = _source_for(spark)
     if source is None:
         return NO_LIMIT
@@ -100,7 +100,6 @@ def parse_limit(lines: list[list[str]]) -> SessionLimit:
 
 
 def _asker(spark: SparkSession, source: str) -> Callable[..., list[list[str]]]:
-    """Return a function that calls a method of `source`, compiled at the first call."""
     reader = cache(lambda: DriverSide(spark, HERE / source))
 
     def ask(method: str, *arguments: object) -> list[list[str]]:
