@@ -2,10 +2,10 @@
 
     python benchmarks/switching.py [--quick] [--json FILE] [--html FILE]        about 15 minutes on two free cores
 
-Alternates, branches, key tables and a keyed operator's alternates are switched at random in plans of one to three, with two
-executors, while an operator fails, a sink fails after it has written, and executors are killed. Then the same, shorter, in
-the two modes that are consistent across queries, so that update latency stands beside records that met two versions
-(thesis, p. 50).
+Alternates in Python and in DataFrame code, branches, key tables and a keyed operator's alternates are switched at random in
+plans of one to three, with two executors, while an operator fails, a sink fails after it has written, and executors are
+killed. Then the same, shorter, in the two modes that are consistent across queries, so that update latency stands beside
+records that met two versions (thesis, p. 50).
 
 The first of two queries stamps records with the alternates and the branch that they pass; the second totals them by key
 behind a durable edge. The composition of each batch is read from Spark's offset log, and its expected rows are computed
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _common import EXECUTOR, Report, local_session, main, processes_below, progress
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from elastream.core.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
 from elastream.core.composition import Consistency
@@ -60,6 +61,7 @@ from elastream.spark.worker.runner import explain_failure
 
 KEYS = 7
 ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]
+TAGS = "pq"
 FAILING = ("an operator", "a sink", "an executor")  # what may be made to fail while switches go on
 PATIENCE = 240.0  # seconds without a batch after which a trial has hung
 LOOK = 0.03  # seconds between two looks at the queries
@@ -80,6 +82,10 @@ def stamping(tag: str, failing: str) -> Callable[[dict[str, Any]], dict[str, Any
 
 def branch(way: str, side: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda row: {**row, "way": way, "side": side}
+
+
+def tagging(tag: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda rows: rows.withColumn("tag", F.lit(tag))
 
 
 def totalling(factor: int) -> Callable[..., tuple[pd.DataFrame, tuple[int]]]:
@@ -119,9 +125,11 @@ class Kept:
 def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataflow:
     flow = Dataflow("switching")
     source = flow.source(records(ROWS, "n long, key long"), load=constant(rate))
+    tagged = source.transform({tag: tagging(tag) for tag in TAGS}, name="tag")
     stamps = {tag: stamping(tag, str(failing)) for tag in "abc"}
-    named = source.map(stamps, returns="n long, key long, first string", name="stamp", select_by="key")
-    ways, returns = named.choice("way"), "n long, key long, first string, way string, side string"
+    columns = "n long, key long, tag string, first string"
+    ways = tagged.map(stamps, returns=columns, name="stamp", select_by="key").choice("way")
+    returns = columns + ", way string, side string"
     sides = {side: branch("left", side) for side in "xy"}
     left = ways.map(sides, returns=returns, name="left")
     right = ways.map(branch("right", "-"), returns=returns, name="right")
@@ -230,6 +238,7 @@ class Trial:
     def plan(self, most: int) -> list[Switch]:
         now = self.queries.composition
         elements: list[Callable[[], Switch]] = [
+            lambda: SwitchAlternate("tag", self._other(TAGS, now.alternates["tag"])),
             lambda: SwitchAlternate("stamp", self._other("abc", now.alternates["stamp"])),
             lambda: SwitchAlternate("left", self._other("xy", now.alternates["left"])),
             lambda: SwitchAlternate("total", self._other(FACTORS, now.alternates["total"])),
@@ -410,7 +419,7 @@ class Trial:
             attempts = self.out.attempts.get(batch, [])
             rows = rows_of(attempts[-1][1]) if attempts else Counter()
             found["batches checked"] += 1
-            ways = {(row["key"], row["first"], row["way"], row["side"]) for row in map(dict, rows)}
+            ways = {(row["key"], row["first"], row["tag"], row["way"], row["side"]) for row in map(dict, rows)}
             mixed = len(ways) > len({key for key, *_ in ways}) or len({tuple(way) for _, _, *way in ways}) > 1
             found["mixed batches"] += mixed or any(each != ran for each, _ in attempts)
             found["batches that differ from plain Python"] += rows != Counter(self._expected(now, first, last))
@@ -425,7 +434,8 @@ class Trial:
         side = now.alternates["left"] if way == "left" else "-"
         for number in range(first, last):
             row = ROWS[number % len(ROWS)]
-            stamped = {**row, "first": self.alternate(now, "stamp", row["key"]), "way": way, "side": side}
+            stamp = self.alternate(now, "stamp", row["key"])
+            stamped = {**row, "tag": now.alternates["tag"], "first": stamp, "way": way, "side": side}
             yield frozenset(stamped.items())
 
     def _check_totals(self, found: Counter[str]) -> None:
