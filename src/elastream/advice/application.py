@@ -149,6 +149,7 @@ class LoggedQuery:
 class Executor:
     """An executor. `removed` is infinite if it stayed; `run`: seconds that its tasks ran."""
 
+    id: str
     cores: float
     added: float
     removed: float = math.inf

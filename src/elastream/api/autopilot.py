@@ -176,6 +176,7 @@ class Autopilot:
 
     @property
     def paused(self) -> bool:
+        """True while Autopilot applies nothing."""
         return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def status(self) -> AutopilotStatus:

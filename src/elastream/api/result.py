@@ -56,6 +56,7 @@ class RunResult:
 
     @cached_property
     def recording(self) -> Recording:
+        """All observations and decisions."""
         return Recording.read(self.directory)
 
     @property

@@ -30,6 +30,8 @@ Tell = Callable[[str, int, int], None]
 class Demand:
     """Fewest executors at a load; None for a repetition whose most were too few."""
 
+    rate: float
+    executors: tuple[int | None, ...]
     runs: tuple[Outcome, ...]
     elastic: tuple[Outcome, ...] = ()
 

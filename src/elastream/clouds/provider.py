@@ -75,6 +75,8 @@ EDGES: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
+    """Status of a host as its provider sees it."""
+
     type: str  # name of the host type
     phase: Phase
     reason: str = ""  # why the host waits or is gone
@@ -86,11 +88,14 @@ class HostStatus:
 
     @property
     def there(self) -> bool:
+        """Return True if the machine runs or starts."""
         return self.phase in (Phase.STARTING, Phase.UP)
 
 
 @dataclass(frozen=True, slots=True)
 class HostUsage:
+    """Resources that a host uses."""
+
     cpu_seconds: float | None = None  # CPU time so far; None if unknown
     memory: float | None = None  # megabytes now; None if unknown
     cpu: float = NAN  # utilisation from 0 to 1, if the CPU time is unknown
@@ -233,6 +238,8 @@ class ExecutorAllocator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExistingSession:
+    """A running Spark session that hosts join."""
+
     master: str
     executor_memory: int  # memory of each executor (MiB)
     executor_slots: int  # task slots of each executor

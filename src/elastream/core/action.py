@@ -27,6 +27,8 @@ A = TypeVar("A", bound="Action")
 
 
 class Effect(Enum):
+    """Kind of change, for people."""
+
     HOST_ADDED = "host added"
     HOST_REMOVED = "host removed"
     HOST_KEPT = "host kept"
@@ -89,6 +91,7 @@ class Action(ABC):
 
     @property
     def kind(self) -> str:
+        """Return the class name."""
         return type(self).__name__
 
     @property
@@ -106,6 +109,7 @@ class Action(ABC):
 
     @property
     def onto(self) -> tuple[str, ...]:
+        """Return the hosts on which it places tasks."""
         return ()
 
     @property
@@ -471,6 +475,8 @@ class SetTokens(Action):
 
 @dataclass(frozen=True, slots=True)
 class MoveTask(Action):
+    """Run a task on another host from the next batch on, with its state."""
+
     effect: ClassVar[Effect] = Effect.TASKS_MOVED
     relieves: ClassVar[bool] = False
 

@@ -249,6 +249,7 @@ class Lease:
 
     @property
     def active(self) -> bool:
+        """Return True while paid."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:

@@ -335,6 +335,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """Frame of operators at an earlier time."""
+
     time: float
     operators: Frame
 
@@ -438,6 +440,7 @@ class Observation:
 
     @property
     def explanations(self) -> tuple[str, ...]:
+        """Return sentences for people on what cannot be observed, and on causes of lateness."""
         return (*self.remarks, *(each.sentence for each in self.diagnoses.values() if each.sentence))
 
     @property
@@ -452,6 +455,7 @@ class Observation:
 
     @property
     def implausible(self) -> tuple[Implausible, ...]:
+        """Return the impossible values read so far, which count as unknown."""
         return tuple(each for frame in self.frames.values() for each in frame.implausible)
 
     @property
@@ -466,6 +470,7 @@ class Observation:
         }
 
     def overall(self, metric: Metric) -> float:
+        """Return a metric of the application; NaN if unknown."""
         ids = self.application.ids
         return self.application.value(ids[0], metric) if ids else math.nan
 
@@ -481,6 +486,7 @@ class Observation:
 
     @once
     def backlog(self) -> float:
+        """Return the known records waiting at operators."""
         return known_sum(self.operators.column(Metric.BACKLOG))
 
     @property
@@ -511,6 +517,7 @@ class Observation:
 
     @property
     def capacities(self) -> Mapping[str, float]:
+        """Return the capacity by leased host (cores of speed 1)."""
         return self.cores.each
 
     @property
@@ -524,10 +531,12 @@ class Observation:
 
     @property
     def usable(self) -> tuple[str, ...]:
+        """Return the hosts that take tasks."""
         return self._leased.usable
 
     @property
     def working(self) -> tuple[str, ...]:
+        """Return the hosts that run tasks, also draining ones."""
         return self._leased.working
 
     @property
@@ -542,10 +551,12 @@ class Observation:
 
     @property
     def draining(self) -> tuple[str, ...]:
+        """Return the hosts whose tasks are moving away."""
         return self._leased.draining
 
     @property
     def usable_cores(self) -> tuple[float, float]:
+        """Return the cores of all usable hosts and of the smallest, regardless of speed."""
         return self._leased.usable_cores
 
     @property

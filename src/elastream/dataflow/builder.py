@@ -304,6 +304,7 @@ class WindowedStream(Generic[S]):
         self._flow, self._taps, self._window = flow, taps, window
 
     def group_by(self, *columns: str) -> WindowedGroups[S]:
+        """Group the records of each window by key."""
         return WindowedGroups(self._flow, self._taps, columns, self._window)
 
     def join(

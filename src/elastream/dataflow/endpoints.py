@@ -215,7 +215,7 @@ class StreamWriter(Protocol):
     """
 
     def write(self, rows: Any, batch: int, /) -> None:
-        """Write new records, or changes of a keyed operator. Must be idempotent: after a crash the last batch comes again."""
+        """Write new records, or changes of a keyed operator. Idempotent: after a crash the last batch comes again."""
         ...
 
 

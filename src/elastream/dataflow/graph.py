@@ -33,10 +33,12 @@ class Graph:
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges into each operator."""
         return self._incident(lambda edge: edge.target)
 
     @cached_property
     def outputs(self) -> Mapping[str, tuple[Edge, ...]]:
+        """Edges out of each operator."""
         return self._incident(lambda edge: edge.source)
 
     @cached_property

@@ -56,6 +56,7 @@ class Static(Policy):
         return missing_type_reason(context, self.host_type)
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Lease missing hosts, fill running ones, spread tasks once none is starting. The memory is the number of hosts."""
         context = observation.context
         if isinstance(memory, int):
             hosts = memory

@@ -47,6 +47,8 @@ LEAST_CALM_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RingMemory:
+    """Memory of the policy. `high`, `low`: since when each host is overloaded or light; `other`: as `Round._other`."""
+
     time: float
     high: Mapping[str, float] = field(default_factory=dict)
     low: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +137,8 @@ class RingBalance(Policy):
 
 
 class Round:
+    """One planning round."""
+
     def __init__(self, policy: "RingBalance", observation: Observation, before: RingMemory | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         target = observation.context.target_latency
