@@ -204,7 +204,7 @@ class Seconds(Kind):
         positive: True if it must be above 0 and finite.
     """
 
-    unit = 'seconds, or text such as `"2s"`'
+    unit = "duration"
 
     def __init__(self, positive: bool = False, between: str = "") -> None:
         super().__init__()

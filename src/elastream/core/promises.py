@@ -161,20 +161,19 @@ WORKING = TRANSFORM | KEYED
 READING = EVERY - {Kind.SINK}
 FED = EVERY - SOURCE
 
-_BATCHES = "the batches of the last 3 s"
-_METER = f"meter in the Python stage, {_BATCHES}"
-_OWN = f"meter in the Python stage, of its function alone, {_BATCHES} in which it ran; it stays until it runs again"
+_METER = "meter in the Python stage"
+_OWN = "meter in the Python stage, of its function alone, in the last batches in which it ran"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
-_TAKEN = f"records taken by {_BATCHES}"
+_TAKEN = "records taken by batches"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
-_WINDOW = "mean over the last seven batches"
-_DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
+_DUE = "commit of the batch less the moment at which the load made the record due"
 _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
-    f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
+    "modification time of its file, else the last poll that did not take it (an upper bound)"
 )
-_LONGEST = f"{_FROM}; without a load at least the time since the batch under way was planned"
-_POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
+_MEDIAN = "as `latency_p50`"
+_LONGEST = f"{_MEDIAN}; without a load at least the time since the batch under way was planned"
+_POLL = "upper bound, from the last poll that did not take the record to the commit"
 _COUNTED = "counted in the monitoring period"
 _SINCE_START = "counted since the start"
 _UPSTREAM = "what the operators before it emitted"
@@ -226,7 +225,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             UNCHAINED, "counted in the monitoring period; of a source, records passed on to the operators it feeds", READING
         ),
         _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
-        _task(SPARK, f"records read from shuffles, {_WINDOW}"),
+        _task(SPARK, "records read from shuffles"),
         _operator(REDUCERS, _COUNTED, SOURCE),
         _operator(REDUCERS, _COUNTED, KEYED),
         _task(REDUCERS, _COUNTED),
@@ -297,7 +296,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(DATAFLOW, "as for `busy_cores`, over all usable cores", SOURCE, Condition.PYTHON_IN_QUERY),
         _operator(UNCHAINED, _COUNTED, WORKING),
         _operator(CHAINED, "its `busy_cores`, over all usable cores", READING, Condition.STAGE_HEAD),
-        _task(SPARK, f"part of the time for which it kept a slot, {_WINDOW}"),
+        _task(SPARK, "part of the time for which it kept a slot"),
         _task(UNCHAINED, _COUNTED),
         _task(CHAINED, "an equal part of its operator's `busy_cores`"),
         _operator(REDUCERS, "of the cores of the hosts on the ring, counted in the monitoring period", KEYED),
@@ -386,8 +385,8 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
     ),
     Metric.TRAFFIC: (
-        _task(SPARK, f"shuffle bytes read, {_WINDOW}"),
-        _link(SPARK, f"shuffle bytes between two hosts, {_WINDOW}", EVERY, Condition.SHUFFLES),
+        _task(SPARK, "shuffle bytes read"),
+        _link(SPARK, "shuffle bytes between two hosts", EVERY, Condition.SHUFFLES),
     ),
     Metric.LATENCY_P50: (
         _application(DATAFLOW, _FROM),
@@ -398,16 +397,16 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     ),
     Metric.LATENCY_P99: (
         _application(DATAFLOW, _LONGEST),
-        _application(WATCHED, f"{_POLL}, longest of the slowest query"),
+        _application(WATCHED, f"{_MEDIAN}, longest of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
-        _application(CHAINED, _DUE),
+        _application(CHAINED, _MEDIAN),
         _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY: (
-        _application(DATAFLOW, _FROM),
-        _application(WATCHED, f"{_POLL}, mean of the slowest query"),
+        _application(DATAFLOW, _MEDIAN),
+        _application(WATCHED, f"{_MEDIAN}, mean of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
-        _application(CHAINED, _DUE),
+        _application(CHAINED, _MEDIAN),
         _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.THROUGHPUT: (
@@ -420,7 +419,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.COMPLIANCE: (
         _operator(UNCHAINED, _COUNTED, WORKING, Condition.MAX_DURATION),
         _operator(CHAINED, _COUNTED, READING, Condition.QUERY_HEAD, Condition.MAX_DURATION),
-        _application(DATAFLOW, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
+        _application(DATAFLOW, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(
             WATCHED,
             "latencies up to the target, of the last seven batches; a lower bound, as latencies are upper ones",
@@ -429,13 +428,13 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _application(UNCHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(UNCHAINED, "sum over the operators", EVERY, Condition.MAX_DURATIONS),
-        _application(CHAINED, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
+        _application(CHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(REDUCERS, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
     ),
     Metric.BATCH_DURATION: (
-        _application(DATAFLOW, f"median of {_BATCHES}"),
+        _application(DATAFLOW, "median"),
         _application(WATCHED, "last batch of the slowest query"),
-        _application(CHAINED, f"median of {_BATCHES}"),
+        _application(CHAINED, "median"),
     ),
     Metric.UPDATE_LATENCY: (
         _application(DATAFLOW, "over the queries that hold what it changes", EVERY, Condition.COMPOSITION_CHANGED),
