@@ -333,9 +333,9 @@ class AutopilotLog:
         log.log(level, "%s", text)
 
 
-def _quiet(seen: Mapping[str, float]) -> str:
-    rate = seen.get("arrival_rate", math.nan)
+def _quiet(figures: Mapping[str, float]) -> str:
+    rate = figures.get("arrival_rate", math.nan)
     load = "the load is unknown" if math.isnan(rate) else f"{_figure(rate, 'records/s')} arrive"
-    busy, cores = seen.get("busy_cores", math.nan), seen.get("usable_cores", math.nan)
+    busy, cores = figures.get("busy_cores", math.nan), figures.get("usable_cores", math.nan)
     work = f"; {busy:.2g} of {cores:g} cores work" if not (math.isnan(busy) or math.isnan(cores)) else ""
     return f"autopilot changes nothing: {load}{work}"

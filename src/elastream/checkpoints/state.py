@@ -178,11 +178,11 @@ def _operator_name(place: Path) -> str:
 def _partition(place: Path, version: int) -> PartitionState:
     stores = [place, *(each for each in place.glob("*") if each.is_dir() and each.name not in ("SSTs", "_metadata"))]
     parts = [part for store in stores if (part := _store(store, version)) is not None]
-    known = [part.rows for part in parts if not math.isnan(part.rows)]
+    rows = [part.rows for part in parts if not math.isnan(part.rows)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
         math.fsum(part.bytes for part in parts),
-        math.fsum(known) if known else math.nan,
+        math.fsum(rows) if rows else math.nan,
         max((part.logs for part in parts), default=0),
         max(ages, default=math.nan),
     )

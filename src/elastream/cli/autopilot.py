@@ -79,8 +79,8 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
     Raises:
         ElastreamError: There is no such command, a setting is invalid, or the driver is to run elsewhere.
     """
-    found = shutil.which(command)
-    if found is None:
+    program = shutil.which(command)
+    if program is None:
         raise InputError(f"there is no command {command}: name Spark's spark-submit")
     named = {kind: named_by(settings[kind], kind) for kind in ("policy", "cloud") if kind in settings}
     AutopilotSettings(**{**settings, **named})
@@ -88,7 +88,7 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
 
     jar = jar_of(BESIDE)
     own = {"spark.elastream.python": sys.executable, "spark.elastream.autopilot": packed(settings)}
-    os.execv(found, [found, *submit_options(arguments, str(jar), own)])
+    os.execv(program, [program, *submit_options(arguments, str(jar), own)])
 
 
 def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -> list[str]:

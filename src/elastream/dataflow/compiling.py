@@ -43,7 +43,7 @@ def check_expressions(
             which must not aggregate.
     """
     available, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
-    known = not isinstance(columns, OpenColumns)
+    closed = not isinstance(columns, OpenColumns)
     for name, text in expressions.items():
         if not isinstance(text, str):
             continue  # a Column, which only Spark reads
@@ -53,7 +53,7 @@ def check_expressions(
         if wrong:
             raise DataflowError(f"{where} cannot be read: {wrong}", at)
         if missing := [
-            column for column in used if known and column.lower() not in available and not column.startswith("_metadata")
+            column for column in used if closed and column.lower() not in available and not column.startswith("_metadata")
         ]:
             has = ", ".join(columns)
             raise DataflowError(

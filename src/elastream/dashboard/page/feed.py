@@ -146,10 +146,10 @@ class Feed:
             waiting = f"{amount(round(waits))} wait" if waits >= 1 else ""
             figures[name] = ", ".join(filter(None, [rate_text(rate), waiting]))
             busy[name] = self._value(name, Metric.BUSY_CORES) / max(1.0, self._value(name, Metric.PARALLELISM))
-        known = {name: each for name, each in busy.items() if not math.isnan(each)}
-        most = max(known, key=lambda name: known[name], default="")
+        measured = {name: each for name, each in busy.items() if not math.isnan(each)}
+        most = max(measured, key=lambda name: measured[name], default="")
         late = float(recording.application(Metric.BACKLOG)[-1]) > 0
-        bottleneck = most if most and known[most] >= BOUND and late else ""
+        bottleneck = most if most and measured[most] >= BOUND and late else ""
         requested = recording.compositions_at(recording.end).get("")
         alternates = {} if requested is None else dict(requested.alternates)
         running = {

@@ -167,8 +167,8 @@ def _by_load(rows: Sequence[Row]) -> Table:
 
 
 def _mean_of(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return f"{statistics.fmean(known):.2f}" if known else UNKNOWN
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return f"{statistics.fmean(finite):.2f}" if finite else UNKNOWN
 
 
 def _least(values: Iterable[float]) -> str:

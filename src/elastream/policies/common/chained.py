@@ -163,5 +163,5 @@ def thread_count(observation: Observation, operator: str, occupied: float, most:
     """
     stage = observation.context.layout.stage_of[operator]
     wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
-    wanted = max(1, math.ceil(occupied / wide / most - ROUNDING))
-    return min(wanted, THREADS if limit is None else limit)
+    threads = max(1, math.ceil(occupied / wide / most - ROUNDING))
+    return min(threads, THREADS if limit is None else limit)

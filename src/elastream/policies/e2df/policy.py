@@ -57,8 +57,8 @@ class InstanceActions:
         return moves
 
     def without(self, operator: str) -> list[str]:
-        held = self._tasks_by_host(operator)
-        return [host for host in self.observation.usable if host not in held]
+        tasks_by_host = self._tasks_by_host(operator)
+        return [host for host in self.observation.usable if host not in tasks_by_host]
 
     def remove(self, operator: str, count: int, instance: int, why: str, growth: float) -> list[Action]:
         """Return actions for one instance fewer, `count` in all; none if another's use grew beyond `growth`."""

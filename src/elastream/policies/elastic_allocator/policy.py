@@ -235,7 +235,7 @@ def _search(
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
     tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
     best = _worth(load, sizes, most, utilise, scored)
-    at, held = place.copy(), load.copy()
+    at, tried_load = place.copy(), load.copy()
     draw, idle = 12345, 0
     while idle < PATIENCE * tasks and tried + 2 * (hosts + tasks) * tasks <= trials:
         for _ in range(SHAKEN):
@@ -244,19 +244,19 @@ def _search(
             draw = (draw * 1103515245 + 12345) % 2147483648
             h = (draw >> 8) % hosts
             if h != at[i]:
-                held[at[i]] -= wants[i]
-                held[h] += wants[i]
+                tried_load[at[i]] -= wants[i]
+                tried_load[h] += wants[i]
                 at[i] = h
-        tried += _improve(wants, held, sizes, at, most, trials - tried, utilise, scored)
+        tried += _improve(wants, tried_load, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
-        worth = _worth(held, sizes, most, utilise, scored)
+        worth = _worth(tried_load, sizes, most, utilise, scored)
         if worth < best - ROUNDING:
             best, idle = worth, 0
             place[:] = at
-            load[:] = held
+            load[:] = tried_load
         else:
             at[:] = place
-            held[:] = load
+            tried_load[:] = load
     return tried, rest
 
 

@@ -136,8 +136,8 @@ class BackTested:
         pasts = {subject: self._past(series, ahead) for subject, series in book.items()}
         for group, members in _grouped(pasts).items():
             longest = max((pasts[each] for each in members), key=len)
-            known = chosen.get(group)
-            if _varies(longest) and longest.size >= LEAST and (known is None or ahead.start >= known.until - ROUNDING):
+            before = chosen.get(group)
+            if _varies(longest) and longest.size >= LEAST and (before is None or ahead.start >= before.until - ROUNDING):
                 chosen[group] = self._choose(longest, ahead)
         outlooks = {each: _outlook(past, ahead, chosen.get(_group(each)), each) for each, past in pasts.items()}
         return outlooks, chosen

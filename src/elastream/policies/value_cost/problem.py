@@ -362,11 +362,11 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
     rates = [rate_of(kind) / power(kind) for kind in sizes]
     best: tuple[float, int, tuple[Bin, ...]] | None = None
     for first in range(len(sizes)):
-        kept, rest, few = list[Bin](), needs, least
+        chosen, rest, few = list[Bin](), needs, least
         for number in range(first, len(sizes)):
-            all_of_it = _filled(problem, order, rest, few, sizes[number], most - len(kept))
+            all_of_it = _filled(problem, order, rest, few, sizes[number], most - len(chosen))
             if all_of_it is not None:
-                bins = (*kept, *all_of_it)
+                bins = (*chosen, *all_of_it)
                 if (
                     best is None
                     or (_price(bins), len(bins)) < (best[0] - ROUNDING, best[1])
@@ -374,9 +374,9 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
                 ):
                     best = _price(bins), len(bins), bins
             if rates[number] <= min(rates[number:]) + ROUNDING:
-                kept += _filled(problem, order, rest, few, sizes[number], most - len(kept), full=True) or ()
-                rest, few = _left(problem, needs, least, kept)
-            if best is not None and _price(kept) > best[0]:
+                chosen += _filled(problem, order, rest, few, sizes[number], most - len(chosen), full=True) or ()
+                rest, few = _left(problem, needs, least, chosen)
+            if best is not None and _price(chosen) > best[0]:
                 break
     return None if best is None else best[2]
 

@@ -368,22 +368,22 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
     if not new:
         return assembly
     problem, floor = assembly.problem, min(target, assembly.reached(assembly.limits()))
-    kept = assembly.without(new)
-    has = np.where(assembly.sizable | problem.shared, kept.capacity.mean(axis=0), 0.0)
+    rest = assembly.without(new)
+    has = np.where(assembly.sizable | problem.shared, rest.capacity.mean(axis=0), 0.0)
     if problem.shared:
         needs = np.array([max(0.0, shared_need(assembly, target) - has[0])])
         least = np.zeros(1, dtype=np.int64)
     else:
         needs = np.where(assembly.sizable, np.maximum(just_enough(assembly, target) - has, 0.0), 0.0)
-        least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
-    bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
+        least = np.where(assembly.sizable & (rest.total == 0), 1, 0)
+    bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(rest.hosts))
     if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - ROUNDING:
         return assembly
     for each in bins:
-        row = kept.lease(each.type)
+        row = rest.lease(each.type)
         for operator in np.flatnonzero(each.counts).tolist():
-            kept.add(operator, row, int(each.counts[operator]))
-    return kept if kept.reached(kept.limits()) >= floor - ROUNDING else assembly
+            rest.add(operator, row, int(each.counts[operator]))
+    return rest if rest.reached(rest.limits()) >= floor - ROUNDING else assembly
 
 
 def just_enough(assembly: Assembly, target: float) -> Floats:
@@ -486,16 +486,16 @@ def shared_need(assembly: Assembly, target: float) -> float:
 def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
     """Remove hosts in `rows` while `need` cores of speed 1 are left; None: all by ascending weight (4.10)."""
     problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
-    kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
+    stays, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
     for row in np.argsort(weights(assembly)).tolist() if rows is None else rows:
         if len(cores) - len(gone) <= max(1, problem.min_hosts):
             break
-        kept[row] = False
-        has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
+        stays[row] = False
+        has = cores[stays].sum() * speeds[stays].min() if problem.equal else cores[stays] @ speeds[stays]
         if has >= need - ROUNDING:
             gone.append(row)
         else:
-            kept[row] = True
+            stays[row] = True
     return assembly.without(gone) if gone else assembly
 
 

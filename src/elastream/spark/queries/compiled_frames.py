@@ -286,8 +286,8 @@ class Telemetry:
         """Add new batches, and measure backlogs at epoch second `now`."""
         self.batches += len(fresh)
         for each, number in self._sources.values():
-            taken = (batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
-            self.rows += sum(int(rows) for rows in taken if rows > 0)  # NaN: unknown
+            rows_taken = (batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
+            self.rows += sum(int(rows) for rows in rows_taken if rows > 0)  # NaN: unknown
         self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
         self._latencies.add_batches(fresh)
         for name, (each, _) in self._sources.items():

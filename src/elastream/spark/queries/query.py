@@ -129,7 +129,7 @@ class Query:
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
         self._unread: dict[str, int] = {}
-        self._held: dict[int, HeldFiles | None] = {}
+        self._held_files: dict[int, HeldFiles | None] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -213,20 +213,20 @@ class Query:
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
         for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
-            if number not in self._held:
+            if number not in self._held_files:
                 path = self.status.checkpoint
-                self._held[number] = held_files(path, number, progress.description, limit, batch.start)
-            if (held := self._held[number]) is not None:
-                sources[number] = held.dated(progress)
-        return replace(batch, sources=tuple(sources)) if self._held else batch
+                self._held_files[number] = held_files(path, number, progress.description, limit, batch.start)
+            if (files := self._held_files[number]) is not None:
+                sources[number] = files.dated(progress)
+        return replace(batch, sources=tuple(sources)) if self._held_files else batch
 
     def _look_at_held_files(self, now: float) -> None:
         """Count what limited file sources hold back as what the newest batch has left."""
-        if self.batches and any(self._held.values()):
+        if self.batches and any(self._held_files.values()):
             sources = list(self.batches[-1].sources)
-            for number, held in self._held.items():
-                if held is not None and number < len(sources):
-                    sources[number] = held.looked(sources[number], now)
+            for number, files in self._held_files.items():
+                if files is not None and number < len(sources):
+                    sources[number] = files.looked(sources[number], now)
             self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
@@ -330,9 +330,9 @@ class Query:
 
         Asks the driver for stages of its last batches, but only of a late query. Without an answer the cause is unknown.
         """
-        held = self.batches[-1].held_back(self.status.limits) if self.batches else None
-        if self.unjudged and held is not None:
-            return unjudged(self.name, held[1].text)
+        held_back = self.batches[-1].held_back(self.status.limits) if self.batches else None
+        if self.unjudged and held_back is not None:
+            return unjudged(self.name, held_back[1].text)
         if target is None or not self._is_late(target, now):
             return None
         warm = [batch for batch in list(self.batches)[COLD_BATCHES:] if batch.rows and not batch.stepped][-BATCHES_READ:]
@@ -345,8 +345,8 @@ class Query:
             log.debug("query %r cannot be diagnosed: %s", self.name, why_in_java(error))
             return Diagnosis()
         times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
-        limited = held[1].text if held else ""
-        option = held[1].option(held[0].description) if held else ""
+        limited = held_back[1].text if held_back else ""
+        option = held_back[1].option(held_back[0].description) if held_back else ""
         return diagnose(
             self.name, times, target, QueryTraits(self.status.trigger, limited, option, self.status.function, max(1, slots))
         )

@@ -188,8 +188,8 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: 
         since = start if before is None else last_poll if idle else before.start
         earlier = SourceProgress() if before is None else before.source(position)
         limit = status.limits[position] if position < len(status.limits) else SourceLimit()
-        taken = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
-        progress.append(_dated(taken, replace(earlier, everything=True) if idle else earlier, since))
+        current = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
+        progress.append(_dated(current, replace(earlier, everything=True) if idle else earlier, since))
     return Batch(
         query=query,
         id=int(number),
@@ -213,13 +213,13 @@ def _source_progress(
 ) -> SourceProgress:
     """Parse the JSON of a SourceProgress, without arrival times."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
-    seen = int(progress.get("numInputRows", 0))
+    counted = int(progress.get("numInputRows", 0))
     rows = _rows_by_offsets(str(progress.get("description")), start, end)
     if math.isnan(rows) and reads is not None:
-        rows = rows_by_reads(seen, reads, limit.times)
-        rows = seen / scans if math.isnan(rows) else rows
+        rows = rows_by_reads(counted, reads, limit.times)
+        rows = counted / scans if math.isnan(rows) else rows
     elif math.isnan(rows):
-        rows = float(seen)
+        rows = float(counted)
     if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
         latest = {**after, "n": after["due"]}
     if rows and after.keys() >= OWN:
@@ -233,7 +233,7 @@ def _source_progress(
     limited = limit.unit != "all" and not str(progress.get("description")).startswith("RatePerMicroBatch")
     if limited and math.isnan(behind) and latest is None and not (limit.unit == "rows" and rows < limit.most):
         everything = None
-    scans = seen / rows if rows > 0 and seen else scans
+    scans = counted / rows if rows > 0 and counted else scans
     return SourceProgress(_offset(start), _offset(end), rows, scans, behind, everything, str(progress.get("description")))
 
 
@@ -248,8 +248,8 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
             if partition in before.get(topic, ())
         ]
         # A new partition begins wherever the topic begins, and all of a topic that was made anew.
-        known = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
-        return float(sum(grown)) if known else NAN
+        complete = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
+        return float(sum(grown)) if complete else NAN
     if (rate := re.match(r"RateStreamV2\[rowsPerSecond=(\d+), rampUpTimeSeconds=0\b", description)) and type(end) is int:
         return float(rate[1]) * (end - (start if type(start) is int else 0))
     if description.startswith("RatePerMicroBatch"):
@@ -259,21 +259,21 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
     return NAN
 
 
-def rows_by_reads(seen: int, reads: Sequence[int], times: int = 1) -> float:
+def rows_by_reads(counted: int, reads: Sequence[int], times: int = 1) -> float:
     """Return the records of a source that its batch may have read several times; NaN if that stays open.
 
     Args:
-        seen: Records that Spark counted over all reads.
+        counted: Records that Spark counted over all reads.
         reads: Records that each stage without a shuffle before it has read, of this source or others.
         times: How often the plan has the source.
     """
-    if not seen or (len(reads) == 1 and times == 1):
-        return float(seen)
-    whole = [each for each in set(reads) if each > 0 and seen % each == 0 and reads.count(each) >= seen // each]
-    if whole and (times == 1 or max(whole) < seen):
+    if not counted or (len(reads) == 1 and times == 1):
+        return float(counted)
+    whole = [each for each in set(reads) if each > 0 and counted % each == 0 and reads.count(each) >= counted // each]
+    if whole and (times == 1 or max(whole) < counted):
         return float(max(whole))
     # All but one read a part only, such as the first rows.
-    return float(max(reads)) if sum(reads) == seen and times == 1 else NAN
+    return float(max(reads)) if sum(reads) == counted and times == 1 else NAN
 
 
 def _counted(start: object, end: object, latest: object, rows: float) -> float:
