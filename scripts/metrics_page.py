@@ -19,9 +19,7 @@ in brackets. *Known input*: the operators before it say what they emit. `scripts
 conformance suite holds every plant to it.
 """
 
-# The ring of reducers is a plant of a paper's experiment, not of the product.
-PLANTS = tuple(kind for kind in PlantKind if kind is not PlantKind.REDUCERS)
-LETTERS = dict(zip(PLANTS, "DWUC", strict=True))
+LETTERS = dict(zip(PlantKind, "DWUC", strict=True))
 NOUNS = {kind: "keyed" if kind is Kind.KEYED else f"{kind}s" for kind in Kind}
 # On the page the subject is clear.
 SHORT = {
@@ -68,9 +66,9 @@ def letters(promises: Iterable[Promise]) -> str:
 def measurements(metric: Metric) -> Iterator[str]:
     """Yield the ways in which plants measure a metric, by kind of row, with the letters of these plants."""
     for rows in Rows:
-        promises = [each for each in PROMISES[metric] if each.rows is rows and each.plants & set(PLANTS)]
+        promises = [each for each in PROMISES[metric] if each.rows is rows]
         ways: dict[str, dict[str, list[Promise]]] = {}
-        for plant in PLANTS:
+        for plant in PlantKind:
             for each in promises:
                 if plant in each.plants:
                     ways.setdefault(each.how, {}).setdefault(where(each), []).append(each)

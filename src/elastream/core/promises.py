@@ -19,7 +19,6 @@ class PlantKind(StrEnum):
     WATCHED = "watched queries on Spark"
     UNCHAINED = "simulated, unchained"
     CHAINED = "simulated, chained"
-    REDUCERS = "simulated, ring of reducers"
 
 
 class Condition(StrEnum):
@@ -150,7 +149,6 @@ DATAFLOW = frozenset({PlantKind.DATAFLOW})
 WATCHED = frozenset({PlantKind.WATCHED})
 UNCHAINED = frozenset({PlantKind.UNCHAINED})
 CHAINED = frozenset({PlantKind.CHAINED})
-REDUCERS = frozenset({PlantKind.REDUCERS})
 SPARK = DATAFLOW | WATCHED
 SIMULATED = UNCHAINED | CHAINED
 
@@ -177,7 +175,6 @@ _POLL = "upper bound, from the last poll that did not take the record to the com
 _COUNTED = "counted in the monitoring period"
 _SINCE_START = "counted since the start"
 _UPSTREAM = "what the operators before it emitted"
-_OF_TUPLES = "from being emitted by a mapper to being processed, of the tuples of the monitoring period"
 _AT_SINKS = "records that reached a sink in the monitoring period"
 _BY_COST = "as its operator's is counted; of several that run at once, in the ratio of their costs"
 _SPEED = (
@@ -193,7 +190,6 @@ _DURATION = (
     _operator(DATAFLOW, "from being written to the durable edge to the commit", FED, Condition.DURABLE_INPUT),
     _operator(UNCHAINED, "records that passed in the monitoring period", WORKING),
     _operator(CHAINED, "from being queued to the commit", READING, Condition.QUERY_HEAD),
-    _operator(REDUCERS, "from being emitted by a mapper to being processed, counted in the monitoring period", KEYED),
 )
 PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.ARRIVAL_RATE: (
@@ -211,8 +207,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(CHAINED, _COUNTED, SOURCE),
         _operator(CHAINED, "what its query's batches took", WORKING, Condition.STAGE_HEAD),
         _application(ALL, "sum over the sources"),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, "tuples that mappers make of the records, counted in the monitoring period", KEYED),
     ),
     Metric.PROCESSED_RATE: (
         _operator(DATAFLOW, _TAKEN, SOURCE),
@@ -226,9 +220,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
         _task(SPARK, "records read from shuffles"),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, _COUNTED, KEYED),
-        _task(REDUCERS, _COUNTED),
     ),
     Metric.EMITTED_RATE: (
         _operator(DATAFLOW, _TAKEN, SOURCE),
@@ -238,8 +229,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _operator(UNCHAINED, _COUNTED, READING),
         _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, _COUNTED, KEYED),
     ),
     Metric.BACKLOG: (
         _operator(DATAFLOW, "due by the load and taken by no batch", SOURCE, Condition.DECLARED_LOAD),
@@ -262,8 +251,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             EVERY,
             Condition.SOURCES_COUNTED,
         ),
-        _operator(REDUCERS, "tuples in the queues of its hosts now", KEYED),
-        _task(REDUCERS, "tuples of its keys in its host's queue now"),
     ),
     Metric.DURATION: _DURATION,
     Metric.DURATION_P50: _DURATION,
@@ -278,7 +265,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
         _alternate(UNCHAINED, _BY_COST),
         _alternate(CHAINED, "as declared or calibrated, on hosts as fast as those of the moment"),
-        _operator(REDUCERS, "core-seconds of its hosts over tuples processed, counted in the monitoring period", KEYED),
     ),
     Metric.SELECTIVITY: (
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
@@ -299,7 +285,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _task(SPARK, "part of the time for which it kept a slot"),
         _task(UNCHAINED, _COUNTED),
         _task(CHAINED, "an equal part of its operator's `busy_cores`"),
-        _operator(REDUCERS, "of the cores of the hosts on the ring, counted in the monitoring period", KEYED),
     ),
     Metric.BUSY_CORES: (
         _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
@@ -316,8 +301,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _task(UNCHAINED, _COUNTED, EVERY, Condition.INSTANCE_QUEUES),
         _task(CHAINED, "an equal part of its operator's"),
-        _operator(REDUCERS, _COUNTED, KEYED),
-        _task(REDUCERS, "tuples processed, by the cost of one"),
     ),
     Metric.BUSY_CORES_ERROR: (_task(SPARK, "spread of the last seven batches"),),
     Metric.PARALLELISM: (
@@ -330,7 +313,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(WATCHED, "state partitions", KEYED),
         _operator(UNCHAINED, "instances now", WORKING),
         _operator(CHAINED, "tasks now", READING, Condition.STAGE_HEAD),
-        _operator(REDUCERS, "state partitions", KEYED),
     ),
     Metric.SCALINGS: (
         _operator(DATAFLOW, "changes that were applied", EVERY, Condition.OWN_PARALLELISM),
@@ -346,7 +328,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _host(UNCHAINED, _COUNTED, EVERY, Condition.HOST_UP),
         _host(CHAINED, "mean over the last 3 s", EVERY, Condition.HOST_UP),
-        _host(REDUCERS, _COUNTED, EVERY, Condition.HOST_UP),
     ),
     Metric.MEMORY: (
         _host(SPARK, "memory of its processes", EVERY, Condition.PROVIDER_MEASURES),
@@ -357,13 +338,11 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _host(DATAFLOW, _SPEED, EVERY, Condition.HOST_UP),
         _host(WATCHED, _SPEED, EVERY, Condition.PROBED),
         _host(SIMULATED, "its type's, as it varies now", EVERY, Condition.HOST_UP),
-        _host(REDUCERS, "its type's", EVERY, Condition.HOST_UP),
     ),
     Metric.TASKS: (
         _host(SPARK, "state partitions placed there"),
         _host(UNCHAINED, "instances placed there"),
         _host(CHAINED, "state partitions placed there"),
-        _host(REDUCERS, "state partitions that it owns"),
     ),
     Metric.BANDWIDTH: (
         _host(SPARK, "sum of `traffic` over its links", EVERY, Condition.SHUFFLES),
@@ -393,28 +372,24 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _application(WATCHED, f"{_POLL}, median of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
         _application(CHAINED, _DUE),
-        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY_P99: (
         _application(DATAFLOW, _LONGEST),
         _application(WATCHED, f"{_MEDIAN}, longest of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
         _application(CHAINED, _MEDIAN),
-        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY: (
         _application(DATAFLOW, _MEDIAN),
         _application(WATCHED, f"{_MEDIAN}, mean of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
         _application(CHAINED, _MEDIAN),
-        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.THROUGHPUT: (
         _application(DATAFLOW, _TAKEN),
         _application(WATCHED, f"{_LATELY}, sum over the queries"),
         _application(UNCHAINED, _COUNTED),
         _application(CHAINED, _TAKEN),
-        _application(REDUCERS, "tuples processed, counted in the monitoring period"),
     ),
     Metric.COMPLIANCE: (
         _operator(UNCHAINED, _COUNTED, WORKING, Condition.MAX_DURATION),
@@ -429,7 +404,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _application(UNCHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(UNCHAINED, "sum over the operators", EVERY, Condition.MAX_DURATIONS),
         _application(CHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
-        _application(REDUCERS, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
     ),
     Metric.BATCH_DURATION: (
         _application(DATAFLOW, "median"),
@@ -457,23 +431,16 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             KEYED,
             Condition.STATE_CHANGELOG,
         ),
-        _operator(REDUCERS, "of the keys met so far, expected", KEYED),
         _task(SPARK, "as for its operator, of its partition", EVERY, Condition.STATE_CHANGELOG),
-        _task(REDUCERS, "as for its operator, of its partition"),
     ),
     Metric.CHECKPOINT_DELTA: (
         _operator(
             SPARK, "files of changes of the newest committed batch over `state_size`", KEYED, Condition.STATE_CHANGELOG
         ),
-        _operator(REDUCERS, "of the host that made the newest one", KEYED, Condition.STANDBY),
     ),
-    Metric.COPIES_MEMORY: (
-        _host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),
-        _host(REDUCERS, "state of the copies, and tuples kept since", EVERY, Condition.HOST_UP),
-    ),
+    Metric.COPIES_MEMORY: (_host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),),
     Metric.STANDBY_LAG: (
         _task(SPARK, "committed batches that the copy furthest ahead has not replayed", EVERY, Condition.STANDBY),
-        _task(REDUCERS, "those sent and not taken in", EVERY, Condition.STANDBY),
     ),
     Metric.COST: (_application(ALL, "leases in whole billing time units, or what a pool charges"),),
 }
