@@ -58,8 +58,7 @@ class Plant(Protocol):
 
     `apply` never raises for an action of the closed set, but refuses it or fails with a reason; twice equals once. The next
     observation shows a DONE action, a later one an ACCEPTED action. Unmeasured values are unknown, never zero. Every host
-    with
-    a task is leased and paid.
+    with a task is leased and paid.
     """
 
     @property

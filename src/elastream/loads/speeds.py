@@ -102,8 +102,7 @@ class SpeedWalk:
 class Ec2Speeds:
     """EC2 hosts as in section 1.3 of the thesis: 23 % below 0.80; 25 % of slots change by over 20 %.
 
-    A factor is the logistic function of a host's level plus a drift, so it is mostly near the rated speed and never
-    above.
+    A factor is the logistic function of a host's level plus a drift, so it is mostly near the rated speed and never above.
     """
 
     hosts: int = GENERATED_HOSTS

@@ -79,8 +79,7 @@ class RegionNode:
     def hear(self, order: RegionOrder, now: float) -> None:
         """Store the steps of an order on disk; `act` carries them out.
 
-        If the order knows a later report than this region, the journal was lost, and numbering continues from the
-        order's.
+        If the order knows a later report than this region, the journal was lost, and numbering continues from the order's.
         """
         before = self.state
         if order.region != before.region.name or order.term < before.region.term:

@@ -129,8 +129,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
     If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions). Chained
     stages
     of a query take turns on the same slots: each instance counts as used for all turns together, and as fully used with
-    several
-    waiting micro-batches.
+    several waiting micro-batches.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}

@@ -30,10 +30,8 @@ class ContTune(Rival):
     """Double what falls behind; else have the least number whose predicted capacity suffices, near one tried before.
 
     An operator falls behind if more records wait than arrive in an interval (the paper leaves open how big its big step
-    is).
-    Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
-    reaches
-    the rate is taken if one within `alpha` was tried; else DS2 decides.
+    is). Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
+    reaches the rate is taken if one within `alpha` was tried; else DS2 decides.
 
     Args:
         alpha: Largest distance to a number tried before. The paper does not fix it.

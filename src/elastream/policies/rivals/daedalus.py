@@ -44,10 +44,8 @@ class Daedalus(Rival):
     """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
 
     The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
-    one
-    in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through the
-    last
-    loop while that errs. Hosts are equal here, so that no worker limits the others.
+    one in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through
+    the last loop while that errs. Hosts are equal here, so that no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).

@@ -156,8 +156,7 @@ def switched(assembly: Assembly, *, pinned: Collection[int] = (), traded: bool =
 
     `AlternateReDeploy` (Algorithm 4): below the goal the best option that needs less, above it one of more value. Instances
     move, none is leased. If no single switch suffices, several are combined; with `traded`, those that pay off (`worth`)
-    are
-    made in any case.
+    are made in any case.
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())

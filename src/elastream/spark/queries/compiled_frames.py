@@ -382,8 +382,7 @@ class Telemetry:
         """Return a row per operator.
 
         Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the keyed
-        operators,
-        or to the sources without any, so that the operators' busy cores add up to the hosts'.
+        operators, or to the sources without any, so that the operators' busy cores add up to the hosts'.
 
         Args:
             now: Epoch seconds.

@@ -71,8 +71,7 @@ class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
     One gateway call fetches the newest batches, however many tasks they have. Task p of a stateful stage is on state
-    partition
-    p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
+    partition p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
     """
 
     def __init__(

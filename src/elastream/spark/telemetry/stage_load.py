@@ -167,8 +167,7 @@ class LoadWindow:
     """The last `length` batches of one stateful stage, and the load of its partitions over them.
 
     Once two batches in a row are unlike the earlier ones and like each other, the earlier ones are dropped: work has moved
-    to
-    other partitions for good.
+    to other partitions for good.
     """
 
     def __init__(self, length: int = SAMPLES) -> None:
@@ -193,8 +192,7 @@ class LoadWindow:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
         Busy cores are medians, the rest means. Errors come from the samples' spread, and cover the newest sample if that is
-        in
-        doubt. Rates decay while no batch ends.
+        in doubt. Rates decay while no batch ends.
         """
         samples = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in samples if load.seconds > 0]
