@@ -77,9 +77,9 @@ def mean_within(name: str, runs: Sequence[float], low: float, high: float, sourc
     return Check(name, mean.shown(digits), f"{low:g} to {high:g}", mean.within(low, high), source)
 
 
-def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str, digits: int = 1) -> Check:
+def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str) -> Check:
     """Return a check that all true means of `runs` are within `reach` of 0 (Bonferroni-corrected)."""
-    value = " / ".join(f"{statistics.fmean(cell):+.{digits}f}" for cell in runs)
+    value = " / ".join(f"{statistics.fmean(cell):+.1f}" for cell in runs)
     holds = _all(runs, lambda mean: mean.within(-reach, reach))
     return Check(name, value, f"within {reach:g}", holds, source)
 

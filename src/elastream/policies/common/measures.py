@@ -54,10 +54,9 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
     return by_zones(context.leasable.values(), count, kind, copies=context.replicas, there=there)
 
 
-def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
+def source_sum(observation: Observation, metric: Metric) -> float:
     """Return `metric` summed over the sources; NaN if one is unknown."""
-    frame = observation.operators if operators is None else operators
-    return total_of(frame, metric, [source.name for source in observation.context.graph.sources])
+    return total_of(observation.operators, metric, [source.name for source in observation.context.graph.sources])
 
 
 def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:

@@ -126,15 +126,14 @@ def declared_provision(
     *,
     seconds: float | None = None,
     window: float | None = None,
-    utilisation: float = TARGET_UTILISATION,
     costs: Costs | None = None,
 ) -> Provision:
-    """Return the provision that a load's peak or mean fills to `utilisation`, from declared costs.
+    """Return the provision that a load's peak or mean fills to TARGET_UTILISATION, from declared costs.
 
     Parameters and errors as in `rates_of`; CloudError if an operator fits no host.
     """
     rates = rates_of(layout.graph, loads, at, seconds=seconds, window=window, costs=costs)
-    return provision_for_cores(layout, type, declared_cores(layout.graph, rates, costs), utilisation)
+    return provision_for_cores(layout, type, declared_cores(layout.graph, rates, costs))
 
 
 def provision_for_cores(
