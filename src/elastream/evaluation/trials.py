@@ -284,6 +284,7 @@ def sparing(tell: Tell) -> Tell:
 
 
 def _as_worker() -> None:
+    # Interrupts are the parent's; a worker whose parent is gone ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others

@@ -369,6 +369,7 @@ class Btu(Policy):
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
         """Return the instances that may go with one host: `release_share`, or one if the others carry its work."""
+        # Rounded down, a fifth of four is none.
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
         return max(int(carried), math.floor(self.release_share * instances + ROUNDING))

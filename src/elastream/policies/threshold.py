@@ -249,6 +249,7 @@ class ChainedRound(SizingRound):
     @property
     def _proven_need(self) -> float:
         """Cores that are needed although only cold batches have shown the work of a record."""
+        # First batches are slow and late on any number of hosts. A backlog that still grows afterwards proves a need.
         if self.load.starting:
             return self._capacity
         return math.inf if math.isnan(self.load.work) else self._capacity * self.load.behind

@@ -236,6 +236,7 @@ class LoadHistory:
         )
 
     def _with(self, **changes: object) -> "LoadHistory":
+        # Several copies a round by `dataclasses.replace` would take most of its time.
         copy = object.__new__(LoadHistory)
         vars(copy).update(vars(self), **changes)
         return copy

@@ -216,6 +216,7 @@ def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
 
 def _floating_slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
     """Return the slots of each host used by floating instances: first beside state, then on the oldest hosts."""
+    # Spread evenly, one host more or less would change the free slots by more than its own.
     wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
     if not wide:
         return None

@@ -180,6 +180,7 @@ class Round:
 
     def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
         """Return the busy cores of hosts beside state: a moving mean, because single measurements differ by a third."""
+        # Uncertain measurements count less, such as at the start of a skew.
         measured = {host: cores for host, cores in before.other.items() if host in self.load.other}
         if not self._measured_after(changed):
             return measured
@@ -384,6 +385,7 @@ class Round:
 
     def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
         """Return neighbours from `hosts` on that share their partitions anew, with numbers; None if nothing helps."""
+        # With the policy's `cut` of "load", as many more hosts behind these as it takes.
         ring = self.rings[operator]
         arc = self._arc_of(operator, ring, hosts)
         owned = self._cut(arc)

@@ -147,6 +147,7 @@ class _Reading:
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
         """Return the core-seconds of speed 1 to provision for a record, or NaN."""
+        # With shared cores, fixed overhead is divided among the due records; the target utilisation keeps batches short.
         if self.shared and operator.waits:
             return 0.0
         cost = self.worked.cost(operator, composition)

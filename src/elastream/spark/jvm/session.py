@@ -251,6 +251,7 @@ def unfetched_packages(log: str) -> str:
 
 def _silence(accumulators: Any) -> None:
     """Suppress the accumulator server's traceback after its JVM has gone."""
+    # A signal may end the JVM before the driver.
     if accumulators is None:
         return
     report = accumulators.handle_error

@@ -256,6 +256,7 @@ class Query:
 
     def _notice_step(self, now: float) -> None:
         """Shift earlier dates after a change of the wall clock, and drop figures measured across it."""
+        # Loads of partitions are unknown until two more batches have ended.
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
         self.stepped = step if abs(step) > CLOCK_STEP_S else 0.0  # NaN is no step
