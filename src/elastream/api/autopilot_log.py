@@ -95,8 +95,11 @@ class AutopilotStatus:
 
     Attributes:
         state: "waiting" for a query or the first observation, "watching", "observing only", "paused", or "ended".
+        hosts: Executors that take tasks.
         coming: Executors that are requested or start.
         throughput: Records committed per second; NaN if unknown.
+        latency_p50: Median latency (seconds); NaN if unknown.
+        latency_p99: 99th percentile of the latency (seconds); NaN if unknown.
         in_time: Share of the records within the target latency; NaN if unknown.
         target_latency: Seconds; None without one.
         basis: Moment from which latencies count. "upper bound" for queries whose records carry no time.

@@ -28,6 +28,7 @@ class RunResult:
     """The result of a run, read from its recording. A notebook shows its figures.
 
     Attributes:
+        directory: Folder of the run.
         report: The HTML report. If it could not be written, the log says why.
         tables: Rows of each `collect(...)` sink.
         replayable: Folder and number of the committed records of each source with a load.

@@ -348,7 +348,10 @@ class ExecutorCloud(Cloud):
     Args:
         max_hosts: Highest number of leased hosts.
         min_hosts: Lowest number of leased hosts.
+        host_type: Type of an executor, in place of `cores`, `memory` and `price`.
+        cores: Cores of an executor, one task each.
         memory: Memory of an executor: megabytes, or text such as `"4 GB"`. The heap takes 70 %.
+        price: Price of an executor.
         driver_address: Address of the driver as executors see it; default: this machine's towards the cluster manager.
         shared: Executors see the run's folder and the program's modules under the same path. Otherwise those on other
             machines are refused.

@@ -23,8 +23,11 @@ class Kubernetes(executors.ExecutorCloud):
 
     Args:
         image: Image with Spark, Python, Elastream and the program's modules.
+        namespace: Namespace of the pods.
         master: `k8s://https://HOST:PORT` of the API server; default: that of the cluster in which this program runs.
             Credentials come from the pod's service account, the kubeconfig or `settings`.
+        service_account: Service account of the executors' pods.
+        python: Interpreter in the image.
 
     Raises:
         CloudError: No image, or an invalid namespace or URL.

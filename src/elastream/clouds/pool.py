@@ -294,7 +294,9 @@ class Pool(Cloud):
 
     Args:
         url: URL of the arbiter (`elastream manager`).
+        application: Unique name of the application.
         priority: Weight when requests exceed the machines.
+        minimum: Guaranteed machines.
         token: Token of the arbiter; default: ELASTREAM_POOL_TOKEN in the environment.
         certificate: File of the certificate, or its authority, of an https pool.
 

@@ -206,6 +206,8 @@ class Lease:
     """Lease of one host from its request on. Times are seconds of the run.
 
     Attributes:
+        since: Time of the request.
+        history: Pairs of time and state, oldest first.
         until: Time of release or loss, or None.
         note: Provider's reason for waiting, recall or loss; may be empty.
         refused: True if the provider refuses the request for now.
@@ -330,7 +332,10 @@ class PriceList:
     """Prices of cores and memory.
 
     Attributes:
+        core_hour: Money per core-hour.
         gb_hour: Money per gigabyte-hour (10^9 bytes).
+        currency: For people, such as `"EUR"`.
+        billing: Billing rule, by the second by default.
 
     Raises:
         CloudError: A price is negative or not a number.

@@ -262,6 +262,9 @@ class Composition:
 
     Attributes:
         version: Grows with every change.
+        alternates: Alternate by operator.
+        choices: Target by choice.
+        parallelism: Number of tasks by stage.
         tables: Version of the key table by operator. Absent or 0: `alternates` for all keys.
     """
 
@@ -295,8 +298,11 @@ class Context:
     """Dataflow, hosts that can be leased, and goals.
 
     Attributes:
+        target_latency: Target latency (seconds), or None.
+        max_hosts: Most hosts leased at once.
         limit: Name of the limit that sets `max_hosts`.
         scarce: Names of host types whose leases failed several times in a row, for the time in which none is tried.
+        min_hosts: Fewest hosts leased at once.
         capabilities: Names of actions that the plant can do (`"SetParallelism"`).
         scalable: Operators whose parallelism `SetParallelism` can change. On Spark, stateful stages have fixed tasks that
             `MoveTask` moves.
@@ -370,13 +376,19 @@ class Observation:
     """Input of a policy: measured values, leases and goals at one time.
 
     Attributes:
+        time: Time of the observation (seconds of the run).
+        context: Dataflow, host types and goals.
+        operators: A row per operator.
+        application: One row, named after the dataflow.
         hosts: A row per active lease, in the order of `leases`.
         tasks: A row per placed task.
         links: A row per pair of hosts, `"h1>h2"`.
+        composition: The requested composition.
         images: Operators whose image a host has cached, by host.
         history: Frames of operators at earlier monitoring times, oldest first.
         next_host: Number of the next unused host name.
         batches: Batches committed since the last observation.
+        alarms: Active alarms, oldest first; for people.
         latency_basis: Start of the application's latency, by source; empty while unknown.
         effective: Composition of each query's last committed batch, if any.
         alternates: A row per alternate that has run, `"operator.alternate"`.

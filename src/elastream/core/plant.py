@@ -101,9 +101,12 @@ class Plan:
     """Result of a policy.
 
     Attributes:
+        actions: Actions in the order of application.
         memory: Value for the policy's next round, never modified later.
         predicted: Figures that the policy expects at the next round, by name.
         remarks: Sentences for people that no action expresses.
+        refused: Proposals that another part of the policy refused; recorded, never applied.
+        unknown: Unknown metrics that prevented a decision.
         hosts: Hosts that the load needs now, as a fraction, regardless of leases. None: derived from the actions.
     """
 

@@ -255,6 +255,7 @@ class KeyedStream(_Groups[S]):
         a tuple (None at first). It returns a DataFrame and the new state. Alternates share one state by default.
 
         Args:
+            function: The function, or functions by name of the alternate, or `Alternate` objects.
             returns: Schema of the emitted rows, as Spark DDL, StructType, dataclass or pydantic model.
             state: Schema of the state, or one for each alternate by name.
             own_state: Give each alternate a state of its own, which rests while another alternate runs.
@@ -321,6 +322,8 @@ class WindowedStream(Generic[S]):
         """Join with the stream `other`, window by window.
 
         Args:
+            other: The right-hand stream.
+            on: Columns with equal values in both streams.
             function: `(key, left, right) -> rows` of pandas DataFrames, or alternates. None: emit every pair of a left and
                 a right record, with the columns `on`, then the left's, then the right's.
             returns: Schema of the rows that `function` emits, as Spark DDL.
@@ -400,6 +403,7 @@ class Dataflow:
         """Add a streaming DataFrame of yours as a source.
 
         Args:
+            frame: The DataFrame, or a function `spark -> DataFrame`, called when the query starts.
             schema: Columns of the records. Empty: those of the DataFrame.
             timestamp: Column with the time at which a record originated, from which its latency counts.
         """
@@ -631,6 +635,7 @@ class Stream:
 
         Args:
             seconds: Length of a time window (seconds, or text such as "30s").
+            count: Records in a count window.
             landmark: Boolean column that is true on the last record of a window.
             every: Distance between the starts of windows (seconds, text or records). None: windows do not overlap.
             by: Timestamp column of a time window, or the column that orders the records of a key.
@@ -657,7 +662,13 @@ class Stream:
         name: str = "join",
         **needs: Unpack[NativeNeeds],
     ) -> "Stream":
-        """Join with a static DataFrame, or a function `spark -> DataFrame`, natively. Streams are joined in windows."""
+        """Join with a static DataFrame, natively. Streams are joined in windows: `window(...).join(...)`.
+
+        Args:
+            other: A DataFrame, or a function `spark -> DataFrame`, called once when the query starts.
+            on: Columns with equal values on both sides.
+            how: `"inner"`, `"left"`, `"left_semi"` or `"left_anti"`.
+        """
         if isinstance(other, Stream):
             raise DataflowError(
                 f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
@@ -692,6 +703,7 @@ class Stream:
 
         Args:
             step: `step(stream, round)` attaches the operators of one round and returns its output. Rounds count from 1.
+            times: Number of rounds.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")

@@ -287,7 +287,12 @@ def records(rows: object, schema: Schema) -> Records:
 
 
 def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **options: str) -> KafkaTopic:
-    """Return a Kafka topic, as source or sink."""
+    """Return a Kafka topic, as source or sink.
+
+    Args:
+        group: Consumer group to which a source commits its offsets.
+        **options: Further options of Spark's Kafka connector.
+    """
     return KafkaTopic(topic, servers, dict(options), group=group)
 
 

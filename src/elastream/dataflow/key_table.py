@@ -44,7 +44,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class KeyTable:
-    """Alternate of an operator by key, a tuple of values of `columns`."""
+    """Alternate of an operator by key.
+
+    Attributes:
+        columns: Columns of the key.
+        rows: Alternate by key.
+    """
 
     dataflow: str
     operator: str

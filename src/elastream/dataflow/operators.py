@@ -105,6 +105,8 @@ class Alternate:
     """One implementation of an operator (thesis, section 2.2).
 
     Attributes:
+        name: Unique within the operator.
+        function: The function. Of native forms SQL text by column name, or a value of `elastream.dataflow.natives`.
         form: Calling convention of the function.
         value: Value relative to the best alternate, in [0, 1].
         cost: Core-seconds per record on a core of speed 1, or text such as "4us". None: measured only.

@@ -37,6 +37,8 @@ def read_prices(
     core or `ecu` of all cores (m1.small = 1). The newest `snapshot_date` of a type counts.
 
     Args:
+        path: File, or `"ec2"` for the list that is shipped.
+        only: Types to return, in that order.
         shapes: Second list with the columns of cores and memory.
 
     Raises:

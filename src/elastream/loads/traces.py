@@ -194,7 +194,9 @@ def trace(
     Args:
         interval: Replaces the recorded interval, so `"1s"` plays minutes as seconds; required without times.
         gaps: Meaning of a missing line or value: an error ("refuse"), the one before it ("hold") or no records ("empty").
+        count: Column of counts; several are added.
         rate: Column of records per second, or per the time in its name; several are added.
+        series: Series by name; several are added, and "*" adds all.
         time_zone: Zone of times without an offset, such as "Europe/Vienna". Default: UTC.
 
     Raises:

@@ -162,6 +162,9 @@ class Btu(Policy):
         release_share: Largest fraction of an operator's instances removed with one host (paper: 20 %).
         partial_release: For a host that cannot be emptied. False keeps it untouched, as in the paper; True removes
             dispensable instances, an extension.
+        period: Time between plans (s).
+        scaling: Time between scale-up rounds (s; paper: 60). None means every plan.
+        host_type: Type to lease; None for the cheapest per core that fits.
     """
 
     scaling_threshold: float = 50.0
@@ -251,8 +254,7 @@ class Btu(Policy):
         """Return True if a host must be released or renewed in this round.
 
         The window is at least one period plus the stop time. With less than the stop time left, the next BTU is paid anyway
-        and the
-        host stays.
+        and the host stays.
         """
         if lease.state is not HostState.RUNNING:
             return False

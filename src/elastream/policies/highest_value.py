@@ -35,6 +35,7 @@ class HighestValue(Policy):
     `gain`, else after `settle` seconds and three rounds, but not while records are late if it needs more work.
 
     Args:
+        fill: Part of the usable cores (Flink's autoscaler: 0.7).
         gain: Lead in relative value.
         settle: Seconds; also the least time between two such switches.
         sizing: Policy for hosts and instances, such as `Threshold()`; both plan each round. None: these stay as they are.

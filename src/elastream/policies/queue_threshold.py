@@ -27,6 +27,9 @@ class QueueThreshold(Policy):
     The paper's threshold is "according to Algorithm 1": its 50 items, without its durations. Instances are placed on the
     oldest host with room (first fit). A host is leased if all are full. The instance on the youngest host goes first; an
     empty host is released.
+
+    Args:
+        host_type: Type to lease; None: the cheapest per core that fits.
     """
 
     upper: float = 50.0

@@ -37,6 +37,7 @@ class Static(Policy):
             average.
         parallelism: Instances by operator; no others change. Empty: instances fill the hosts in proportion to work
             (declared, else measured, else in equal shares). A chained stage is as wide as the hosts have slots.
+        host_type: Type to lease; None: the provider's first.
 
     Raises:
         InputError: `hosts` is anything else.

@@ -83,8 +83,10 @@ class Threshold(Policy):
     Args:
         scale_out: Part of the usable cores to fill (Flink's autoscaler: 0.7).
         tolerance: Part of `scale_out` by which it may be exceeded (HPA: 0.1).
+        spare: Hosts on top of the need.
         settle: How long the need must be low before hosts go (seconds). None: one host start, at least 10 s.
         cool_down: Time after a host starts in which measurements do not count (seconds).
+        window: Time over which the work per record is measured (seconds).
         host_type: Type to lease. None: the one with the lowest price per core and second; of equals the smallest.
         max_parallelism: Most instances of one operator. None: 64 threads for an operator that waits, else no limit.
 

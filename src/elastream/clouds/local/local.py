@@ -23,6 +23,8 @@ class Local(Cloud):
 
     Args:
         host_type: Name in `HOST_TYPES`, or a `HostType`: `slots` are concurrent tasks, `cores` a CPU quota.
+        max_hosts: Highest number of leased hosts.
+        min_hosts: Lowest number of leased hosts.
         cores_each: CPU quota in place of the types' cores.
         network: Link of each host. Needs root; hosts then reach only each other, master and driver.
         host_types: Several types, possibly in several regions, that of the first hosts first.

@@ -253,10 +253,13 @@ class E2df(Policy):
         infrastructure_period: Time between rounds of the infrastructure level (s).
         tokens: Reconfigurations allowed in `window` seconds; None for no limit.
         patience: Time to leave a host that should be drained (s).
+        prefer: Regions that grow first.
         max_price: Largest price per second in a growing region.
         max_latency: Largest latency of a growing region (s).
+        latency: Latency by region (s).
         capacity: Largest number of hosts by region.
         consolidate_below: Mean utilisation at which a region's least used host is left too.
+        seed: Seed for the choice of the instance to remove.
     """
 
     scale_out: float = 0.7

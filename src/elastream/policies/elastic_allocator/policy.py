@@ -379,6 +379,9 @@ class ElasticAllocator(Policy):
     A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
     Args:
+        operators: Names; empty for all.
+        objective: `utilisation` or `deviation`.
+        most: Allowed part of a host's capacity.
         worth: Least relative drop of the deviation that justifies moves.
         trials: Time limit of the matching.
         search: Improve the matching by a search, and move only what is worth it. False for Algorithm 1 as published.

@@ -71,10 +71,13 @@ class RingBalance(Policy):
         cpu_low: None: half of `cpu_high`.
         queue_high: Seconds; None: half of the target latency.
         queue_low: Seconds; None: half of `queue_high`.
+        patience: Seconds that a host must be overloaded.
+        cool_down: Seconds without decisions after a change.
         calm: Seconds; None: the start of a host, at least 10 s.
         cut: `"half"`: the thesis's half of an interval, or the best cut if that does not help. `"load"`: the best cut over
             as many neighbours as help.
         gain: Least part by which a change must lower the highest level.
+        host_type: Type to lease; None: the cheapest per core and second.
         partitions_a_host: State partitions for each host that may be leased, if the run sets none.
     """
 
