@@ -182,7 +182,17 @@ class TestClosing:
         provider.lease({"h2": TYPE})
         assert provider.hosts()["h2"].executor == "1"
         provider.close()
-        assert (session.killed, session.totals) == (["1"], [1])
+        assert (session.killed, session.totals) == (["1"], [2, 1])
+
+    def test_a_lease_is_requested_from_a_session_that_seems_unlimited(self):
+        """Somebody may have lowered Spark's total; then a cluster with free workers starts nothing by itself."""
+        session = FakeSession({"0": ("10.2.0.1", 2, 0, False)}, obliging=5)
+        provider = granted(session, allowed=UNLIMITED)
+        provider.adopt("h1", "0", TYPE)
+        assert session.totals == [], "nothing changes before a lease"
+        provider.lease({"h2": TYPE})
+        assert session.totals == [2]
+        assert provider.hosts()["h2"].phase is Phase.UP
 
 
 class TestRestart:

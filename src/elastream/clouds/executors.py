@@ -142,6 +142,7 @@ class ExecutorProvider(Provider):
             self._hosts |= new
             if new:
                 self._save()
+                self._limited = True  # somebody may have lowered Spark's total: an unlimited one starts all by itself
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
@@ -288,6 +289,7 @@ class ExecutorProvider(Provider):
             self._allocator.kill(executor)
 
     def _request(self) -> None:
+        # While the total is unlimited and nothing was leased or given back, there is nothing to request.
         if self._limited and self._allocator is not None:
             self._set_total(sum(host.counts for host in self._hosts.values()) + self._others)
 
