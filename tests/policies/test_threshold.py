@@ -178,6 +178,21 @@ def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
     assert started(policy, rates=120.0, batches=[3.5, 2.5, 3.5, 4.5]) <= 10.0
 
 
+@pytest.mark.parametrize("latency, leases", [(5.0, True), (1.0, False)], ids=["late", "in time"])
+def test_batches_that_stay_late_on_a_full_host_lease_one_more_while_the_work_is_cold(latency, leases):
+    """A query without a limit reads all that waits: its batches grow, and its backlog does not."""
+    memory, leased, policy = None, [], ByLoad()
+    for number in range(8):
+        at = 1000.0 + 6 * number
+        batch = MicroBatch("source", at - 5.0, 5.0, 3000.0, 6.0 if number < 2 else latency, 1.0)
+        now = observe([host("h1")], 508.0, p99=6.0, cpu=0.95, seen_for=0)
+        now = replace(now, operators=frame(508.0, 508.0, 0.0, work=4.0 / 508), batches=[batch], time=at)
+        plan = policy.plan(now, memory)
+        leased += [action for action in plan.actions if isinstance(action, LeaseHost)]
+        memory = plan.memory
+    assert bool(leased) is leases
+
+
 def test_too_few_partitions_are_reported_after_three_warm_rounds():
     """The first batches of a run, small ones at a jump of the load and those of hosts that come work more a record."""
 

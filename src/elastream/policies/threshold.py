@@ -252,9 +252,15 @@ class ChainedRound(SizingRound):
     def _proven_need(self) -> float:
         """Cores that are needed although only cold batches have shown the work of a record."""
         # First batches are slow and late on any number of hosts. A backlog that still grows afterwards proves a need.
-        if self.load.starting:
+        # Batches that stay late on full hosts prove one host more.
+        load = self.load
+        if load.starting:
             return self._capacity
-        return math.inf if math.isnan(self.load.work) else self._capacity * self.load.behind
+        if math.isnan(load.work):
+            return math.inf
+        full = load.used >= self.most * capacity(self.observation, self.observation.usable)
+        one_more = 1e-6 if full and load.stays_late and not self.observation.coming else 0.0
+        return max(self._capacity * load.behind, self._capacity + one_more)
 
     def _drain_cores(self, base: float) -> float:
         """Return the cores that process the late backlog in time."""

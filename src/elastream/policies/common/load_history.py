@@ -170,6 +170,7 @@ class LoadHistory:
         rounds_beyond: Consecutive rounds in which the load needed more than that.
         last_drain: Time when a host was last draining. Observations do not contain ended leases.
         last_batches: (end, seconds) of the last micro-batch by query.
+        late: Late micro-batches in a row until now, by query.
     """
 
     samples: Floats
@@ -186,6 +187,7 @@ class LoadHistory:
     trial: HostTrial | None = None
     last_batches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def after(cls, before: "LoadHistory | None", observation: Observation, keep: float, warming: float) -> "LoadHistory":
@@ -212,15 +214,16 @@ class LoadHistory:
         samples = np.array([*columns, warm])
         last_drain = observation.time if observation.draining else -math.inf if before is None else before.last_drain
         last_batches = {} if before is None else before.last_batches
-        ended = {} if before is None else before.ended
+        ended, late = ({}, {}) if before is None else (before.ended, before.late)
         if observation.batches:
+            late = _late_in_a_row(late, observation)
             ended, last_batches = _with_batches(ended, last_batches, observation.batches)
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             after = before._with(
-                samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended
+                samples=samples, began=began, last_drain=last_drain, last_batches=last_batches, ended=ended, late=late
             )
             if running == before.running:
                 return after
@@ -233,6 +236,7 @@ class LoadHistory:
             last_drain=last_drain,
             last_batches=last_batches,
             ended=ended,
+            late=late,
         )
 
     def _with(self, **changes: object) -> "LoadHistory":
@@ -308,6 +312,13 @@ def _with_batches(
             counts[segment] = counts.get(segment, 0) + 1
         newest[segment] = (end, seconds)
     return counts, newest
+
+
+def _late_in_a_row(before: Mapping[str, int], observation: Observation) -> Mapping[str, int]:
+    target, counts = observation.context.target_latency or math.inf, dict(before)
+    for each in observation.batches:
+        counts[each.segment] = counts.get(each.segment, 0) + 1 if each.oldest > target else 0
+    return counts
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:

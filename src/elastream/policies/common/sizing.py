@@ -104,6 +104,14 @@ class SizingInputs:
         return now - self.history.since < (LONG_FIRST_BATCH_S if self.observation.stalled else FIRST_BATCHES_S)
 
     @once
+    def stays_late(self) -> bool:
+        """True if the last `ROUNDS` micro-batches of a query were late, and none of them was one of its first."""
+        history = self.history
+        return any(
+            late >= ROUNDS and history.ended.get(query, 0) >= FIRST_BATCHES + ROUNDS for query, late in history.late.items()
+        )
+
+    @once
     def declared(self) -> float:
         """Declared core-seconds per source record, in the mix that arrives now; NaN if an operator declares none.
 
