@@ -72,11 +72,7 @@ def word_count_flow(load: ArrivalPattern, out: Path, name: str = "word_count") -
 
 
 def wrong_counts(checkpoint: Path, corpus: Path, out: Path) -> tuple[int, int, int]:
-    """Compare the counts at `out` with a plain count of the records of all committed batches.
-
-    Returns:
-        Words with another count, the newest committed batch, and the records up to it.
-    """
+    """Return the words at `out` with another count than a plain one, the newest committed batch, and its records."""
     committed = latest_batch(checkpoint, "commits")
     records = int(offsets_of(checkpoint, committed)[0]["n"])
     expected = Counter(word for line in replayed(corpus, records) for word in words_of(line))
@@ -97,10 +93,7 @@ def word_count(
     state_partitions: int | None = None,
     **options: Any,
 ) -> Iterator[Bench]:
-    """A word count over real text at `load`, on `hosts` hosts of half a core each, or of `types`.
-
-    options: of `RunSettings`.
-    """
+    """A word count over real text at `load`, on hosts of half a core each, or of `types`; `options` of `RunSettings`."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         plant = start_plant(

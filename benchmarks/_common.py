@@ -1,7 +1,6 @@
-"""What every benchmark here shares: arguments, progress, the checks and how they are printed, interleaved A/B runs.
+"""What every benchmark shares: arguments, progress, bars, and interleaved runs of two ways.
 
-A machine that is shared makes single timings worthless; two ways of doing a thing are run in turn, and their ratio is taken
-round by round, so that what slows one round down slows both sides of it. What is measured is left to each benchmark.
+Two ways run in turn and their ratio is taken round by round, so that what slows a round slows both sides.
 """
 
 import argparse
@@ -235,13 +234,11 @@ def main(
     *,
     rounds: int | None = None,
 ) -> None:
-    """Parse arguments, measure, print the bars, write files and end the process.
-
-    Exit status: 1 if a bar is missed, 2 with a sentence if `measure` raises InputError.
+    """Parse arguments, measure, print the bars, write files, and exit with 1 if a bar is missed, 2 for an ElastreamError.
 
     Args:
         more: Adds arguments of the benchmark's own.
-        rounds: Default of `--rounds`; None: it has no rounds. `--quick` has one.
+        rounds: Default of `--rounds`; None: it has no rounds.
     """
     description, *_ = description.splitlines()
     parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=description)

@@ -1,8 +1,4 @@
-"""A session and a query of somebody else's, on hosts that are each held to a part of a core.
-
-Several such hosts together stay below what a machine of two cores has: so many do so many times the work of one, and the
-driver keeps its share.
-"""
+"""A session and a query of somebody else's, on hosts held to a part of a core, so that the driver keeps its share."""
 
 import shutil
 import tempfile
@@ -31,6 +27,10 @@ def executors(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().statusStore().executorList(True).size()) - 1
 
 
+def await_executors(spark: SparkSession, number: int, limit: float = 120.0) -> None:
+    wait_until(lambda: executors(spark) >= number, limit)
+
+
 @contextmanager
 def session_on_hosts(
     first: int,
@@ -39,12 +39,8 @@ def session_on_hosts(
     host: HostType = HOST,
     states: int = STATES,
     more: Mapping[str, str] = SPARKS_OWN,
-    at_first: int | None = None,
 ) -> Iterator[tuple[SparkSession, LocalCluster, Path]]:
-    """A session on hosts h1, h2... up to `first`, without a quota yet, and a folder for checkpoints.
-
-    states: state partitions of a query. more: further settings. at_first: executors to wait for, by default one a host.
-    """
+    """A session on hosts h1, h2... up to `first`, without a quota yet, and a folder for checkpoints. states: of a query."""
     root = Path(tempfile.mkdtemp(prefix="stranger-"))
     cluster = LocalCluster(Local(host, max_hosts=most), root / "cluster")
     master = cluster.start()
@@ -62,7 +58,7 @@ def session_on_hosts(
         closed = cluster.secrets
         settings = {**settings, **closed.session_settings, **more}
         spark = open_session(master, "stranger", cluster.folder, settings, closed.shared)
-        wait_until(lambda: executors(spark) >= (first if at_first is None else at_first), 120)
+        await_executors(spark, first)
         yield spark, cluster, root
     finally:
         cluster.close()
@@ -74,10 +70,7 @@ def session_on_hosts(
 def start_work(
     spark: SparkSession, root: Path, steps: int, share: str = "1", trigger: str = "100 milliseconds"
 ) -> StreamingQuery:
-    """A count of each key, and then, in the same tasks, arithmetic: CPU in the executor's JVM.
-
-    A key k has `steps` steps of it times `share`, an expression of k. trigger: how often a batch begins, where it can.
-    """
+    """Count each key, and then compute, in the same tasks, `steps` times `share` (an expression of the key k)."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
     many = f"sequence(1L, cast(1 + {steps} * {share} as long))"

@@ -1,7 +1,6 @@
 """The job of `against_spark.py`: requests and bytes of each visitor of a web site, robots left out, kept in state.
 
-It is written twice: as anyone writes it in PySpark, and as a dataflow. Both run the same function on pandas frames and read
-the same replayable source, whose offsets are record numbers (as Kafka's are): of each record it is known when it was due.
+It is written as PySpark and as a dataflow, with one function and one replayable source, whose offsets are record numbers.
 """
 
 import hmac

@@ -1,14 +1,8 @@
 """One job with state under a rising and falling load: plain PySpark, Spark's dynamic allocation, Autopilot, and a dataflow.
 
-    python benchmarks/against_spark.py [--quick] [--rounds N] [--json FILE] [--only WAY]
-
-Three rounds of five ways take 40 minutes on two cores, `--quick` (one round of a shorter load) 8. The job counts requests
-and bytes of each visitor of a web site (`_visitors.py`); the load rises to what four hosts of 0.35 cores can do and falls
-again. A cluster fixed at the peak has four of them, one fixed at the mean has what the mean of the load fills. All sides
-have the same source, trigger, state partitions and Spark settings. The order is random.
-
-All hosts together have less than two cores, so that the driver keeps its share. A host gets its quota once it has settled.
-Every first host is warmed up before the load begins.
+Three rounds of five ways take 40 minutes on two cores, `--quick` (one round of a shorter load) 8. The load rises to what
+four hosts of 0.35 cores can do, and falls again. A cluster fixed at the peak has four of them, one fixed at the mean what
+the mean of the load fills. All sides have the same source, trigger, state partitions, Spark settings and warmed hosts.
 
 In time: of all records, those whose result was committed within the target. Host time: from a host's request to its return,
 between the load's beginning and its last result; with dynamic allocation while an executor occupies it.
@@ -63,14 +57,7 @@ SETTINGS = {**arms.SETTINGS, **RETAINED}
 
 @dataclass(frozen=True)
 class Result:
-    """What one way gave, with hosts held from the load's beginning to the last result.
-
-    Attributes:
-        host_seconds: Time of these hosts.
-        cost: By HOST's billing.
-        most: Hosts at once.
-        exact: True if every result is right.
-    """
+    """What one way gave, with cost by HOST's billing and hosts from the load's beginning to the last result."""
 
     way: str
     served: Service
@@ -92,18 +79,12 @@ def folder() -> Iterator[Path]:
 
 
 def plain(arm: Arm, most: int, load: Pattern, way: str) -> Result:
-    """Run plain PySpark on a fixed number of hosts, or with Spark's dynamic allocation.
-
-    With dynamic allocation the workers of all hosts run already: an executor has no host to wait for, to its advantage.
-    """
+    """Run plain PySpark on fixed hosts, or with dynamic allocation, for which the workers of all hosts run already."""
     cluster = Cluster(HOST, most, STATE_PARTITIONS, settings=RETAINED)
     with folder() as root, open_arm(cluster, arm, root) as session:
         session.warm_up(root)
         job = start_plain(session.spark, root / "job", load, pace(load))
-        started(job.query)
-        time.sleep(SETTLING_S)
-        job.begin()
-        finish(job.query, load)
+        serve(job.query, job.begin, load)
         found = result(way, job.query, job.out, load, session.spans)
         job.query.stop()
         return found
@@ -124,10 +105,7 @@ def autopilot(most: int, load: Pattern, way: str) -> Result:
         with pilot.watch(job.query):
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
             warm(spark, root)
-            started(job.query)
-            time.sleep(SETTLING_S)
-            job.begin()
-            finish(job.query, load)
+            serve(job.query, job.begin, load)
             assert pilot.plant is not None
             spans = spans_of(pilot.plant.hosts.leases.values(), pilot.plant.clock.epoch)
             found = result(way, job.query, job.out, load, spans)
@@ -154,10 +132,7 @@ def dataflow(most: int, load: Pattern, way: str) -> Result:
             loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, to_the_limit=True)
             steering = threading.Thread(target=loop.run, daemon=True)
             steering.start()
-            started(segment.query)
-            time.sleep(SETTLING_S)
-            (control / HOLD).unlink()
-            finish(segment.query, load)
+            serve(segment.query, (control / HOLD).unlink, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
             found = result(way, segment.query, root / "out", load, spans)
             loop.stop()
@@ -173,11 +148,11 @@ def warm(spark: SparkSession, root: Path) -> None:
         warm_up(spark, driver, executor, root)
 
 
-def started(query: StreamingQuery) -> None:
+def serve(query: StreamingQuery, begin: Callable[[], None], load: Pattern) -> None:
+    """Begin the load once the query runs and its first hosts have settled, and wait for its end."""
     wait_until(lambda: query.lastProgress is not None or not query.isActive, 120)
-
-
-def finish(query: StreamingQuery, load: Pattern) -> None:
+    time.sleep(SETTLING_S)
+    begin()
     total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
@@ -221,13 +196,8 @@ def load_of(seconds: float, peak: float) -> Pattern:
     return rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.28 * seconds)
 
 
-def mean_hosts(load: Pattern, peak: float) -> int:
-    mean = load.count(load.seconds) / load.seconds
-    return math.ceil(MOST * mean / peak)
-
-
 def ways_of(load: Pattern, peak: float) -> Mapping[str, Callable[[], Result]]:
-    mean = mean_hosts(load, peak)
+    mean = math.ceil(MOST * load.count(load.seconds) / load.seconds / peak)
     return {
         "fixed at the peak": lambda: plain(Arm(f"fixed:{MOST}", MOST), MOST, load, f"fixed at the peak, {MOST} hosts"),
         "fixed at the mean": lambda: plain(Arm(f"fixed:{mean}", mean), mean, load, f"fixed at the mean, {mean} hosts"),

@@ -1,14 +1,10 @@
 """Autopilot's cost and gain on queries that someone else wrote.
 
-    python benchmarks/autopilot.py [--quick] [--json FILE] [--html FILE] [--part cost|growth|skew|live-skew]
-
-cost: ten idle queries with 200 state partitions each, a look every 5 s that reads the newest batch of each query anew. CPU
-seconds of Autopilot's own threads, Python's and the JVM's, are read from /proc; besides, those of the whole process and its
-JVM with Autopilot and without, in turn. growth: the same CPU-bound query on one executor that grows to four, each held to a
-third of a core, with Spark alone and with Autopilot in turn, on one session; before each further turn all partitions are
-put back to where Spark had left them. skew: loads by Zipf's law, planned by its policy, beside the exact solver's packing.
-live-skew: a query with keys by Zipf's law on three such executors, beside the same. On two free cores cost and growth take
-about 15 minutes each, live-skew 5, skew 2.
+cost: CPU seconds of Autopilot's own threads, Python's and the JVM's, with ten idle queries of 200 state partitions each and
+a look every 5 s; besides, those of driver and JVM with Autopilot and without, in turn. growth: a CPU-bound query on one
+executor that grows to four, each of a third of a core, with Spark alone and with Autopilot in turn. skew: loads by Zipf's
+law, planned by its policy, beside the exact solver's packing. live-skew: a query with such keys on three executors. On two
+free cores cost and growth take about 15 minutes each, live-skew 5, skew 2.
 """
 
 import os
@@ -18,14 +14,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import Report, Sides, interleaved, local_session, main_of_parts, progress, wait_until, with_median
-from _stranger import HOST, STATES, attached, ended, executors, newest, seconds_of, session_on_hosts, start_work
+from _stranger import HOST, STATES, attached, await_executors, ended, newest, seconds_of, session_on_hosts, start_work
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -170,10 +165,6 @@ class Phase:
     longest_meanwhile: float = 0.0
 
 
-def has_executors(spark: SparkSession, number: int) -> bool:
-    return executors(spark) >= number
-
-
 def measure_growth(report: Report, quick: bool) -> None:
     with session_on_hosts(1, GROWN) as (spark, cluster, root):
         steps = steps_for(spark, cluster, root)
@@ -182,7 +173,7 @@ def measure_growth(report: Report, quick: bool) -> None:
         before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES))
         for number in range(2, GROWN + 1):
             cluster.spawn(f"h{number}", HOST)
-            wait_until(partial(has_executors, spark, number), 120)
+            await_executors(spark, number)
         for number in range(2, GROWN + 1):
             cluster.confine(f"h{number}", HOST.cores)  # a host starts without a quota
         states = StatePartitions(spark, query, STATES)
@@ -229,8 +220,7 @@ def watched(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -
         settled = time.monotonic() - began
         meanwhile = max(seconds_of(query, since))
         seen = observe("with Autopilot", cluster, query, StatePartitions(spark, query, STATES))
-        seen = Phase(**{**asdict(seen), "moves": len(placing.landed), "settled_after": settled,
-                        "longest_meanwhile": meanwhile})  # fmt: skip
+        seen = replace(seen, moves=len(placing.landed), settled_after=settled, longest_meanwhile=meanwhile)
     progress(f"settled after {settled:.0f} s, {seen.moves} moves, longest batch meanwhile {meanwhile:.1f} s")
     return seen
 

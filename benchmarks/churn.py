@@ -1,7 +1,5 @@
 """500 random events under load, on both state stores: the query never starts again and its counts stay exact.
 
-    python benchmarks/churn.py [--quick] [--events N] [--store memory|disk] [--json FILE]
-
 Moves of state partitions and tokens, hosts killed (one, several, a whole fault zone) and given back, executors that stand
 still for 3 s and go on; with one copy of each state partition. Events follow a seeded schedule.
 """
@@ -88,10 +86,7 @@ def churn(
     refill: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run events of these kinds. rate: lines/s. refill: whether a host is leased for each that goes; without, few may go.
-
-    Raises EnvironmentProblem if the query fails or hangs.
-    """
+    """Run events at `rate` lines/s; without `refill` few hosts may go. Raises EnvironmentProblem if the query hangs."""
     began, count = time.monotonic(), Counter[str]()
     types = [HostType(f"host-{zone}", cores=cores, slots=1, memory=1000.0, zone=zone) for zone in "ab"]
     with word_count(

@@ -1,8 +1,6 @@
 """Cost of authentication and encryption of a local cluster: time to the first batch, and seconds of a batch.
 
-    python benchmarks/closed.py [--quick] [--json FILE]    three minutes a round on two cores
-
-A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted.
+A round starts a cluster in each of three ways, in random order: open, authenticated, encrypted. Three minutes a round.
 """
 
 import argparse

@@ -1,6 +1,4 @@
-"""Service level and cost of the demo: `make demo`, several times.
-
-    python benchmarks/demo.py [--quick] [--json FILE]    21 minutes on two cores that nothing else uses; --quick four
+"""Service level and cost of the demo: `make demo`, several times. 21 minutes on two free cores; --quick four.
 
 The static peak is the cost of hosts for the peak throughout.
 """

@@ -1,12 +1,11 @@
 """Simulated beside measured: p50, p99, mean backlog and host time of runs on Spark, by constants of other runs.
 
-    python benchmarks/drift.py --record [FOLDER]      # records twelve runs twice, 35 minutes on two cores, then reads them
-    python benchmarks/drift.py [--read FOLDER]        # reads what was recorded: a minute
-    python benchmarks/drift.py --quick --record       # two runs twice: six minutes
+--record records twelve runs twice, in 35 minutes on two cores (--quick two runs: six minutes); without, recorded ones
+count.
 
-A run is predicted by constants of every other run of its dataflow, under the decisions that were recorded; one whose
-batches were all of about one size predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of
-what was measured, or within the spread between the run and its twin, which had the same settings at another time.
+A run is predicted by constants of every other run of its dataflow, under the recorded decisions; one whose batches were all
+of about one size predicts nothing (`Calibration.separable`). A prediction agrees if within 20 % of what was measured, or
+within the spread between the run and its twin, which had the same settings at another time.
 """
 
 import argparse
@@ -161,10 +160,7 @@ def place_of(folder: Path, name: str, twin: int) -> Path:
 
 
 def record_all(names: Sequence[str], folder: Path) -> None:
-    """Record each of `names` TWINS times, a process each, in random order, all first ones before all second ones.
-
-    Raises InputError where a run fails.
-    """
+    """Record each of `names` TWINS times, a process each, in random order, all first ones before all second ones."""
     chance = random.Random(SEED)
     order = [(name, twin) for twin in range(1, TWINS + 1) for name in chance.sample(list(names), len(names))]
     for number, (name, twin) in enumerate(order, 1):

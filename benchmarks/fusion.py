@@ -1,9 +1,6 @@
-"""Nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
+"""Nine operators with fan-out and fan-in as one Arrow stage, against a plan of unions. 6 minutes on two free cores.
 
-    python benchmarks/fusion.py [--quick] [--json FILE]    about 6 minutes on two free cores
-
-A union plan is what PySpark makes of `a.union(b)`; it reads its source once a branch. Measured is the duration of a
-micro-batch, after warm-up.
+PySpark makes a plan of unions of `a.union(b)`, which reads its source once a branch. Measured are micro-batches.
 """
 
 import argparse

@@ -1,8 +1,6 @@
 """A round of 100 guards over 50 signals, all of which change: values, means over a minute, persistence and order.
 
 Seconds are of processor time. The decisions are compared with those of plain Python functions of the same values.
-
-python benchmarks/guards.py [--quick] [--json FILE]
 """
 
 import argparse

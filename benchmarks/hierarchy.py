@@ -1,9 +1,7 @@
 """Planning time of E2DF's whole hierarchy: up to 1,000 regions of 100 hosts, 200 applications of 10 operators each.
 
-    python benchmarks/hierarchy.py [--quick] [--json FILE]    about 2 minutes on two free cores
-
-One process plays all managers. Between rounds the plan is carried out and load changes, so that each round has work.
-Seconds are of processor time; the wall clock is shown beside it.
+One process plays all managers. Between rounds the plan is carried out and load changes, so that each round has work. Two
+minutes on two free cores.
 """
 
 import argparse

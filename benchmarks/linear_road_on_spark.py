@@ -1,7 +1,4 @@
-"""Linear Road under `ce` on Spark, a load that quadruples and a host that loses half of its cores: several times.
-
-python benchmarks/linear_road_on_spark.py [--quick] [--json FILE]    five minutes a run on two free cores
-"""
+"""Linear Road under `ce` on Spark, with a load that quadruples and a host that loses half of its cores. 5 minutes a run."""
 
 import argparse
 import math

@@ -1,9 +1,7 @@
 """Every policy that sizes anything, on random dataflows, loads, prices and start times, simulated: does it act?
 
-    python benchmarks/liveness.py [--quick] [--json FILE]    40 minutes of CPU; --quick under two
-
-With --kept each result is written to FILE as it comes, and reused by the same code. The first that fail are printed;
-`elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
+40 minutes of CPU; --quick under two. With --kept each result is kept in FILE, and reused by the same code. The first that
+fail are printed; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 
 import argparse

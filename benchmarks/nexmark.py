@@ -1,10 +1,7 @@
 """Nexmark: the generator, answers under kills and scaling, Autopilot's cost, and waves of load.
 
-    python benchmarks/nexmark.py --part PART [--quick] [--json FILE]
-
-`events` takes seconds, `quick` six minutes, `overhead` four hours, `answers` six, `wave` five, all on two free cores. With
-`--quick`, `overhead` and `wave` take one round of one query, and `answers` 20,000 events of it. The wave's peak is PEAK of
-what the fixed executors process of a query when they are overloaded, which is measured first.
+`events` takes seconds, `quick` six minutes, `overhead` four hours, `answers` six, `wave` five, all on two free cores; with
+`--quick` one round of one query. The wave's peak is PEAK of what the fixed executors process when they are overloaded.
 """
 
 import time

@@ -1,9 +1,7 @@
-"""Gain of hosts of one core from optimising late: records/s from their start on, and a host that joins at work.
-
-    python benchmarks/one_core.py [--quick] [--json FILE]    45 minutes
+"""Gain of hosts of one core from optimising late: records/s from their start on, and a host that joins. 45 minutes.
 
 A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own, in
-random order: executors as Java starts them, with the first compiler tier alone, and optimising late, which is the default.
+random order: executors as Java starts them, with the first compiler tier alone, and optimising late (the default).
 """
 
 import argparse
@@ -31,8 +29,7 @@ QUICK = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records/s in the first window and in the third, seconds from a lease until its host works, longest batch over the
-    median before."""
+    """Records/s in the first and third window, seconds until a leased host works, longest batch over the median before."""
 
     first: float
     third: float

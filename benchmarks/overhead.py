@@ -1,6 +1,4 @@
-"""A word count as hand-written PySpark and compiled by Elastream, in turn, on the same session.
-
-    python benchmarks/overhead.py [--quick] [--json FILE]    about 5 minutes on two free cores
+"""A word count as hand-written PySpark and compiled by Elastream, in turn, on one session. 5 minutes on two free cores.
 
 Both sides read the same text files, one file a batch, call the same Python function inside `mapInArrow`, aggregate natively
 and write each batch's changes to one parquet file. Elastream adds the walk, the meter, and a composition to switch.
@@ -62,11 +60,9 @@ class Lane:
         self.folder = root / name
         self.texts = texts
         self.given = 0
+        self.query: StreamingQuery
         self.inbox = self.folder / "in"
         self.inbox.mkdir(parents=True)
-
-    def run(self, query: StreamingQuery) -> None:
-        self.query = query
 
     def next(self) -> float:
         number = self.given
@@ -96,7 +92,7 @@ def start_plain(spark: SparkSession, lane: Lane) -> None:
     counts = lines.mapInArrow(split, "word string").groupBy("word").count()
     write = partial(write_changes, lane.folder / "out")
     writer = counts.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=TRIGGER)
-    lane.run(writer.option("checkpointLocation", str(lane.folder / "checkpoint")).start())
+    lane.query = writer.option("checkpointLocation", str(lane.folder / "checkpoint")).start()
 
 
 def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
@@ -110,7 +106,7 @@ def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
     (segment,) = start_queries(
         spark, lay_out(flow.graph), directory, composition, state_partitions=STATE_PARTITIONS, batch_seconds=1.0
     )
-    lane.run(segment.query)
+    lane.query = segment.query
     return segment.meter
 
 

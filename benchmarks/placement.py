@@ -1,6 +1,4 @@
-"""Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts.
-
-    python benchmarks/placement.py [--quick] [--json FILE]    about 5 minutes on two free cores
+"""Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts. 5 minutes.
 
 OTD is timed in cases 1 and 3, over an exchange with twenty partners a task. Seconds are of processor time. On small cases
 the matching and its search are compared with the exact placement where the solver proves that one.

@@ -1,6 +1,4 @@
-"""Promise of `threshold` on recorded and made loads, simulated: in time, hosts, leases, cost.
-
-    python benchmarks/promise.py [--quick] [--json FILE]    about an hour on two free cores
+"""Promise of `threshold` on recorded and made loads, simulated: in time, hosts, leases, cost. An hour on two free cores.
 
 Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst
 is shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth
@@ -170,10 +168,9 @@ def run_case(case: Case) -> dict[str, Any]:
 
 
 def fewest(case: Case, utilisation: float) -> float:
-    """Host-seconds of the fewest whole hosts that the load fills to `utilisation`, in each time of a target latency.
+    """Return the host-seconds of the fewest whole hosts that the load fills to `utilisation`, by target latencies.
 
-    A reference for who knows the load beforehand, and starts and ends hosts at will; no strict bound, since its windows are
-    fixed. Apart, whole instances are on whole hosts.
+    A reference, no strict bound: its windows are fixed. Apart, whole instances are on whole hosts.
     """
     layout = lay_out(case.graph, chained=case.fused)
     work = declared_cores(case.graph, {"source": 1.0})

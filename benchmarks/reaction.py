@@ -1,10 +1,8 @@
-"""Time from a step of the load until latency is back within its service level.
+"""Time from a step of the load until latency is back within its service level. At most 20 minutes; --quick 4.
 
-    python benchmarks/reaction.py [--quick] [--json FILE]    at most 20 minutes; --quick 4
-
-Runs with warmed and with cold executors, in turn. Split into detect (the first observation that shows it), decide (the
-first lease asked for), lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved,
-recovered. Of several hosts the last counts.
+Warmed and cold executors in turn. Split into detect (the first observation that shows it), decide (the first lease), lease
+(a host spawned), executor ready (registered, and warm if it is warmed), state moved, recovered. Of several hosts the last
+counts.
 """
 
 import argparse
@@ -20,7 +18,6 @@ from _common import Report, in_random_order, main
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
 from elastream.core.metrics import Metric
-from elastream.core.migration import Migration
 from elastream.core.observation import Observation
 from elastream.loads import steps
 from elastream.policies.threshold import Threshold
@@ -45,10 +42,6 @@ def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
         if fine and since > left and until - since >= HELD:
             return since
     return float("nan")
-
-
-def last_landed(moves: Sequence[Migration]) -> float:
-    return max((move.history[-1][0] for move in moves), default=math.nan)
 
 
 def one_run(warm: bool) -> dict[str, float]:
@@ -87,7 +80,7 @@ def one_run(warm: bool) -> dict[str, float]:
         milestones = [plant.hosts.milestones(host) for host, _ in leased]
         for name, key in (("lease", "spawned"), ("executor ready", "warm")):
             parts[name] = max((each[key] for each in milestones if key in each), default=float("nan"))
-        parts["state moved"] = last_landed(plant.placing.landed)
+        parts["state moved"] = max((move.history[-1][0] for move in plant.placing.landed), default=math.nan)
         return {name: round(float(parts[name] - step), 2) for name in PARTS}
 
 

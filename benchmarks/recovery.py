@@ -1,10 +1,8 @@
-"""Cost of a lost host: with standby copies, without, and where the query is started again instead.
-
-    python benchmarks/recovery.py [--quick] [--json FILE]    half an hour at most
+"""Cost of a lost host: with standby copies, without, and where the query is started again. Half an hour at most.
 
 A count over a large state on four hosts, all ways in random order on one cluster: a host is killed in mid-batch, and
-another one leased in its place. Recovery is the time from the kill to the commit of the first batch that began after it
-and takes what batches took before.
+another one leased in its place. Recovery ends with the first batch that began after the kill and takes what batches took
+before.
 """
 
 import argparse

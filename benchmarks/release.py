@@ -1,7 +1,4 @@
-"""What it costs to give hosts back under load: the longest batch while one leaves, against the median batch before.
-
-python benchmarks/release.py [--quick] [--json FILE]        about 15 minutes on two free cores
-"""
+"""Cost of giving hosts back under load: the longest batch while one leaves, over the median before. 15 minutes."""
 
 import argparse
 import statistics

@@ -1,7 +1,5 @@
 """Ring lookup: the host of each of 10^6 keys, over a plain modulo; rings of 4 to 1,024 hosts.
 
-    python benchmarks/ring.py [--quick] [--json FILE]    half a minute
-
 Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed, in processor time.
 """
 

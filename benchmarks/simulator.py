@@ -1,15 +1,15 @@
-"""Speed of simulations: a day of 20 hosts at three rates and under `horizon`, one of the default document, VISP's busiest
-load, 48 runs of it, a day of 10,000 hosts, and the time that `horizon` plans.
+"""Speed of simulations, in four minutes alone on two cores; --quick has a sixth of each day, extrapolated.
 
-    python benchmarks/simulator.py [--quick] [--json FILE]    about four minutes alone on two cores
-
---quick has a sixth of each day, extrapolated, and two of the rates.
+A day of 20 hosts at three rates and under `horizon`, one of the default document, VISP's busiest load, 48 runs of it, a day
+of 10,000 hosts, and the time that `horizon` plans.
 """
 
 import argparse
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _common import Report, main, progress
@@ -45,18 +45,18 @@ USED = 13.0
 """Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
 
 
-def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = None, policy: Policy = THRESHOLD) -> float:
-    """CPU seconds of a simulated day (extrapolated from `seconds`) under `policy` at `rate` records/s on average.
+def chain(
+    names: Sequence[str], cost: float, ends: float = 1.0, **needs: Any
+) -> tuple[tuple[Operator, ...], tuple[Edge, ...]]:
+    """Return a source and a sink of `ends` cores, with operators of `cost` core-seconds a record and `needs` between."""
+    works = (Operator(name, Kind.TRANSFORM, (Alternate("a", cost=cost),), **needs) for name in names[1:-1])
+    operators = (Operator(names[0], Kind.SOURCE, cores=ends), *works, Operator(names[-1], Kind.SINK, cores=ends))
+    return operators, tuple(Edge(a, b) for a, b in pairwise(names))
 
-    hosts: how their speeds vary; None: not at all.
-    """
-    names = ("clicks", "enrich", "score", "out")
-    kinds = (Kind.SOURCE, Kind.TRANSFORM, Kind.TRANSFORM, Kind.SINK)
-    operators = tuple(
-        Operator(name, kind, (Alternate("a", cost=USED / rate / 2),) if kind is Kind.TRANSFORM else (), cores=0.5)
-        for name, kind in zip(names, kinds, strict=True)
-    )
-    graph = Graph("day", operators, tuple(Edge(a, b) for a, b in pairwise(names)))
+
+def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = None, policy: Policy = THRESHOLD) -> float:
+    """Return the CPU seconds of a simulated day, extrapolated from `seconds`; `hosts`: how their speeds vary."""
+    graph = Graph("day", *chain(("clicks", "enrich", "score", "out"), USED / rate / 2, 0.5, cores=0.5))
     minute = np.arange(int(seconds // 60))
     counts = np.round(60 * rate * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440)))
     plant = make_plant(
@@ -130,16 +130,7 @@ def planning(report: Report) -> None:
     for operators, hosts, share in ((10, 50, 0.05), (100, 1000, 0.5)):
         for fused in (True, False):
             names = ["source", *(f"work_{number}" for number in range(operators - 2)), "out"]
-            kinds = (Kind.SOURCE, *[Kind.TRANSFORM] * (operators - 2), Kind.SINK)
-            cost = 0.7 * hosts / 1000 / (operators - 2)
-            graph = Graph(
-                "planned",
-                tuple(
-                    Operator(name, kind, (Alternate("a", cost=cost),) if kind is Kind.TRANSFORM else (), cores=0.1)
-                    for name, kind in zip(names, kinds, strict=True)
-                ),
-                tuple(Edge(a, b) for a, b in pairwise(names)),
-            )
+            graph = Graph("planned", *chain(names, 0.7 * hosts / 1000 / (operators - 2), 0.1, cores=0.1))
             swing = np.round(1000 * period * (1 + 0.4 * np.sin(np.arange(30 * minutes) / 20)))
             instances = {} if fused else dict.fromkeys(names[1:-1], 2 * hosts // operators)
             plant = make_plant(
@@ -157,26 +148,23 @@ def planning(report: Report) -> None:
 
 
 def large_plant() -> SimulatedPlant:
-    operators: list[Operator] = []
-    edges: list[Edge] = []
-    for chain in range(CHAINS):
-        names = [f"source_{chain}", *(f"work_{chain}_{step}" for step in range(LENGTH)), f"sink_{chain}"]
-        operators.append(Operator(names[0], Kind.SOURCE))
-        operators += [
-            Operator(name, Kind.TRANSFORM, (Alternate(name, cost=0.1),), max_duration=1.0, cores=0.5, memory=400.0)
-            for name in names[1:-1]
-        ]
-        operators.append(Operator(names[-1], Kind.SINK))
-        edges += [Edge(a, b) for a, b in pairwise(names)]
+    chains = [
+        chain(
+            [f"source_{n}", *(f"work_{n}_{step}" for step in range(LENGTH)), f"sink_{n}"],
+            0.1, max_duration=1.0, cores=0.5, memory=400.0,
+        )
+        for n in range(CHAINS)
+    ]  # fmt: skip
+    operators, edges = (tuple(each for part in parts for each in part) for parts in zip(*chains, strict=True))
     minute = np.arange(1440)
     loads = {
-        f"source_{chain}": Emissions.every(
-            60.0, np.round(60 * RECORDS_PER_SECOND * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440 + chain))), spread=True
+        f"source_{n}": Emissions.every(
+            60.0, np.round(60 * RECORDS_PER_SECOND * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440 + n))), spread=True
         )
-        for chain in range(CHAINS)
+        for n in range(CHAINS)
     }
     return make_plant(
-        lay_out(Graph("large", tuple(operators), tuple(edges)), chained=False),
+        lay_out(Graph("large", operators, edges), chained=False),
         host_types=[HostType("vm", cores=4, memory=7000, billing=Billing(3600), start=45.0)],
         loads=loads,
         settings=Settings(monitor=60.0, travel=Travel.COHORTS),

@@ -1,15 +1,11 @@
-"""Thirty days by a clock that jumps, and 10,000 real batches on Spark: disk, files, memory and cost of a batch by tenths.
-
-python benchmarks/soak.py [--quick] [--part clock|spark] [--json FILE]     an hour on two cores; with --quick three minutes
+"""Thirty days by a clock that jumps, and 10,000 batches on Spark: disk, files, memory and cost of a batch by tenths.
 
 By the clock all that a run writes and remembers for months is real: loop, journals, leases, plan, recording, durable edge,
-change log. Observations, actions and the clock are made up, and Spark is left out. On Spark the batches are real, on one
-warm cluster: a count of words that are all known before the first tenth, with a move in each planning round. Live memory of
-a JVM is what a full collection leaves. Details are kept for a day, and for a minute, so all must be level from the first
-tenth on: the last tenth is compared with it.
+change log. Observations, actions and the clock are made up. On Spark, on one warm cluster, all words are known before the
+first tenth, and each planning round moves something. Details are kept for a day, and for a minute, so the last tenth must
+be level with the first. Live memory of a JVM is what a full collection leaves. An hour on two cores; --quick three minutes.
 """
 
-import argparse
 import os
 import re
 import signal
@@ -29,7 +25,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _cluster import word_count_flow, wrong_counts
-from _common import EXECUTOR, Report, cpu_of_all, files_below, main, processes_below, progress
+from _common import EXECUTOR, Report, cpu_of_all, files_below, main_of_parts, processes_below, progress
 
 from elastream import Dataflow, HostType, Local, run
 from elastream.clouds.provider import Provider
@@ -269,9 +265,7 @@ class Tenth:
 
 @dataclass(frozen=True)
 class Soaked:
-    """What a run of months came to. wrong: rows of the result that are not what they should be. moves: of state
-    partitions. summary: of all of it.
-    """
+    """Result of months: tenths, wrong rows of the result, moves of state partitions, and the summary of all of it."""
 
     tenths: tuple[Tenth, ...]
     wrong: int
@@ -507,14 +501,5 @@ def on_spark(report: Report, quick: bool) -> None:
     report.environment["on Spark"] = f"a batch each {BATCH:g} s at best; details for a minute"
 
 
-def measure(arguments: argparse.Namespace) -> Report:
-    report = Report()
-    if arguments.part != "spark":
-        by_clock(report, arguments.quick)
-    if arguments.part != "clock":
-        on_spark(report, arguments.quick)
-    return report
-
-
 if __name__ == "__main__":
-    main("soak", __doc__, measure, lambda p: p.add_argument("--part", choices=("clock", "spark"), help="default both"))
+    main_of_parts("soak", __doc__, {"clock": by_clock, "spark": on_spark})

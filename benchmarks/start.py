@@ -1,11 +1,9 @@
-"""Time of a local host from its lease to its first task, and its cost for those at work.
+"""Time of a local host from its lease to its first task, and its cost for those at work. 16 minutes, --quick 5.
 
-    python benchmarks/start.py [--quick] [--json FILE]    about 16 minutes, --quick about 5
-
-Each way of starting hosts has a process with a cluster and a session of its own; in every round each way starts one
-host, in random order. A start is over when its executor has done a task that crosses into Python. `before` is how hosts
-started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of hosts
-at work, and one host at a time. Then a word count runs on one host while three start at once.
+Each way of starting hosts has a process with a cluster and a session of its own; in every round each way starts one host,
+in random order. A start ends when its executor has done a task that crosses into Python. `before`: JVMs from class files,
+Python workers from nothing, a tenth of the CPU weight of hosts at work, and one host at a time. Then a word count runs on
+one host while three start at once.
 """
 
 import argparse
@@ -176,8 +174,7 @@ def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]
 
 @dataclass(frozen=True)
 class Window:
-    """The longest batches while three hosts start at once: in all, until the first took tasks, from then on; and in an
-    equal window without. took: seconds until the three took tasks."""
+    """Longest batches while three hosts start at once: in all, until the first took tasks, from then on; and without."""
 
     during: float
     starting: float

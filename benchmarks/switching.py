@@ -1,15 +1,11 @@
 """Random switches of a running dataflow, with faults among them: what every batch ran under, and how long switches take.
 
-    python benchmarks/switching.py [--quick] [--json FILE] [--html FILE]        about 15 minutes on two free cores
-
 Alternates in Python and in DataFrame code, branches, key tables and a keyed operator's alternates are switched at random in
 plans of one to three, with two executors, while an operator fails, a sink fails after it has written, and executors are
-killed. Then the same, shorter, in the two modes that are consistent across queries, so that update latency stands beside
-records that met two versions (thesis, p. 50).
+killed; then, shorter, in the two modes that are consistent across queries (thesis, p. 50). 15 minutes on two free cores.
 
 The first of two queries stamps records with the alternates and the branch that they pass; the second totals them by key
-behind a durable edge. The composition of each batch is read from Spark's offset log, and its expected rows are computed
-from that in plain Python.
+behind a durable edge. Expected rows follow in plain Python from the composition of each batch in Spark's offset log.
 """
 
 import argparse
@@ -102,10 +98,7 @@ FACTORS = {"once": 1, "twice": 2}
 
 @dataclass
 class Kept:
-    """A sink that keeps what each attempt at a batch wrote, with what the offset log says that the batch runs under.
-
-    `fail` makes it fail once, after it has kept a batch: that batch is written and not committed.
-    """
+    """A sink that keeps each attempt at a batch and what the offset log says of it; `fail` makes it fail once."""
 
     name: str
     attempts: dict[int, list[tuple[BatchComposition, pa.Table]]] = field(default_factory=dict)
@@ -221,10 +214,7 @@ class Trial:
         self.composed[self.queries.composition.version] = self.queries.composition
 
     def run(self, switches: int, faults: Mapping[int, str] | None = None) -> "Trial":
-        """Request that many random switches, in plans of one to three, some without waiting for what was requested before.
-
-        faults: what fails when that many switches have been requested. Ends with all of it committed and stopped.
-        """
+        """Request random switches in plans of one to three, and `faults` by the switches before; end committed."""
         due = dict(sorted((faults or {}).items()))
         while self.switches < switches:
             self.request(self.plan(min(3, switches - self.switches)))

@@ -1,10 +1,7 @@
-"""What DataFrame code loses in a dataflow: `transform` against the same function in plain PySpark.
+"""Loss of DataFrame code in a dataflow: `transform` against the same function in plain PySpark. 4 minutes.
 
-    python benchmarks/transform.py [--quick] [--json FILE] [--html FILE]        about 4 minutes on two free cores
-
-Both sides run one function over a source of Spark and write Parquet with a sink of Spark. The dataflow runs it as the only
-function of an operator, and as one of two alternates, which every micro-batch chooses anew. Measured is the duration of a
-micro-batch, after warm-up.
+Both sides run one function between a source and a Parquet sink of Spark. The dataflow runs it as the only function of an
+operator, and as one of two alternates, which every micro-batch chooses anew. Measured are micro-batches after warm-up.
 """
 
 import argparse

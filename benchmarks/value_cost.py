@@ -1,11 +1,8 @@
 """Planning time of value against cost: ratios of CE, the genetic search, PLAStiCC, and the equations under them.
 
 Linear Road as it is simulated, before anything is leased, at a mean of so many position reports a second; and the synthetic
-dataflow of chapter 5. Both sides of a ratio are measured in turn. Seconds are of processor time but in a time box, which is
-of the clock. How good plans are is in profit, beside what the exact model proves that no plan exceeds. Eqs. 4.4 to 4.7 are
-compared with a plain loop.
-
-python benchmarks/value_cost.py [--quick] [--json FILE]
+dataflow of chapter 5. Seconds are of processor time, but in a time box. Plans are compared in profit, beside what the exact
+model proves that no plan exceeds. Eqs. 4.4 to 4.7 are compared with a plain loop.
 """
 
 import argparse
@@ -15,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from _common import Report, interleaved, main, progress
@@ -29,6 +26,7 @@ from elastream_papers.search.genetic import Evolved, GeneticSettings, evolved
 from elastream_papers.search.proven import optimum
 from elastream_papers.thesis.deployed import problem_at
 from elastream_papers.thesis.lookahead import experiment as ahead
+from elastream_papers.thesis.plain_flows import plainly
 from elastream_papers.thesis.reactive import experiment as reactive
 
 HALF_DAY = 144  # of five minutes: twelve hours
@@ -36,65 +34,6 @@ LOOP_BAR = 1 / 20
 STAGES, WIDTH = 10, 3
 """Of the synthetic dataflow of Fig. 5.2: each operator of a stage sends to each of the next."""
 LOOP_ROUNDS, LOOP_QUICK = 41, 11
-
-
-class Plain(NamedTuple):
-    """Of each instant: records/s finished by operator, its relative throughput, and that of the application, with what
-    waited and without."""
-
-    processed: list[list[float]]
-    relative: list[list[float]]
-    application: list[float]
-    fresh: list[float]
-
-
-def plainly(
-    edges: Sequence[tuple[int, int]],
-    parts: Sequence[float],
-    sources: Sequence[int],
-    outputs: Sequence[int],
-    rates: Sequence[Sequence[float]],
-    costs: Sequence[float],
-    selectivities: Sequence[float],
-    capacity: Sequence[Sequence[float]],
-    queues: Sequence[float],
-    seconds: float,
-) -> Plain:
-    """Arguments as for `elastream.core.qos.flows`, as lists; operators are in topological order."""
-    count = len(costs)
-    into: list[list[tuple[int, float]]] = [[] for _ in range(count)]
-    for (source, target), part in zip(edges, parts, strict=True):
-        into[target].append((source, part))
-    waiting = list(queues)
-    found = Plain([], [], [], [])
-    for instant, rate in enumerate(rates):
-        arriving, possible, offered = [0.0] * count, [0.0] * count, [0.0] * count
-        for source, records in zip(sources, rate, strict=True):
-            arriving[source] = possible[source] = offered[source] = records
-        emitted, could, would = [0.0] * count, [0.0] * count, [0.0] * count
-        processed, relative = [0.0] * count, [1.0] * count
-        room = capacity[instant]
-        for operator in range(count):
-            for source, part in into[operator]:
-                arriving[operator] += emitted[source] * part
-                possible[operator] += could[source] * part
-                offered[operator] += would[source] * part
-            there = waiting[operator] + arriving[operator] * seconds
-            takes = there if costs[operator] <= 0 else min(there, room[operator] * seconds / costs[operator])
-            possible[operator] += waiting[operator] / seconds
-            waiting[operator] = there - takes
-            processed[operator] = takes / seconds
-            if there > 0:
-                relative[operator] = takes / there
-            emitted[operator] = processed[operator] * selectivities[operator]
-            could[operator] = possible[operator] * selectivities[operator]
-            would[operator] = offered[operator] * selectivities[operator]
-        found.processed.append(processed)
-        found.relative.append(relative)
-        for kept, whole in ((found.application, possible), (found.fresh, offered)):
-            ratios = [min(1.0, processed[output] / whole[output]) for output in outputs if whole[output] > 0]
-            kept.append(sum(ratios) / len(ratios) if ratios else 1.0)
-    return found
 
 
 def compared(report: Report, *, quick: bool) -> None:
@@ -145,8 +84,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured. rounds: of a ratio; seeds: of the genetic search; box, proof: seconds of it and of the
-    exact model."""
+    """How much is measured: rounds of a ratio, seeds of the genetic search, seconds of its box and of the exact model."""
 
     rounds: int
     seeds: int

@@ -1,11 +1,8 @@
-"""Autopilot on YARN: its cost beside a query, and the loss of that query while an executor is given back.
-
-    python benchmarks/yarn.py [--quick] [--json FILE] [--part overhead|release]    65 minutes
+"""Autopilot on YARN: its cost beside a query, and the loss of that query while an executor is given back. 65 minutes.
 
 The cluster is that of the tests: YARN's own ResourceManager and two NodeManagers. overhead: the same query on two
-executors, with Autopilot and without, in turn. release: a batch begins every two seconds and keeps two executors busy;
-a third one is leased, gets its state partitions, and is given back. The longest batch of that window is set against the
-longest of an equal window in which nothing happens, in turn.
+executors, with Autopilot and without, in turn. release: batches every two seconds keep two executors busy; a third one is
+leased, gets state partitions, and is given back. The longest batch meanwhile is set against that of an equal quiet window.
 """
 
 import os

@@ -11,14 +11,15 @@ INTRODUCTION = """\
 # Metrics
 
 An observation has rows for the application, for operators, alternates, hosts, tasks and links. A metric that a plant does
-not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the last batches.
+not measure is *unknown* there, never 0. Figures cover the last monitoring period (**U**), batches of the last 3 s (**D**,
+**C**), or the last seven batches (**W**, and tasks and links on Spark), where nothing else is said.
 
 The table names the plants that measure each metric. The sections say how, with the kinds of operators and other conditions
 in brackets. *Known input*: the operators before it say what they emit. `scripts/metrics_page.py` writes this page. The
 conformance suite holds every plant to it.
 """
 
-LETTERS = dict(zip(PlantKind, "DWUCR", strict=True))
+LETTERS = dict(zip(PlantKind, "DWUC", strict=True))
 NOUNS = {kind: "keyed" if kind is Kind.KEYED else f"{kind}s" for kind in Kind}
 # On the page the subject is clear.
 SHORT = {

@@ -13,7 +13,7 @@ INTRODUCTION = """\
 
 Every setting is declared once, in `elastream.settings`. Keywords of `run`, `simulate` and `Autopilot`, options of the
 command line and keys at the top of a document derive from these declarations, and so does this page
-(`scripts/settings_page.py`). A new setting is one field there.
+(`scripts/settings_page.py`). A new setting is one field there. A *duration* is seconds, or text such as `"2s"`.
 """
 PARTS: tuple[tuple[str, str, type, type], ...] = (
     ("run", "`run(flow, ...)`; the option is one of `elastream run`.", RunSettings, object),
@@ -35,6 +35,7 @@ def page() -> Iterator[str]:
         left_out = {each.name for each in fields(without)} if without is not object else set()
         defaults = {each.name: each.default for each in fields(declaring)}
         options = declaring is not AutopilotSettings
+        same: list[str] = []
         for name, setting in sorted(settings_of(declaring).items(), key=lambda each: defaults[each[0]] is not MISSING):
             if name in left_out:
                 continue
@@ -43,10 +44,12 @@ def page() -> Iterator[str]:
                 flag = setting.kind.switch
             option = f"`{flag}`" if setting.option and options else ""
             key = "yes" if name in keys and declaring is RunSettings else ""
-            text = "As above." if described.get(name) == setting.help else setting.help
+            if described.get(name) == setting.help:
+                same.append(f"`{name}`")
+                continue
             described[name] = setting.help
-            yield f"`{name}` | {shown(defaults[name])} | {setting.kind.unit} | {text} | {option} | {key}".rstrip()
-        yield ""
+            yield f"`{name}` | {shown(defaults[name])} | {setting.kind.unit} | {setting.help} | {option} | {key}".rstrip()
+        yield f"\nAs above: {', '.join(same)}.\n" if same else ""
 
 
 def shown(default: Any) -> str:

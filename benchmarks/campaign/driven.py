@@ -1,8 +1,7 @@
 """The driver's process of the campaign on Spark: a word count under the whole loop, which takes its faults as commands.
 
-python driven.py FOLDER [RESUME]. Commands come as lines of JSON on standard input; what happens goes to
-FOLDER/history.jsonl: the executor of each state partition and batch, calls of the provider with how they ended, and each
-command as it was done.
+python driven.py FOLDER [RESUME]. Commands are lines of JSON on standard input. FOLDER/history.jsonl tells the executor of
+each state partition and batch, calls of the provider with how they ended, and each command as it was done.
 """
 
 import importlib

@@ -1,9 +1,8 @@
 """The history of a run, and what must hold of it.
 
-As Jepsen does it, what a process asks of something outside is an *invoke*, and it ends as *ok*, *fail* or *unknown* (the
-answer was lost, or the process died meanwhile: it may have happened or not). What the data plane does is noted by the
-engine itself: per partition and batch the executor, the version of the state that was loaded, the
-version that was committed, and a hash of its content.
+As in Jepsen, what a process asks of something outside is an *invoke*, and it ends as *ok*, *fail* or *unknown* (the answer
+was lost, or the process died meanwhile). The engine notes, per partition and batch, the executor, the loaded version of the
+state, the committed one, and a hash of its content.
 
 Rules besides those of this module: max_hosts (never more leased), one holder (no machine is used by two applications),
 unknown (what is observed is right or unknown, and nobody scales on what is unknown or hangs), control (no fault of the
@@ -83,9 +82,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What is there at second `at`, the end, by application. listed: hosts that its provider lists. ended, active: of the
-    ledger.
-    """
+    """What is there at the end (`at` seconds), by application: ended and active hosts of the ledger, and hosts `listed`."""
 
     ended: Mapping[str, frozenset[str]]
     active: Mapping[str, frozenset[str]]

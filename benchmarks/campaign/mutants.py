@@ -1,7 +1,4 @@
-"""Mends undone, one at a time: what the checkers must notice. Each entry names the mend, and puts back what was before it.
-
-A mutant is caught where some seed breaks a rule that it does not break without it.
-"""
+"""Mends undone, one at a time: what the checkers must notice, where a seed breaks a rule that it does not break without."""
 
 import math
 from collections import deque

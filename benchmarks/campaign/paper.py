@@ -66,10 +66,7 @@ class Machines:
 
 
 class Cloud(Machines, Provider):
-    """A provider whose hosts outlive whoever asks for them.
-
-    room: how many there may be. slow: factor of the time that a host takes to start.
-    """
+    """A provider of at most `room` hosts, which outlive whoever asks for them and start `slow` times as slowly."""
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float], max_hosts: int) -> None:
         super().__init__(name, now)

@@ -129,10 +129,7 @@ class Strand(threading.Thread):
 
 
 class Process:
-    """A process: dies as its faults say, in a write, in a call of its provider, or at once; `Writer` of its folder.
-
-    calls_die: "before" or "after", if it is to die in its next call. call_errors: what its next calls raise.
-    """
+    """A process that dies as its faults say: in a write, in its next call (`calls_die`), or at once."""
 
     def __init__(self, name: str, now: Callable[[], float], history: History) -> None:
         self.name, self.now, self.history = name, now, history

@@ -134,10 +134,7 @@ def from_json(text: str) -> Schedule:
 
 
 def shortened(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """The shortest schedule of faults of `schedule` that was found to fail as well: hypothesis's search and shrinking.
-
-    Raises NoSuchExample where none fails.
-    """
+    """Return the shortest schedule of faults of `schedule` found to fail as well; NoSuchExample where none fails."""
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis import strategies as st
 

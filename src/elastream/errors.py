@@ -84,7 +84,7 @@ EXTRAS = {
 
 
 def missing(error: ImportError, what: str = "this") -> str:
-    """Return a sentence that names the extra to install, or "" if `error` is not about a library of an extra."""
+    """Return a sentence that names the extra to install, or "" if `error` is about something else."""
     library = (error.name or "").partition(".")[0]
     if library not in EXTRAS:
         return ""
@@ -93,7 +93,7 @@ def missing(error: ImportError, what: str = "this") -> str:
 
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
-    """Raise EnvironmentProblem, naming the extra, if an import inside fails for want of its library."""
+    """Raise EnvironmentProblem that names the extra if an import inside fails."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,5 +1,6 @@
-"""Settings of `run`, `simulate`, `Autopilot` and the command line. Keywords, options, document keys and the reference page
-derive from the fields below.
+"""Settings of `run`, `simulate`, `Autopilot` and the command line.
+
+Keywords, options, document keys and the reference page derive from the fields below.
 """
 
 import inspect
@@ -70,9 +71,7 @@ class Kind:
     """A kind of value. The base class checks types only.
 
     Attributes:
-        types: Accepted types; empty for any.
         requirement: Description of an accepted value, for errors.
-        unit: Unit or form, for the reference page.
     """
 
     unit = ""
@@ -86,7 +85,7 @@ class Kind:
         return isinstance(value, self.types) and not (isinstance(value, bool) and bool not in self.types)
 
     def read(self, name: str, value: Any, optional: bool = False) -> Any:
-        """Return the value of the setting `name` in its base unit. Raises InputError for another kind of value."""
+        """Return the value of `name` in its base unit. Raises InputError."""
         if not self.accepts(value):
             raise self._refusal(name, value, optional)
         return value
@@ -96,16 +95,12 @@ class Kind:
 
 
 class Text(Kind):
-    """Text, or an object in its place."""
-
     def __init__(self, metavar: str = "TEXT") -> None:
         super().__init__()
         self.metavar = metavar
 
 
 class PathOf(Kind):
-    """A path. `metavar` names it on the command line."""
-
     unit = "path"
 
     def __init__(self, metavar: str = "FILE") -> None:
@@ -124,8 +119,6 @@ class Flag(Kind):
 
 
 class Rules(Kind):
-    """Rules of `ScalingRules`, on the command line as `KEY=VALUE`."""
-
     unit = "`ScalingRules`"
 
     def __init__(self) -> None:
@@ -195,8 +188,6 @@ class Whole(Kind):
 
 
 class Fraction(Kind):
-    """A number from 0 to 1."""
-
     unit = "0 to 1"
 
     def __init__(self) -> None:
@@ -211,10 +202,9 @@ class Seconds(Kind):
 
     Attributes:
         positive: True if it must be above 0 and finite.
-        between: Noun of the events of an interval, such as "plan".
     """
 
-    unit = 'seconds, or text such as `"2s"`'
+    unit = "duration"
 
     def __init__(self, positive: bool = False, between: str = "") -> None:
         super().__init__()
@@ -231,8 +221,6 @@ class Seconds(Kind):
 
 
 class Choice(Kind):
-    """One of several names."""
-
     metavar = "NAME"
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -283,13 +271,10 @@ class Listen(Kind):
 
 
 class Registry(Kind):
-    """A registry of prometheus_client."""
-
     def __init__(self) -> None:
         super().__init__((), "a registry of prometheus_client")
 
     def accepts(self, value: object) -> bool:
-        """Return True for an object to which collectors can be added."""
         return callable(getattr(value, "register", None))
 
 
@@ -372,14 +357,11 @@ class Settings:
 
     @property
     def latency(self) -> float | None:
-        """The target latency in seconds; None without one."""
         return None if self.target_latency is None else float(self.target_latency)
 
 
 @declares
 class DataflowSettings(Settings):
-    """Settings of `run` and `simulate`."""
-
     state_partitions: int | None = setting(
         "Key groups of each keyed operator, fixed for the life of a checkpoint. Default: two per slot of the "
         "largest cluster, or ten per host under policy `ring`. A simulation counts at most twice the hosts that "
@@ -417,8 +399,6 @@ class DataflowSettings(Settings):
 
 @declares
 class LiveSettings(Settings):
-    """Settings of `run` and `Autopilot`."""
-
     policy: "Policy | str | None" = setting(
         'Policy, or text such as `"static:4"`: `Horizon()` by default for `run`, `ByLoad()` for `Autopilot`.',
         default=None,
@@ -445,8 +425,6 @@ class LiveSettings(Settings):
 
 @declares
 class RunSettings(DataflowSettings, LiveSettings):
-    """Settings of `run`."""
-
     cloud: "Cloud | None" = setting(
         "Where hosts come from, such as `Local()`. Default: `InProcess()`, which runs in this process.", default=None
     )
@@ -508,8 +486,6 @@ class RunSettings(DataflowSettings, LiveSettings):
 
 @declares
 class ExportSettings:
-    """Settings of `elastream run` and `Autopilot`."""
-
     metrics: Address | int | str | None = setting(
         "Port, or host:port, at which Prometheus metrics are served. The host of a bare port is 127.0.0.1, in a "
         "container 0.0.0.0.",
@@ -585,8 +561,6 @@ class CommandSettings(RunSettings, ExportSettings):
 
 @declares
 class SimulateSettings(DataflowSettings):
-    """Settings of `simulate`."""
-
     cloud: "Cloud | None" = setting(
         "Cloud whose hosts are leased, such as `Local(...)`; stages are fused, as on Spark.", default=None
     )
@@ -667,14 +641,11 @@ class SimulateSettings(DataflowSettings):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The host types to lease instead of the cloud's."""
         return (self.host_types,) if isinstance(self.host_types, HostType) else tuple(self.host_types)
 
 
 @declares
 class AutopilotSettings(LiveSettings, ExportSettings):
-    """Settings of `Autopilot`."""
-
     max_hosts: int | None = setting(
         "Most executors requested from Spark as the load requires. Default: none is requested.",
         Whole(),

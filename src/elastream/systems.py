@@ -1,9 +1,7 @@
 """Operating systems: everything works on Linux, and elsewhere what needs no processes of Linux.
 
-system   works                                          tried
-Linux    everything                                     yes
-macOS    simulate, check, report, runs in process       no
-Windows  simulate, check, report                        no
+system   works                                          tried Linux    everything                                     yes
+macOS    simulate, check, report, runs in process       no Windows  simulate, check, report                        no
 """
 
 import sys

@@ -150,7 +150,7 @@ def price(value: float | str) -> tuple[float, float | None]:
 
 
 def _in(units: Mapping[str, float], value: float | str, what: str, example: str, hint: str) -> float:
-    """Return `value` in the base unit of `units`, which is also that of numbers without a unit."""
+    """Return `value` in the base unit of `units`, also of plain numbers."""
     number, written = (float(value), "") if _is_number(value) else _split(value, what + example)
     unit = written.lower()
     if unit not in units and unit:
@@ -159,7 +159,7 @@ def _in(units: Mapping[str, float], value: float | str, what: str, example: str,
 
 
 def _compound(text: str) -> float | None:
-    """Return the seconds of text such as `"1h30m"`, or None if it does not have several parts, each of a smaller unit."""
+    """Return the seconds of text such as `"1h30m"`, or None."""
     seconds, smallest, end, parts = 0.0, math.inf, 0, 0
     while part := _PART_OF_DURATION.match(text, end):
         unit = _SECONDS.get(part.group(2).lower(), math.inf)

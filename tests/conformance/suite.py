@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -59,6 +59,8 @@ PLACING: dict[str, Callable[[], Policy]] = {
     "elastic allocator": lambda: ElasticAllocator(period=0.0),
 }
 
+PlantPromises: TypeAlias = PlantKind | Mapping[Metric, tuple[Promise, ...]]
+
 
 @dataclass(frozen=True)
 class PlantCase:
@@ -67,13 +69,13 @@ class PlantCase:
     make: a running plant with at least one host that takes tasks, or that will within `settle` seconds. settle: seconds on
     its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
     generated plans it is given. shared: whether all tests use one plant, which the last
-    of them closes, because starting one takes long. kind: what the table of metrics calls such a plant. measures:
-    all that it measures, where that is less than the table promises. lose: makes a host of the plant die.
+    of them closes, because starting one takes long. kind: what the table of metrics calls such a plant, or its promises.
+    measures: all that it measures, where that is less than the table promises. lose: makes a host of the plant die.
     """
 
     name: str
     make: Callable[[], Plant]
-    kind: PlantKind
+    kind: PlantPromises
     settle: float = 60.0
     step: float = 1.0
     examples: int = 60
@@ -225,11 +227,20 @@ def check_frame(frame: Frame) -> None:
         assert not np.isinf(column).any(), f"{metric} is infinite: unknown is NaN"
 
 
-def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
+def promised_by(kind: PlantPromises, metric: Metric, rows: Rows, operator: Operator | None = None) -> Iterator[Promise]:
+    if isinstance(kind, PlantKind):
+        yield from promised(metric, rows, kind, operator)
+        return
+    for each in kind.get(metric, ()):
+        if each.rows is rows and (operator is None or operator.kind in each.kinds):
+            yield each
+
+
+def promises_of(observation: Observation, kind: PlantPromises, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
     """(row, promise) for what the table promises; of every row where rows are no operators."""
     frame, graph = observation.frames[rows], observation.context.graph
     operators = [operator_of(graph, rows, name) for name in frame.ids]
-    return [(row, each) for row, operator in enumerate(operators) for each in promised(metric, rows, kind, operator)]
+    return [(row, each) for row, operator in enumerate(operators) for each in promised_by(kind, metric, rows, operator)]
 
 
 def operator_of(graph: Graph, rows: Rows, name: str) -> Operator | None:
@@ -242,7 +253,7 @@ def operator_of(graph: Graph, rows: Rows, name: str) -> Operator | None:
     return None
 
 
-def unpromised(observation: Observation, kind: PlantKind) -> list[str]:
+def unpromised(observation: Observation, kind: PlantPromises) -> list[str]:
     """Values that are known although the table of metrics promises nothing of the sort."""
     found = []
     for rows, frame in observation.frames.items():
@@ -273,7 +284,7 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
     return sorted(found)
 
 
-def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -> None:
+def check_observation(plant: Plant, observation: Observation, kind: PlantPromises) -> None:
     """All that must hold of any observation at any time."""
     assert observation.time <= plant.clock.now()
     for frame in observation.frames.values():
@@ -364,7 +375,7 @@ def conformance_suite(case: PlantCase) -> type:
                 assert len({observation.context.graph.name, plant.context.graph.name}) == 1
 
         def test_every_host_that_takes_tasks_has_a_speed_that_scales_its_cores(self, shared):
-            promises = promised(Metric.SPEED, Rows.HOST, case.kind)
+            promises = promised_by(case.kind, Metric.SPEED, Rows.HOST)
             measured = any(each.when in ((), (Condition.HOST_UP,)) for each in promises)
             if not measured or (case.measures is not None and (Rows.HOST, Metric.SPEED) not in case.measures):
                 pytest.skip("this plant measures no speed of hosts")
@@ -562,7 +573,7 @@ def conformance_suite(case: PlantCase) -> type:
         def test_each_alternate_that_has_run_has_figures_of_its_own(self, shared):
             with self.plant(shared) as plant:
                 figure = (Rows.ALTERNATE, Metric.SERVICE_TIME)
-                promises = list(promised(Metric.SERVICE_TIME, Rows.ALTERNATE, case.kind))
+                promises = list(promised_by(case.kind, Metric.SERVICE_TIME, Rows.ALTERNATE))
                 if not promises or (case.measures is not None and figure not in case.measures):
                     pytest.skip("this plant has no figures of alternates")
                 graph = plant.context.graph

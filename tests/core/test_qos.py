@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from value_cost import plainly
 
 from elastream.core.frames import Floats
 from elastream.core.observation import Composition
@@ -24,6 +23,7 @@ from elastream.core.qos import (
 )
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, records
+from elastream_papers.thesis.plain_flows import plainly
 from support.property_examples import examples
 
 

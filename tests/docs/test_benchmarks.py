@@ -54,18 +54,13 @@ def test_a_benchmark_explains_its_command_line(file, monkeypatch, capsys):
     assert f"usage: python benchmarks/{file.name}" in capsys.readouterr().out
 
 
-def test_reaction_ends_with_steady_latency_and_the_last_move(monkeypatch):
+def test_reaction_ends_with_steady_latency(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from reaction import last_landed, recovered
-
-    from elastream.core.migration import Migration, MigrationState
-    from elastream.core.task_id import TaskId
+    from reaction import recovered
 
     kept = [(11.0, True), (12.0, False), (13.0, True), (14.0, False), (20.0, True), (26.0, True)]
     assert recovered(kept, step=10.0) == 20.0
     assert recovered(kept[:1], step=10.0) == 10.0
-    moves = [Migration(TaskId("count", n), "h2", 12.0).to(MigrationState.LANDED, at) for n, at in enumerate((15.0, 17.0))]
-    assert last_landed(moves) == 17.0
 
 
 def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from elastream.errors import EnvironmentProblem, InputError
-from elastream.evaluation.cases import run_all
+from elastream.evaluation.cases import KeptResults, run_all
 from elastream.evaluation.experiments import ExperimentOptions
-from elastream.evaluation.keeping import KeptResults
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import InputError
 from elastream.evaluation.compare import scene_of
-from elastream.evaluation.policies.bars import cheapest_rival, checks_of, page_of
 from elastream.evaluation.policies.cells import (
     OURS,
     Case,
@@ -22,6 +21,7 @@ from elastream.evaluation.policies.cells import (
     run_case,
     settings_of,
 )
+from elastream.evaluation.policies.experiment import cheapest_rival, checks_of, page_of
 from elastream.evaluation.policies.loads import (
     FILLED,
     HOUR_S,

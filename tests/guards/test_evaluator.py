@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from elastream.core.guarding import GuardDecision
 from elastream.dataflow.signals import Signal, SignalKind, SignalReading
-from elastream.guards.evaluator import Element, Evaluator, Guard, held_for
+from elastream.guards.evaluator import Element, Evaluator, Guard, SampleWindow, held_for
 from elastream.guards.language import Language
 from elastream.guards.tree import Node
-from elastream.guards.windows import SampleWindow
 from support.guards_by_hand import SIGNALS, Row, by_hand, texts
 
 LANGUAGE = Language(SIGNALS)

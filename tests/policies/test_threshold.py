@@ -178,7 +178,7 @@ def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
     assert started(policy, rates=120.0, batches=[3.5, 2.5, 3.5, 4.5]) <= 10.0
 
 
-@pytest.mark.parametrize("latency, leases", [(5.0, True), (1.0, False)], ids=["late", "in time"])
+@pytest.mark.parametrize(("latency", "leases"), [(5.0, True), (1.0, False)], ids=["late", "in time"])
 def test_batches_that_stay_late_on_a_full_host_lease_one_more_while_the_work_is_cold(latency, leases):
     """A query without a limit reads all that waits: its batches grow, and its backlog does not."""
     memory, leased, policy = None, [], ByLoad()

@@ -41,7 +41,6 @@ class Advice:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Return what the log does not tell."""
         dropped = [
             f"the first {counted(query.dropped, 'batch', 'batches')} of {query.name}: only the newest are kept"
             for query in self.application.queries.values()
@@ -62,7 +61,6 @@ class Advice:
 
     @property
     def verdict(self) -> str:
-        """Return the advice in short."""
         sizing, parts = self.sizing, [counted(len(self.findings), "finding")]
         if sizing.fixed is not None:
             parts.append(
@@ -76,7 +74,6 @@ class Advice:
         return "; ".join(parts)
 
     def tables(self) -> Iterator[Table]:
-        """Yield the tables for terminal and page."""
         yield _queries_table(self)
         if self.findings:
             rows = tuple((each.subject, each.evidence, each.change, each.sure.value) for each in self.findings)

@@ -23,16 +23,6 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One completed stage of a batch.
-
-    Attributes:
-        records: Records that its tasks read, from the source or a shuffle.
-        spilled: Bytes that its tasks wrote to disk for lack of memory.
-        gc: Seconds of garbage collection in its tasks.
-        files: Tasks that wrote output.
-        written: Bytes of that output.
-    """
-
     times: StageTimes
     records: float = 0.0
     spilled: float = 0.0
@@ -44,7 +34,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The Kafka partition with the largest lag. total: lag of all `partitions`."""
+    """The Kafka partition with the largest lag. `total` is that of all `partitions`."""
 
     partition: str
     records: float
@@ -95,11 +85,10 @@ class LoggedBatch:
 
 @dataclass
 class LoggedQuery:
-    """A streaming query, through all its runs. Derived values are computed once, when the log is read.
+    """A streaming query, through all its runs.
 
     Attributes:
         sources: Spark's words for its sources.
-        sink: Spark's words for its sink.
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
@@ -158,7 +147,7 @@ class LoggedQuery:
 
 @dataclass(slots=True)
 class Executor:
-    """An executor. removed: epoch seconds, infinite if it stayed. run: seconds that its tasks ran."""
+    """An executor. `removed` is infinite if it stayed; `run`: seconds that its tasks ran."""
 
     id: str
     cores: float
@@ -218,7 +207,6 @@ class Application:
 
     @cached_property
     def _slots(self) -> tuple[list[float], list[int]]:
-        """Return the times at which executors came or went, and the slots before each and after the last."""
         changes = []
         for each in self.working:
             slots = int(each.cores // self.task_cpus)
@@ -227,7 +215,6 @@ class Application:
         return [at for at, _ in changes], list(accumulate((change for _, change in changes), initial=0))
 
     def others_within(self, begun: float, ended: float) -> list[tuple[float, float]]:
-        """Return the spans of jobs of no query that overlap with this one."""
         first = bisect.bisect_right(self.others, begun, key=lambda span: span[1])
         last = bisect.bisect_left(self.others, ended, key=lambda span: span[1])
         return [span for span in self.others[first : last + 8] if span[0] < ended]

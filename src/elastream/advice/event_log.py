@@ -33,8 +33,6 @@ STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 
 @dataclass(slots=True)
 class _Tasks:
-    """Sums over the tasks of a stage."""
-
     run: float = 0.0
     longest: float = 0.0
     cpu: float = 0.0
@@ -237,7 +235,7 @@ class EventLog:
 
 
 def _parsed(line: bytes) -> Json:
-    """Return the event of a task, if possible without its accumulables: they are most of the line."""
+    """Return a task's event, without its accumulables if possible: they are most of the line."""
     begin = line.find(ACCUMULABLES)
     end = line.find(b"}]}", begin)
     event: Json

@@ -59,8 +59,6 @@ FAILED = 0.02
 
 
 class Sureness(StrEnum):
-    """How sure a finding is."""
-
     HIGH = "high"
     MEDIUM = "medium"
 
@@ -70,8 +68,6 @@ class Finding:
     """A finding.
 
     Attributes:
-        subject: Name of the query, or "application".
-        kind: Short name for programs.
         evidence: Sentence with the figures.
     """
 
@@ -221,7 +217,7 @@ def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) ->
 def _diagnosed(
     application: Application, query: LoggedQuery, block: Sequence[LoggedBatch], target: float, traits: QueryTraits
 ) -> Diagnosis | None:
-    """Return why a block of batches is late or needlessly long; None if it is neither."""
+    """Return why a block of batches is late or needlessly long, or None."""
     begun, ended = block[0].start, block[-1].end
     others = application.others_within(begun, ended)
     times = [times_of(batch, others) for batch in block]
@@ -236,7 +232,6 @@ def _diagnosed(
 
 
 def _worth_removing(cause: Cause, batches: Sequence[BatchTimes], takes: float, *, function: bool) -> bool:
-    """Return True if a part of batches that are in time can go, and is long."""
     if cause in (Cause.LONG_TASK, Cause.SINK):
         longest = statistics.median(max(stage.longest for stage in batch.stages) for batch in batches)
         return longest >= max(LONG_BATCH_S, takes / 2)

@@ -116,7 +116,7 @@ def _watermark(times: Json) -> float:
 
 
 def _lag(sources: Iterable[Json]) -> Lag | None:
-    """Return the largest lag of a Kafka partition; None if no source reports lags of several."""
+    """Return the largest lag of a Kafka partition, or None."""
     lags: dict[str, float] = {}
     for each in sources:
         end, latest = each.get("endOffset"), each.get("latestOffset")

@@ -58,7 +58,6 @@ class Arrivals:
         return cls(np.array(times), np.array(total))
 
     def by(self, at: float) -> float:
-        """Return the records that have arrived by epoch second `at`."""
         return float(np.interp(at, self.times, self.total))
 
     def when(self, records: Floats | float) -> Floats:
@@ -102,7 +101,6 @@ class _Stage:
     """A stage by its place in a batch.
 
     Attributes:
-        tasks: Usual number of tasks.
         fixed, each: Seconds of all its tasks in a batch, and more a record.
         spread: Longest task over the mean one.
         ratio: Seconds of the stage over those that follow from its tasks.
@@ -134,8 +132,6 @@ class BatchModel:
         driver: Seconds outside of stages, and more a record.
         overlap: Seconds with a running stage over those of all stages.
         ratios: Logged seconds over those of the model, of each batch in order.
-        trigger: As in the query.
-        limit: Most records of a batch.
         separable: False if all batches had about as many records, so that all work counts as theirs.
         work: Seconds of tasks a record.
     """

@@ -35,7 +35,6 @@ class Point:
     """A number of hosts on the curve.
 
     Attributes:
-        hosts: Number; not whole for a mean.
         p50, p99: Of the latencies (seconds): the slowest query's.
         in_time: Share of all records within the target.
         cost: Price of a month; NaN without a price.
@@ -64,7 +63,6 @@ class Sizing:
         horizon: What the policy `horizon` would have leased on average; None if the log is too short.
         useful: Hosts beyond which no query has tasks.
         batch_rows: By query, the records of a batch that takes half of the target on these hosts.
-        unknown: What the log does not tell.
     """
 
     unit: str
@@ -138,7 +136,6 @@ def size(application: Application, target: float, price: float, limits: dict[str
 def _calibrated(
     application: Application, target: float, limits: dict[str, float]
 ) -> tuple[list[_Served], list[tuple[float, float]], list[str]]:
-    """Return the queries with their models, the errors of these, and what is unknown."""
     served, errors, unknown = [], [], []
     begun, ended = application.span
     busy = {

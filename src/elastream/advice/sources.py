@@ -1,26 +1,143 @@
-"""Sources of advice: an event log of Spark, or lines of StreamingQueryProgress."""
+"""Sources of advice: an event log of Spark, or lines of StreamingQueryProgress.
+
+Spark may have rolled a log into a folder and compressed it (zstd, or LZ4 and Snappy blocks of its own form). Whatever is
+whole before a damaged or open end counts.
+"""
 
 import itertools
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
 
 from elastream.advice.application import Application
 from elastream.advice.event_log import EVENT, EventLog
-from elastream.advice.log_files import lines_of
 from elastream.advice.progress import ProgressReader
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.paths import path_of
+from elastream.recording.paths import AnyPath, path_of, scanned
+
+# Bytes read at once, plain and decompressed: of a file that is cut off, up to so many are lost.
+CHUNK, DECOMPRESSED = 1 << 20, 1 << 14
+# Most bytes of a block that a damaged header may ask for.
+LARGEST_BLOCK = 1 << 28
+# First bytes of a file, by codec.
+CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"\x04\x22\x4d\x18": "lz4"}
+LZ4_BLOCK, SNAPPY, LZF = b"LZ4Block", b"\x82SNAPPY\x00", b"ZV"
+# Parts of a rolled log: `events_2_app-1.zstd`, or `events_2_app-1.compact` instead of all parts up to it.
+PART = re.compile(r"events_(\d+)_.*")
+
+
+def lines_of(source: AnyPath) -> Iterator[bytes]:
+    """Yield the lines of a log file, or of all parts of a rolled one.
+
+    Raises:
+        InputError: There is no such file, no log in the folder, or no way to decompress it.
+    """
+    for part in parts_of(source):
+        with part.open("rb") as file:
+            yield from _lines(_decompressed(file, part))
+
+
+def parts_of(source: AnyPath) -> list[AnyPath]:
+    """Return the files of a log in order. Raises InputError if there are none."""
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise InputError(f"there is no file or folder {source}")
+    names = sorted(each.name for each in scanned(source))
+    numbered = sorted((int(match[1]), name) for name in names if (match := PART.fullmatch(name)))
+    if not numbered:
+        there = f"give one of what it holds, such as {names[-1]}" if names else "it is empty"
+        raise InputError(f"{source} is not the log of one application: {there}")
+    compact = max((number for number, name in numbered if name.endswith(".compact")), default=0)
+    return [
+        source / name for number, name in numbered if number > compact or (number == compact and name.endswith(".compact"))
+    ] or [source / name for _, name in numbered]
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _decompressed(file: IO[bytes], place: AnyPath) -> Iterator[bytes]:
+    magic = file.read(8)
+    file.seek(0)
+    if magic.startswith(LZF):
+        raise InputError(f"{place} is compressed with LZF, which cannot be read; set spark.eventLog.compression.codec=zstd")
+    any_yet = False
+    try:
+        for chunk in _chunks(file, magic):
+            any_yet = True
+            yield chunk
+    except OSError as error:
+        if not any_yet:
+            raise InputError(f"{place} cannot be read: {error}") from None
+
+
+def _chunks(file: IO[bytes], magic: bytes) -> Iterator[bytes]:
+    if magic.startswith(LZ4_BLOCK):
+        return _lz4_blocks(file)
+    if magic.startswith(SNAPPY):
+        return _snappy_blocks(file)
+    codec = next((codec for start, codec in CODECS.items() if magic.startswith(start)), None)
+    if codec is None:
+        return iter(lambda: file.read(CHUNK), b"")
+    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+    return iter(lambda: stream.read(DECOMPRESSED), b"")
+
+
+def _lz4_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Decompress blocks of lz4-java: magic, method, two lengths, checksum, data."""
+    codec = pa.Codec("lz4_raw")
+    while (head := file.read(21)).startswith(LZ4_BLOCK) and len(head) == 21:
+        method, length, whole = head[8] & 0xF0, int.from_bytes(head[9:13], "little"), int.from_bytes(head[13:17], "little")
+        if not whole:  # the end of one stream; another may follow
+            continue
+        block = file.read(min(length, LARGEST_BLOCK))
+        if len(block) < length or whole > LARGEST_BLOCK:
+            return
+        yield block if method == 0x10 else codec.decompress(block, whole).to_pybytes()
+
+
+def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Decompress blocks of snappy-java: a header of 16 bytes, then lengths and data."""
+    codec = pa.Codec("snappy")
+    file.read(16)
+    while len(head := file.read(4)) == 4:
+        if head == SNAPPY[:4]:  # another stream follows
+            file.read(12)
+            continue
+        length = int.from_bytes(head, "big")
+        block = file.read(min(length, LARGEST_BLOCK))
+        if len(block) < length:
+            return
+        yield codec.decompress(block, _varint(block)).to_pybytes()
+
+
+def _varint(block: bytes) -> int:
+    length = shift = 0
+    for byte in block[:5]:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return length
+
 
 RECORDING = b'{"kind":"start"'
 
 
 def read_source(source: str) -> Application:
     """Read the application that a file or folder describes.
-
-    Args:
-        source: Path or address.
 
     Raises:
         InputError: It cannot be read, is something else, or has no streaming query with a finished batch.

@@ -242,7 +242,7 @@ class Autopilot:
         return bool(running if self._chosen is None else running & self._chosen)
 
     def _run(self) -> bool:
-        """Manage the queries; return True if they ended, and False after a fault or where nothing can be done."""
+        """Manage the queries; return True if they ended, False after a fault or if nothing can be done."""
         over = False
         with ExitStack() as stack:
             with on_console(self._settings.show), ExitStack() as folder_lock:

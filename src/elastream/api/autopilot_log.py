@@ -44,7 +44,7 @@ COUNTED: Mapping[type[Action], tuple[str, str]] = {
 
 
 class _Console(logging.Handler):
-    """Writes Autopilot's lines on stderr as long as the program has configured no logging."""
+    """Writes Autopilot's lines on stderr if the program configured no logging."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,13 +167,7 @@ def _figure(value: float, unit: str) -> str:
 
 
 def intentions(can: Capabilities, settings: AutopilotSettings, leases: bool) -> str:
-    """Return what Autopilot may do in a session, and what it will not do and why.
-
-    Args:
-        can: Capabilities of the session.
-        settings: Settings of the Autopilot.
-        leases: True if it leases hosts of a cloud.
-    """
+    """Return what Autopilot may do in a session, and what it will not do and why."""
     may, will_not = [], []
     if can.task_loads is None:
         will_not.append("move state partitions")
@@ -256,7 +250,6 @@ class AutopilotLog:
         )
 
     def _fleets(self, observation: Observation) -> str:
-        """Return what other fleets would cost, in words."""
         from elastream.policies.savings import Savings, savings_text  # an Autopilot without prices never needs the policies
 
         if self._savings is None:
@@ -343,9 +336,9 @@ class AutopilotLog:
         log.log(level, "%s", text)
 
 
-def _quiet(seen: Mapping[str, float]) -> str:
-    rate = seen.get("arrival_rate", math.nan)
+def _quiet(figures: Mapping[str, float]) -> str:
+    rate = figures.get("arrival_rate", math.nan)
     load = "the load is unknown" if math.isnan(rate) else f"{_figure(rate, 'records/s')} arrive"
-    busy, cores = seen.get("busy_cores", math.nan), seen.get("usable_cores", math.nan)
+    busy, cores = figures.get("busy_cores", math.nan), figures.get("usable_cores", math.nan)
     work = f"; {busy:.2g} of {cores:g} cores work" if not (math.isnan(busy) or math.isnan(cores)) else ""
     return f"autopilot changes nothing: {load}{work}"

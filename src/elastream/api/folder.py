@@ -32,7 +32,6 @@ class RunFolder:
     """A run's folder, locked by this process.
 
     Attributes:
-        resumed: None for a new run.
         batches: By query, the last batch that an earlier driver committed.
         if_lost: Takes an action to carry out when another driver resumes the run.
     """
@@ -68,11 +67,7 @@ class RunFolder:
         return int(self.manifest.identity[PARTITIONS])
 
     def record_start(self, hosts: EarlierLeases, epoch: float) -> tuple[Json, ...]:
-        """Write to the manifest that the run was resumed with `hosts`, or that a new run began at `epoch` (epoch seconds).
-
-        Returns:
-            All resumptions, for the recording.
-        """
+        """Write to the manifest that the run was resumed with `hosts`, or began at `epoch`; return all resumptions."""
         if self.resumed is None:
             write_manifest(self.directory, replace(self.manifest, started=epoch))
             return ()

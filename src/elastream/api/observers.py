@@ -1,5 +1,3 @@
-"""Observer that `Autopilot` and `run` add to the user's own: events for the cluster manager."""
-
 from pyspark.sql import SparkSession
 
 from elastream.observability.events import EventLog

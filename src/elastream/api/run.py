@@ -118,7 +118,6 @@ class Command:
         settings: Settings of `CommandSettings` by name.
         rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the program.
         program: Description of how to execute the program again, for the run's folder.
-        calls: Number of calls so far.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -131,7 +130,6 @@ class Command:
         return _carry_out(graph, self.applied(settings), self.program)
 
     def applied(self, settings: RunSettings) -> CommandSettings:
-        """Return `settings` with those of the command, and count the call."""
         self.calls += 1
         whole = CommandSettings(**{each.name: getattr(settings, each.name) for each in fields(settings)})
         scaling, observers = whole.scaling.with_pairs(self.rules), [*self.observers, *whole.observers]
@@ -339,7 +337,7 @@ class _RunLog(RotatingFileHandler):
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Write the package's log to a file, so that it does not disturb the live view."""
+    """Write the package's log to a file, because it would disturb the live view."""
     logger, handler = (
         logging.getLogger("elastream"),
         _RunLog(path, maxBytes=LOG_BYTES, backupCount=LOG_BACKUPS, encoding="utf-8", delay=True),

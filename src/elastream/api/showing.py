@@ -60,11 +60,7 @@ def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> I
 
 
 def conclude(directory: RunDirectory, report: Path, console: Console | None) -> str:
-    """Write the report of a run and print its summary; do nothing if nothing was observed.
-
-    Returns:
-        A sentence about why the report cannot be written, or an empty string.
-    """
+    """Write a run's report and print its summary if anything was observed; return why the report is missing, or ""."""
     if not directory.recording.exists():
         return ""
     recording = Recording.read(directory.root)

@@ -85,7 +85,6 @@ class Arm:
 
     Attributes:
         name: `fixed:N`, `watched:N`, `dra` or `autopilot[:POLICY]`.
-        hosts: Number of executors of a fixed or watched arm; 0 for others.
         policy: Policy of Autopilot; None: its default.
     """
 
@@ -95,7 +94,6 @@ class Arm:
 
     @property
     def dynamic(self) -> bool:
-        """Return True if Spark's dynamic allocation scales."""
         return self.name == "dra"
 
     @property
@@ -105,7 +103,7 @@ class Arm:
 
 
 def arm_of(text: str) -> Arm:
-    """Return the arm that `text` names. Raises ElastreamError for other text."""
+    """Return the arm that `text` names, or raise ElastreamError."""
     text = text.strip()
     name, _, rest = text.partition(":")
     if name in ("fixed", "watched"):
@@ -144,14 +142,11 @@ class Cluster:
             raise InputError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
 
     def most(self, arm: Arm) -> int:
-        """Return the most executors of `arm`."""
         return arm.hosts or self.max_hosts
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A scheduler pool of queries that run beside others."""
-
     name: str
     weight: int
 
@@ -181,18 +176,13 @@ class Causes(Observer):
     sentences: dict[str, Counter[str]] = field(default_factory=dict)
 
     def observed(self, observation: Observation) -> None:
-        """Count the causes of late queries."""
         for query, diagnosis in observation.diagnoses.items():
             if diagnosis.sentence and diagnosis.measured:
                 self.sentences.setdefault(query, Counter())[diagnosis.sentence] += 1
 
 
 class Session:
-    """A session with an arm's executors, which are followed until it is closed.
-
-    Attributes:
-        requested: Hosts of a scripted Autopilot.
-    """
+    """A session with an arm's executors, followed until it is closed. `requested`: hosts of a scripted Autopilot."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, arm: Arm, local: LocalCluster | None) -> None:
         self.spark, self._cluster, self._arm, self._local = spark, cluster, arm, local
@@ -226,7 +216,6 @@ class Session:
         wait(lambda: len(self._executors.look()) <= first, "the end of the executors that are not needed yet")
 
     def warm_up(self, root: Path) -> None:
-        """Run a job like a batch on each executor that is new."""
         for id, executor in self._executors.look().items():
             if id not in self._warm:
                 warm_up(self.spark, self._driver, executor, root)
@@ -280,7 +269,6 @@ class Session:
 
     @property
     def causes(self) -> Mapping[str, str]:
-        """Return why queries were late, as Autopilot said most often, by name."""
         return {query: sentences.most_common(1)[0][0] for query, sentences in self._causes.sentences.items()}
 
     def task_seconds(self) -> Mapping[str, float]:
@@ -289,7 +277,6 @@ class Session:
 
     @property
     def spans(self) -> Spans:
-        """Return since when and until when there was an executor."""
         return list(self._spans.values())
 
     def kill_executor(self) -> bool:
@@ -304,7 +291,6 @@ class Session:
         return True
 
     def close(self) -> None:
-        """Stop to follow executors."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(10.0)

@@ -15,8 +15,6 @@ DIGITS = 6  # of a mean
 
 @dataclass(frozen=True)
 class Difference:
-    """Rows that a query lacks, and rows that it has beside its answer."""
-
     rows: int
     missing: int
     surplus: int

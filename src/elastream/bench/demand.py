@@ -28,14 +28,7 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Demand:
-    """Fewest executors at a load, by repetition.
-
-    Attributes:
-        rate: Events per second.
-        executors: Fewest executors of each repetition; None if the most were too few.
-        runs: Outcomes of all trials.
-        elastic: Outcomes under Autopilot, one for each repetition; empty if it was not tried.
-    """
+    """Fewest executors at a load; None for a repetition whose most were too few."""
 
     rate: float
     executors: tuple[int | None, ...]
@@ -44,7 +37,6 @@ class Demand:
 
     @property
     def all_runs(self) -> Sequence[Outcome]:
-        """Return the outcomes of all runs."""
         return *self.runs, *self.elastic
 
     @property
@@ -55,14 +47,13 @@ class Demand:
 
     @property
     def median(self) -> float | None:
-        """Return the median; None if the most were too few in half of the repetitions."""
         found = sorted(float("inf") if each is None else each for each in self.executors)
         middle = statistics.median_low(found)
         return None if middle == float("inf") else middle
 
 
 def holds(outcome: Outcome, target_latency: float) -> bool:
-    """Return True if the lag does not grow and 99 % of the events are in time."""
+    """Return True if the lag does not grow and 99% of the events are in time."""
     served = outcome.service
     return served.lag_growth <= GROWTH and served.p99 <= target_latency and outcome.correct is not None
 
@@ -73,9 +64,6 @@ def demand(
     """Measure the demand of workloads at rising rates, by binary search.
 
     The search begins at the demand of the rate before, since demand does not fall.
-
-    Args:
-        autopilot: True to run each load under Autopilot, too, as often.
     """
     demands, low, total = [], 1, len(at) * repetitions
     for number, (rate, workload) in enumerate(at):
@@ -124,7 +112,6 @@ def fewest(enough: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def table_of(demands: Sequence[Demand], cores: float, target_latency: float, up_to: int) -> Table:
-    """Return the demand by load."""
     rows = []
     for each in demands:
         middle, spread = each.median, [f"more than {up_to}" if one is None else str(one) for one in each.executors]
@@ -161,7 +148,6 @@ def elastic_table(demands: Sequence[Demand], target_latency: float) -> Table | N
 
 
 def page_of(workload: str, demands: Sequence[Demand], tables: Sequence[Table], cores: float) -> Page:
-    """Return the page: the demand as curves and tables."""
     rates = np.array([each.rate for each in demands])
     median = np.array([math.nan if each.median is None else each.median * cores for each in demands])
     curves = [Curve("fewest fixed", rates, median, 0)]
@@ -173,7 +159,6 @@ def page_of(workload: str, demands: Sequence[Demand], tables: Sequence[Table], c
 
 
 def figures_of(workload: str, demands: Sequence[Demand]) -> dict[str, Any]:
-    """Return the figures of all trials for JSON."""
     by_load = [
         {
             "rate": each.rate,

@@ -45,7 +45,6 @@ class Topic:
 
     @classmethod
     def of(cls, control: Path) -> "Topic":
-        """Read the topic of the kind whose folder is `control`."""
         return cls(**json.loads((control / TOPIC).read_text()))
 
 

@@ -44,7 +44,6 @@ class Setup:
     """Conditions that all runs share.
 
     Attributes:
-        cluster: Where executors run.
         target_latency: Seconds from an event's due time to its commit, for workloads without a target of their own.
         kafka: Servers of a Kafka broker that carries the events; empty: events are made where they are read.
         kills: Local hosts that are killed while the load lasts, evenly spaced.
@@ -58,7 +57,6 @@ class Setup:
     scales: bool = False
 
     def target(self, workload: Workload) -> float:
-        """Return the target latency of a workload (seconds)."""
         return self.target_latency if workload.target_latency is None else workload.target_latency
 
 
@@ -67,15 +65,11 @@ class Outcome:
     """Figures of a workload in a run.
 
     Attributes:
-        workload: Name of the workload.
-        arm: Name of the arm.
-        service: Throughput and latencies.
         host_seconds: Time of all executors from the load's beginning, or their registration, to the last commit; of
             workloads that run together, the share of this one by the time of its tasks.
         cost: Price of their hosts, by their type's billing, with the same share.
         most_hosts: Most executors at once.
         correct: True if the final rows are the answer's; None if events of the load were not read.
-        rows: Final rows.
         remark: Reasons why the rows are not correct, or the events late; or an empty text.
         target: Target latency (seconds).
     """
@@ -103,12 +97,10 @@ class Job:
 
     @property
     def control(self) -> Path:
-        """Return the folder of the sources' files."""
         return self.root / "control"
 
     @property
     def events(self) -> int:
-        """Return the number of the load's events."""
         load = self.workload.load
         return load.count(load.seconds)
 
@@ -124,16 +116,13 @@ class Job:
 
     @property
     def batches(self) -> Sequence[Batch]:
-        """Return the batches so far."""
         return batches_of(self.query.recentProgress, self.control)
 
     def check(self) -> None:
-        """Raise EnvironmentProblem if the query failed."""
         if (error := self.query.exception()) is not None:
             raise EnvironmentProblem(f"{self.workload.name} failed: {first_line(error)}") from error
 
     def stop(self) -> None:
-        """Stop the query if it runs."""
         if self.query.isActive:
             self.query.stop()
 
@@ -200,13 +189,12 @@ def _run_group(
 
 
 def shares_of(seconds: Sequence[float]) -> Sequence[float]:
-    """Return the share of each, of the time of all tasks; equal ones if no task has run."""
     total = math.fsum(seconds)
     return [each / total for each in seconds] if total > 0 else [1 / len(seconds)] * len(seconds)
 
 
 def _start(session: Session, setup: Setup, workload: Workload, root: Path, hosts: int) -> Job:
-    """Start a query and wait for its first batch. Raises EnvironmentProblem if it fails."""
+    """Start a query and wait for its first batch."""
     for _ in range(STARTS):
         job = _started(session, setup, workload, root, hosts)
         wait(job.begun, f"the first batch of {workload.name}")

@@ -21,7 +21,6 @@ class Batch:
 
     Attributes:
         start: Its beginning (seconds since 1970).
-        seconds: Its duration.
         position: Events that all streams of the query have had by its end.
         began: Beginning of the load (seconds since 1970); 0 before it.
         state_bytes: Memory of its state.
@@ -43,13 +42,9 @@ class Service:
     """Figures of a run.
 
     Attributes:
-        events: Events of the load that were committed.
         seconds: Time from the load's beginning to the last commit.
         in_time: Share of the load's events that were committed within the target latency.
-        p50: Median latency (seconds).
         p99: 99th percentile of latency (seconds).
-        longest_batch: Duration of the longest batch (seconds).
-        state_bytes: Highest memory of state.
         lag_growth: Growth of the events that are due and not committed, by a line through the second half of the load, over
             the rate of the load.
         began: Beginning of the load (seconds since 1970).
@@ -67,7 +62,6 @@ class Service:
 
     @property
     def throughput(self) -> float:
-        """Return committed events per second."""
         return self.events / self.seconds if self.seconds else 0.0
 
 
@@ -108,7 +102,7 @@ def _reached(value: Any, control: Path | None) -> tuple[int, float] | None:
 
 
 def service(batches: Sequence[Batch], load: Pattern, target: float) -> Service:
-    """Return the figures of a run under `load` with a target latency (seconds)."""
+    """Return the figures of a run."""
     total = load.count(load.seconds)
     began = max((batch.began for batch in batches), default=0.0)
     latencies: list[float] = []

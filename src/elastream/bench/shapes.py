@@ -22,8 +22,6 @@ def load_of(shape: str, rate: float, seconds: float) -> Pattern:
     Args:
         shape: Name in `SHAPES`, or a recorded load as `--load` of the other commands takes it; its time is compressed or
             stretched to `seconds`.
-        rate: Highest rate.
-        seconds: Length.
 
     Raises:
         InputError: There is no such shape or file, or the recorded load has no end or no record.

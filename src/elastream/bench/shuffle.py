@@ -36,9 +36,7 @@ class Records:
     """Records of `size` random bytes, each a function of the seed and its number.
 
     Attributes:
-        load: Records due over time.
         size: Bytes of a record.
-        seed: Chooses among sequences.
     """
 
     load: Pattern
@@ -46,11 +44,9 @@ class Records:
     seed: int = 1
 
     def schema(self, kind: str) -> pa.Schema:
-        """Return the columns: number, a value, its class, and the record's bytes."""
         return pa.schema([("n", pa.int64()), ("value", pa.int64()), ("class", pa.int64()), ("payload", pa.binary())])
 
     def reached(self, kind: str, count: int) -> int:
-        """Return `count`: there is one kind of record."""
         return count
 
     def batches(self, kind: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -77,7 +73,6 @@ def hashed(numbers: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def classes(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of each value, from 0 to below CLASSES."""
     return values % CLASSES
 
 
@@ -86,8 +81,6 @@ class Shuffle:
     """Records that are matched to consumers with state.
 
     Attributes:
-        records: Records, with a load that ends.
-        consumers: Number of consumers.
         selectivity: Consumers of a record, on average; at most 1.
         state_bytes: State of all consumers together.
         every: Records after which a consumer emits an event and begins anew.
@@ -112,34 +105,28 @@ class Shuffle:
 
     @property
     def state_each(self) -> int:
-        """Return the bytes of a consumer's state."""
         return self.state_bytes // self.consumers
 
     @property
     def load(self) -> Pattern:
-        """Return the records' load."""
         return self.records.load
 
     @property
     def facts(self) -> tuple[str, str, str]:
-        """Return contents of a row, kind of state, and limits of Spark."""
         kind = f"{self.consumers} x {self.state_each} bytes in `transformWithState` on RocksDB"
         return f"every {self.every} records of a consumer: count, sum, first and last number", kind, "-"
 
     def make(self, count: int) -> None:
-        """Make the first `count` records."""
         for _ in self.records.batches("record", 0, count):
             pass
 
     def check(self) -> None:
-        """Raise EnvironmentProblem if the PySpark at hand lacks transformWithState."""
         if not hasattr(GroupedData, "transformWithStateInPandas"):
             raise EnvironmentProblem(
                 f"shuffle needs transformWithState, which PySpark {pyspark.__version__} lacks: use 4.0"
             )
 
     def result(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        """Return the consumers' events."""
         records = read_events(spark, self.records, "record", reading)
         consumer = f"class * {self.consumers} div {self._matching}"
         matched = records.where(f"n >= 0 and class < {self._matching}").withColumn("consumer", F.expr(consumer))
@@ -156,7 +143,6 @@ class Shuffle:
         return round(self.selectivity * CLASSES)
 
     def difference(self, rows: pd.DataFrame) -> Difference:
-        """Compare all events with those that the records give in order of their numbers."""
         numbers = np.arange(self.load.count(self.load.seconds), dtype=np.int64)
         values = hashed(numbers, self.records.seed)
         part = classes(values)
@@ -187,11 +173,9 @@ class Consumer(StatefulProcessor):
         self._every, self._size = every, size
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state."""
         self._state = handle.getValueState("state", "count long, sum long, first long, data binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Take a consumer's records of a batch, in order of their numbers."""
         records = pd.concat(rows).sort_values("n")
         count, total, first, data = self._state.get() or (0, 0, -1, b"")
         events = []

@@ -44,7 +44,7 @@ def write_files(table: pa.Table, folder: Path, files: int) -> None:
 
 
 def read_files(spark: SparkSession, schema: pa.Schema, folder: Path, files_per_batch: int = 1) -> DataFrame:
-    """Return the stream of the events in `folder`."""
+    """Return the stream of the files in `folder`."""
     columns = from_arrow_schema(schema)
     return spark.readStream.schema(columns).option("maxFilesPerTrigger", files_per_batch).parquet(str(folder))
 
@@ -83,11 +83,9 @@ class EventSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of the kind."""
         return from_arrow_schema(self._columns)
 
     @property
@@ -96,7 +94,6 @@ class EventSource(DataSource):
         return events.schema(self.options["kind"])
 
     def streamReader(self, schema: StructType) -> "EventReader":
-        """Create the reader."""
         options: Mapping[str, str] = self.options
         steering = Steering.of(options["steering"])
         commits = Path(options["commits"])
@@ -104,15 +101,12 @@ class EventSource(DataSource):
 
 
 class EventReader(ShapedReader):
-    """Reader of a range of events, which makes them where they are read."""
-
     def __init__(self, control: Path, steering: Steering, schema: pa.Schema, commits: Path, kind: str) -> None:
         super().__init__(control, steering, UNLIMITED_S, schema, commits)
         self._pacing.allow(UNLIMITED)
         self._kind = kind
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Yield the events of a slice."""
         freeze_imports()
         events: Numbered[str] = pickle.loads((self._control / EVENTS).read_bytes())
         total = events.load.count(events.load.seconds)

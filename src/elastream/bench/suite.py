@@ -28,11 +28,7 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads under one load, arms and rounds, under one setup.
-
-    Attributes:
-        sessions: Groups of workloads that share a session.
-    """
+    """Workloads in sessions, under arms, in rounds. `sessions`: groups of workloads that share one."""
 
     setup: Setup
     sessions: Sequence[Groups]
@@ -42,7 +38,6 @@ class Suite:
 
     @property
     def workloads(self) -> Sequence[Workload]:
-        """Return all workloads."""
         return [workload for groups in self.sessions for group in groups for workload in group]
 
     @property
@@ -53,7 +48,7 @@ class Suite:
         return [pair for _ in range(self.rounds) for pair in order.sample(pairs, len(pairs))]
 
     def run(self, tell: Tell) -> list[Outcome]:
-        """Run them all. Raises EnvironmentProblem if one fails."""
+        """Run them all."""
         outcomes: list[Outcome] = []
         total = len(self.workloads) * len(self.arms) * self.rounds
         for groups, arm in self.runs:
@@ -66,7 +61,6 @@ def _tell(tell: Tell, arm: Arm, done: int, total: int, text: str) -> None:
 
 
 def highest_rate(workload: Workload) -> float:
-    """Return the highest rate of a workload's load (events/s)."""
     return max(max(piece.first, piece.last) for piece in workload.load.pieces)
 
 
@@ -221,7 +215,6 @@ def _short(settings: Mapping[str, str]) -> str:
 
 
 def page_of(title: str, outcomes: Sequence[Outcome], suite: Suite, facts: Mapping[str, Any]) -> Page:
-    """Return the page: conditions, figures, and for each workload its kind of state."""
     workloads = tuple((each.name, *each.facts) for each in suite.workloads)
     remarks = tuple(Prose(f"{each.workload} under {each.arm}: {each.remark}.") for each in outcomes if each.remark)
     return Page(
@@ -237,12 +230,10 @@ def page_of(title: str, outcomes: Sequence[Outcome], suite: Suite, facts: Mappin
 
 
 def figures_of(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of all runs for JSON."""
     return {"conditions": dict(facts), "runs": [run_figures(each) for each in outcomes]}
 
 
 def run_figures(outcome: Outcome) -> dict[str, Any]:
-    """Return the figures of a run for JSON."""
     service = {**asdict(outcome.service), "throughput": outcome.service.throughput}
     figures: dict[str, Any] = _finite({**asdict(outcome), "service": service})
     return figures

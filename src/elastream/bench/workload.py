@@ -47,7 +47,6 @@ class Reading:
     Attributes:
         control: Folder of the sources' files, which tasks read too.
         checkpoint: Checkpoint of the query, whose commits date batches.
-        tasks: Tasks of each source.
         kafka: Servers of a Kafka broker whose topics are read; empty: events are made where they are read.
     """
 

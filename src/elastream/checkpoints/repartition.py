@@ -43,8 +43,6 @@ class Repartitioned:
 
     Attributes:
         before: Folder of the checkpoint before.
-        old: Partitions before.
-        new: Partitions now.
         rows: Rows of state, equal before and after.
         seconds: From the copy to the exchange.
     """
@@ -87,7 +85,6 @@ def repartition(
     Args:
         spark: A session on this machine.
         folder: The query's checkpoint, on a local file system.
-        partitions: From 1 to 10,000.
         say: Receives a sentence before each step.
         skip_open_batch: Leave out a newest batch that is not committed. Its records come again in the next batch, under
             another number, so a sink that had them already must tolerate that.
@@ -137,7 +134,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _compare(spark: "SparkSession", state: CheckpointState, copy: Path) -> int:
-    """Return the number of rows in all operators. Raises EnvironmentProblem if they differ from those before."""
+    """Return the number of rows in all operators. Raises EnvironmentProblem if rows changed."""
     total = 0
     for each in state.operators:
         for store in _stores(spark, copy, each.number):
@@ -168,7 +165,7 @@ def _digest(spark: "SparkSession", copy: Path, operator: int, store: str, batch:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Exchange two folders in one step. Raises EnvironmentProblem where the file system cannot."""
+    """Exchange two folders in one step, if the file system can."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None or rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
         reason = "this system has no renameat2" if rename is None else os.strerror(ctypes.get_errno())

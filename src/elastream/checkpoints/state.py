@@ -49,8 +49,6 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """State of one stateful operator of a query."""
-
     number: int
     name: str
     partitions: tuple[PartitionState, ...]
@@ -75,10 +73,8 @@ class CheckpointState:
     """State of a query's checkpoint.
 
     Attributes:
-        batch: Newest planned batch.
         committed: Newest committed batch; -1 before the first.
         width: State partitions, fixed in the checkpoint.
-        provider: Class of the state store.
     """
 
     folder: Path
@@ -93,7 +89,6 @@ class CheckpointState:
         return self.provider.endswith(ROCKSDB)
 
     def remarks(self) -> Sequence[str]:
-        """Return what the figures mean for the query, as sentences."""
         sentences = []
         for each in self.operators:
             if each.skew > SKEWED:
@@ -138,16 +133,11 @@ def checkpoints_of(place: Path) -> Mapping[str, Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return True if `folder` has the layout of a streaming query's checkpoint."""
     return (folder / "metadata").is_file() and (folder / "offsets").is_dir()
 
 
 def checkpoint_state(folder: Path) -> CheckpointState:
-    """Read the state of the checkpoint in `folder`.
-
-    Raises:
-        InputError: It is none, or its files cannot be read.
-    """
+    """Read the state of the checkpoint in `folder`. Raises InputError if that fails."""
     if not is_checkpoint(folder):
         raise InputError(f"{folder} is no checkpoint of a streaming query: it has no offsets and metadata")
     try:
@@ -175,7 +165,7 @@ def _operators(folder: Path, committed: int, width: int) -> Sequence[OperatorSta
 
 
 def _operator_name(place: Path) -> str:
-    """Return Spark's name of an operator; its number where no file tells."""
+    """Return Spark's name of an operator, or its number."""
     files = [each for each in (place / "_metadata").rglob("*") if each.is_file() and not each.name.endswith(".crc")]
     for file in sorted(files):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -188,11 +178,11 @@ def _operator_name(place: Path) -> str:
 def _partition(place: Path, version: int) -> PartitionState:
     stores = [place, *(each for each in place.glob("*") if each.is_dir() and each.name not in ("SSTs", "_metadata"))]
     parts = [part for store in stores if (part := _store(store, version)) is not None]
-    known = [part.rows for part in parts if not math.isnan(part.rows)]
+    rows = [part.rows for part in parts if not math.isnan(part.rows)]
     ages = [part.snapshot_age for part in parts if not math.isnan(part.snapshot_age)]
     return PartitionState(
         math.fsum(part.bytes for part in parts),
-        math.fsum(known) if known else math.nan,
+        math.fsum(rows) if rows else math.nan,
         max((part.logs for part in parts), default=0),
         max(ages, default=math.nan),
     )

@@ -15,10 +15,9 @@ from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.guards import guards
-from elastream.cli.init import init
+from elastream.cli.init import init, monitoring
 from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
-from elastream.cli.monitoring import monitoring
 from elastream.cli.options import Verbosity
 from elastream.cli.pause import pause, unpause
 from elastream.cli.prices import prices
@@ -57,7 +56,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 class Commands(TyperGroup):
-    """The group of all commands. It turns their errors into messages and exit statuses."""
+    """Group of all commands. Turns their errors into messages and exit statuses."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command: Any = super().get_command(ctx, cmd_name)

@@ -79,8 +79,8 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
     Raises:
         ElastreamError: There is no such command, a setting is invalid, or the driver is to run elsewhere.
     """
-    found = shutil.which(command)
-    if found is None:
+    program = shutil.which(command)
+    if program is None:
         raise InputError(f"there is no command {command}: name Spark's spark-submit")
     named = {kind: named_by(settings[kind], kind) for kind in ("policy", "cloud") if kind in settings}
     AutopilotSettings(**{**settings, **named})
@@ -88,16 +88,14 @@ def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any])
 
     jar = jar_of(BESIDE)
     own = {"spark.elastream.python": sys.executable, "spark.elastream.autopilot": packed(settings)}
-    os.execv(found, [found, *submit_options(arguments, str(jar), own)])
+    os.execv(program, [program, *submit_options(arguments, str(jar), own)])
 
 
 def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -> list[str]:
     """Return the arguments of spark-submit, with the listener beside the job's own ones.
 
     Args:
-        arguments: Options, the application, and its arguments.
         jar: For the driver's class path.
-        own: Settings to add.
 
     Raises:
         InputError: The driver is to run on the cluster.
@@ -125,7 +123,6 @@ def submit_options(arguments: Sequence[str], jar: str, own: Mapping[str, str]) -
 
 
 def watch_sessions(make: "Callable[[SparkSession], Autopilot]") -> None:
-    """Start the Autopilot that `make` returns for the first session of each Spark application in this process."""
     from pyspark.sql import SparkSession
 
     applications: set[str] = set()

@@ -38,7 +38,6 @@ def _group() -> None:
 
 
 def as_rate(text: str) -> float:
-    """Parse a rate above 0 such as `20k/s`."""
     from elastream.units import rate
 
     if not (events := parsed(rate, text)) > 0:
@@ -47,7 +46,6 @@ def as_rate(text: str) -> float:
 
 
 def as_bytes(text: str) -> int:
-    """Parse a size such as `10MB`."""
     from elastream.units import memory
 
     return round(parsed(memory, text) * 1e6)
@@ -55,8 +53,6 @@ def as_bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Options of all benchmarks."""
-
     rate: Annotated[
         float | None,
         typer.Option(parser=as_rate, metavar="RATE", help="Highest rate of events, such as 20k/s. Default: 5k/s."),
@@ -95,7 +91,6 @@ class Conditions:
         return load_of(self.load, self.rate or rate, self.lasts or seconds)
 
     def cluster(self, executors: int, most: int) -> "Cluster":
-        """Return the cluster for arms with up to `executors` executors, of which `most` where an arm scales."""
         from elastream.bench.arms import Cluster
         from elastream.clouds.executors import declared_type
         from elastream.clouds.provider import SMALL
@@ -108,8 +103,6 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Arms(Conditions):
-    """Options of benchmarks that compare arms."""
-
     arms: Annotated[
         str | None,
         typer.Option(
@@ -129,7 +122,7 @@ class Arms(Conditions):
     ] = False
 
     def suite(self, workloads: "Sequence[Workload]", together: int = 0, arms: str = ARMS) -> "Suite":
-        """Return the suite of `workloads`, each in a session of its own, or `together` at once in one session."""
+        """Return the suite of `workloads`, each in a session of its own, or all `together` in one."""
         from elastream.bench.arms import arm_of
         from elastream.bench.runs import Setup
         from elastream.bench.suite import Suite, check
@@ -263,7 +256,6 @@ def demand(
 
 
 def _workload(text: str, options: Conditions, scale: float) -> "Workload":
-    """Return the workload that `text` names, at a part of the load."""
     load = options.pattern().scaled(scale)
     kind, _, name = text.partition(":")
     if kind == "nexmark" and name:
@@ -279,7 +271,6 @@ def _workload(text: str, options: Conditions, scale: float) -> "Workload":
 
 
 def _run(title: str, suite: "Suite", options: Arms, more: Mapping[str, object]) -> None:
-    """Run a suite, show and write what came of it; exit with status 1 if an answer is wrong."""
     from elastream.bench import suite as suites
     from elastream.dashboard.console import make_console
     from elastream.dashboard.progress import progress_bar

@@ -30,13 +30,11 @@ def packed(settings: Mapping[str, Any]) -> str:
 
 
 def unpacked(word: str) -> dict[str, Any]:
-    """Return what `packed` packed."""
     settings: dict[str, Any] = pickle.loads(base64.b64decode(word))
     return settings
 
 
 def main() -> None:
-    """Watch the queries of the application until standard input ends."""
     settings = unpacked(sys.argv[1])
     for kind in ("policy", "cloud"):
         if kind in settings:

@@ -171,7 +171,7 @@ def check_declaration(declaration: "Declaration") -> ElastreamError | None:
 
 
 def missing_settings(declaration: "Declaration", runs: bool) -> "list[str]":
-    """Return sentences about options that `run` and `simulate` need, because the file does not declare them."""
+    """Return sentences about options that the file does not declare."""
     from elastream.dataflow.operators import Kind
 
     sentences, graph = [], declaration.graph
@@ -242,7 +242,6 @@ def overload_warnings(declaration: "Declaration") -> "list[str]":
 
 
 def names_of(names: "Sequence[str]") -> str:
-    """Return names in quotes, at most four."""
     more = f" and {len(names) - 3} more" if len(names) > 4 else ""
     return ", ".join(map(repr, names if not more else names[:3])) + more
 

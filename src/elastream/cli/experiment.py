@@ -137,11 +137,6 @@ def save(
     console: "Console",
     about: Mapping[str, object] | None = None,
 ) -> None:
-    """Write the page to `html`, and the figures with the facts `about` the environment to `json_file`.
-
-    Raises:
-        EnvironmentProblem: A file cannot be written.
-    """
     from elastream.evaluation.page import render
     from elastream.recording.directory import write_text
 

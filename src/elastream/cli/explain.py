@@ -167,8 +167,6 @@ def _newest(recording: "Recording", console: "Console") -> None:
 
 
 class _Printer:
-    """Prints headings and indented lines."""
-
     def __init__(self, console: "Console") -> None:
         self._console = console
 

@@ -1,4 +1,4 @@
-"""`elastream init FOLDER`: writes a small project: a dataflow, its load and a test."""
+"""`elastream init FOLDER` and `elastream monitoring FOLDER`: write files to begin with."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -11,10 +11,8 @@ from elastream.errors import InputError
 # Templates beside this module, and the files that they become.
 FILES = {"words.txt": "words.py", "load.csv": "load.csv", "test_words.txt": "test_words.py"}
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create.")]
 
-
-def init(folder: Folder) -> None:
+def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create.")]) -> None:
     """Create a project in FOLDER: a dataflow, its load and a test."""
     from elastream.recording.directory import write_text
 
@@ -24,3 +22,11 @@ def init(folder: Folder) -> None:
     for template, name in FILES.items():
         typer.echo(str(write_text(folder / name, (templates / template).read_text("utf-8"), "file")))
     typer.echo(f"next: cd {folder}; pytest; elastream simulate words.py; elastream run words.py")
+
+
+def monitoring(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write the files to.")]) -> None:
+    """Write files for Prometheus and Grafana: dashboard.json, alerts.yaml, prometheus.yaml."""
+    from elastream.observability.monitoring import write_files
+
+    for path in write_files(folder):
+        typer.echo(str(path))

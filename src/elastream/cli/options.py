@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def parsed(parse: Callable[[str], T], text: str) -> T:
-    """Return what `parse` reads in the text of an option. Raises a usage error where it raises ElastreamError."""
+    """Return what `parse` reads in `text`. Raises a usage error where it raises ElastreamError."""
     try:
         return parse(text)
     except ElastreamError as error:
@@ -38,12 +38,12 @@ def parsed(parse: Callable[[str], T], text: str) -> T:
 
 
 def as_seconds(text: str) -> float:
-    """Parse a duration such as `90s` to seconds. Raises a usage error for other text."""
+    """Parse a duration such as `90s`. Raises a usage error for other text."""
     return parsed(duration, text)
 
 
 def as_some_seconds(text: str) -> float:
-    """Parse a duration above 0, as `as_seconds` does."""
+    """Parse a positive duration."""
     if not (seconds := as_seconds(text)) > 0:
         raise typer.BadParameter(f"{text!r} is no time: it must be above 0")
     return seconds
@@ -71,13 +71,10 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
 
 @dataclass(frozen=True, slots=True)
 class Verbosity:
-    """Options of the group of commands. `quiet` leaves out live views, progress and summaries."""
-
     quiet: bool = False
 
 
 def is_quiet(context: typer.Context) -> bool:
-    """Return True if the group was called with `-q`."""
     verbosity = context.find_root().obj
     return isinstance(verbosity, Verbosity) and verbosity.quiet
 
@@ -113,7 +110,7 @@ def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
-    """Return the option of a setting of `declaring`. Its value is None if it is not on the command line."""
+    """Return the option of a setting, with None for a value that is not on the command line."""
     default = vars(declaring).get(name)  # an inherited setting has the program's value by default
     shows = str(default) if isinstance(default, int | float) and not isinstance(default, bool) else False
     flag = "--setting" if name == "settings" else f"--{name.replace('_', '-')}"

@@ -41,8 +41,6 @@ class Declaration:
     """A dataflow and its run settings, declared by a program or document.
 
     Attributes:
-        settings: Settings of `run(...)`; the cloud is None if there is none.
-        host_types: Host types that a document declares.
         needs_cloud: True if it cannot run without a cloud; a program runs in its own process.
         placing: Context that adds file, line and field to errors. Its arguments are keys whose values are not used.
     """
@@ -62,7 +60,6 @@ class Declaration:
 
     @property
     def types(self) -> "tuple[HostType, ...]":
-        """Host types to lease: the declared ones, or else the cloud's."""
         return self.host_types or (() if self.settings.cloud is None else self.settings.cloud.types)
 
     @property
@@ -71,12 +68,11 @@ class Declaration:
         return self.settings.cloud is not None or not self.host_types
 
     def replaced(self, **settings: Any) -> "Declaration":
-        """Return a copy with other `settings`."""
         return replace(self, settings=replace(self.settings, **settings))
 
 
 class _Recorder:
-    """A launcher that records the first call of `run(...)` and ends the program there."""
+    """A launcher that records the first call of `run(...)` and ends the program."""
 
     declaration: Declaration | None = None
 

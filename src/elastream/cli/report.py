@@ -19,7 +19,6 @@ Open = Annotated[bool, typer.Option("--open", help="Open the report in the brows
 
 def report(run: Recorded, output: Output = None, open_it: Open = False, as_json: AsJson = False) -> None:
     """Write the HTML report of a recorded run, and print its summary."""
-
     from elastream.dashboard.console import make_console
     from elastream.dashboard.summary import print_summary
     from elastream.recording.recorder import Recording

@@ -112,7 +112,7 @@ def _read(kind: Kind, text: str) -> Any:
 
 
 def exporters(settings: Mapping[str, Any]) -> "list[Observer]":
-    """Return observers that serve metrics, write events and make spans, as `settings` of the command require.
+    """Return the exporters of metrics, events and spans that `settings` require.
 
     Raises:
         EnvironmentProblem: The port or the file is not available.
@@ -165,8 +165,6 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Path, Mapping[str, 
 
 
 class Ends:
-    """An observer that records the end of the last run."""
-
     def __init__(self) -> None:
         self._ending: Ending | None = None
 
@@ -183,7 +181,6 @@ class Ends:
         self._ending = ending
 
     def interrupted(self, limit: float | None) -> bool:
-        """Return True if the user stopped the run before its load or time limit ended it."""
         ending = self._ending
         from elastream.recording.observer import LIMITED
 

@@ -88,7 +88,7 @@ def status(run: Run, as_json: AsJson = False) -> None:
         rows += [(name.replace("_", " "), quantity(name, value)) for name, value in shown.items()]
         rows += [("cost", _cost(figures))]
     rows += [("page", directory.page.read_text(encoding="utf-8").strip())] if state.live and directory.page.exists() else []
-    rows += [("alarm", f"{source}: {said}") for source, said in figures["alarms"].items()]
+    rows += [("alarm", f"{source}: {text}") for source, text in figures["alarms"].items()]
     table = plain_table("", "")
     table.show_header = False
     for name, text in rows:
@@ -127,7 +127,7 @@ def _local(seconds: float | None) -> str:
 
 
 def _read(directory: "RunDirectory") -> "tuple[RunState, Recording | None]":
-    """Return the state of a run and its recording; None before the first observation."""
+    """Return a run's state and recording; None before the first observation."""
     from elastream.recording.recorder import Recording
     from elastream.recording.run_state import state_of
 

@@ -19,11 +19,10 @@ Answer = TypeVar("Answer")
 
 
 class ArbiterLink:
-    """Connection to the arbiter at `url`; a context manager. Subclasses define names and errors.
+    """Connection to the arbiter at `url`; a context manager.
 
     Args:
         certificate: File of the arbiter's certificate or authority; default: those that this machine trusts.
-        transport: Replaces the network in tests.
 
     Raises:
         CloudError: The URL is invalid, or would carry a token unencrypted to another machine.
@@ -102,7 +101,7 @@ class ArbiterLink:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True if only this machine reaches services at `host`, an address or a name."""
+    """Return True if only this machine reaches services at `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

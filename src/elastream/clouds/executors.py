@@ -82,14 +82,12 @@ class ExecutorProvider(Provider):
     """Executors of a session, as hosts.
 
     Args:
-        terms: Host type and limits.
         allocator: None if the session opens later and calls `bind`.
         allowed: Executors that Spark may have before any request.
         alone: Release executors that were not leased here.
         ends_with_provider: `close` releases leased executors.
         folder: Folder of the record; None for no record.
         unusable_reason: Returns why no host can be at an address, or an empty string.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -158,7 +156,6 @@ class ExecutorProvider(Provider):
                 self._request()
 
     def count_others(self, others: int) -> None:
-        """Set the number of executors on hosts leased elsewhere, which Spark's total includes."""
         with self._lock:
             changed, self._others = others != self._others, others
             if changed and self._total != self._allowed:
@@ -194,7 +191,6 @@ class ExecutorProvider(Provider):
             return {name: self._status(host, registered, pending) for name, host in self._hosts.items()}
 
     def close(self) -> None:
-        """Release leased executors if they end with this provider, and set Spark's final total."""
         with self._lock:
             if self._allocator is None:
                 return
@@ -215,7 +211,7 @@ class ExecutorProvider(Provider):
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _bind_fresh(self, allocator: ExecutorAllocator, registered: Collection[str]) -> None:
-        """Bind new executors to the oldest requests; release or fence those beyond."""
+        """Bind new executors to the oldest requests; release or fence surplus ones."""
         bound = {host.executor for host in self._hosts.values()} | self._surplus | self._fenced.keys()
         fresh = [executor for executor in registered if executor not in bound]
         waiting = [host for host in self._hosts.values() if host.waits]
@@ -293,7 +289,7 @@ class ExecutorProvider(Provider):
             self._allocator.kill(executor)
 
     def _request(self) -> None:
-        """Set Spark's total; while it is unlimited and nothing was leased or given back, there is no need."""
+        # While the total is unlimited and nothing was leased or given back, there is nothing to request.
         if self._limited and self._allocator is not None:
             self._set_total(sum(host.counts for host in self._hosts.values()) + self._others)
 
@@ -396,7 +392,6 @@ class ExecutorCloud(Cloud):
 
     @property
     def title(self) -> str:
-        """Description for messages."""
         raise NotImplementedError
 
     def open(
@@ -481,11 +476,6 @@ def for_own_session(
 
 
 def for_existing_session(cloud: ExecutorCloud, session: ExistingSession, folder: Path) -> ExecutorProvider:
-    """Return the provider for a running session.
-
-    Raises:
-        CloudError: Another kind of master, no allocation, or executors of another shape.
-    """
     if not session.master.startswith(cloud.scheme):
         on = f"a session on {cloud.scheme}, and this one is on {session.master}"
         raise CloudError(f"{cloud.title} leases executors of {on}")

@@ -82,11 +82,6 @@ class InProcess(Cloud):
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> ExecutorProvider:
-        """Return a provider that adopts the session's executors and leases none.
-
-        Raises:
-            CloudError: `session` is given: its hosts are its executors already.
-        """
         if session is not None:
             raise CloudError("InProcess has no hosts that could join a session: omit the cloud, or name one that leases")
         (kind,) = self.types

@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Welcome:
-    """Response of a pool to a request for its offer, or to an application that joins."""
-
     offer: Offer
     key: str = ""
 
@@ -62,15 +60,12 @@ class MembershipLost(CloudError):
 
 
 class PoolClient(ArbiterLink):
-    """Connection of an application to its pool.
+    """Connection of an application to its pool; `key_file` lets a restarted application replace a killed one.
 
-    Args:
-        key_file: File of the membership key, by which a restarted application replaces a killed one.
-
-    Raises:
-        EnvironmentProblem: No pool answers (every method).
-        CloudError: The pool refuses (every method).
-        MembershipLost: The application is no longer a member (every method).
+    Raises (every method):
+        EnvironmentProblem: No pool answers.
+        CloudError: The pool refuses.
+        MembershipLost: The application is no longer a member.
     """
 
     service_name = "pool"
@@ -186,7 +181,6 @@ class Membership:
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
 
     def amount_due(self) -> float:
-        """Return the amount due to the pool as of its last response."""
         return self._amount_due
 
     def report(self, indispensable: Collection[str], critical: bool) -> None:
@@ -342,13 +336,11 @@ class Pool(Cloud):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """Number of machines of the pool, requested from it. Raises ElastreamError if the pool does not answer."""
         with self.client() as client:
             return client.offer().max_hosts
 
@@ -360,11 +352,7 @@ class Pool(Cloud):
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> "PoolHosts":
-        """Join the pool and start the cluster; a restart in the same `folder` replaces a killed application.
-
-        Raises:
-            EnvironmentProblem: The folder cannot be written.
-        """
+        """Join the pool and start the cluster; a restart in the same `folder` replaces a killed application."""
         try:
             folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             client = self.client(key_file=create_private(folder / KEY_FILE))
@@ -432,7 +420,6 @@ class PoolHosts(Provider):
         return self.local.measure()
 
     def report(self, state: RunState) -> None:
-        """Limit settled hosts to their type; report kept hosts and the service level with the next claim."""
         self.local.report(state)
         self._state = state
         self._membership.report(state.kept, state.critical)

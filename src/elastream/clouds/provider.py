@@ -44,7 +44,7 @@ NAN = math.nan
 
 
 class Phase(StrEnum):
-    """Phases of a provider's host; `EDGES` defines the transitions."""
+    """Phases of a provider's host; `EDGES` has the transitions."""
 
     REQUESTED = "requested"
     STARTING = "starting"
@@ -185,7 +185,7 @@ UNLIMITED = 2**31 - 1  # Spark's value for "as many executors as the cluster has
 
 
 class RegisteredExecutor(Protocol):
-    """An executor that has registered with a session; `host` is its address."""
+    """An executor that has registered; `host` is its address."""
 
     @property
     def host(self) -> str:
@@ -230,7 +230,7 @@ class ExecutorAllocator(Protocol):
         """Return why requested executors have not come."""
 
     def ending(self, executor: str) -> str:
-        """Return why a registered executor ended; empty if unknown."""
+        """Return why a registered executor ended, or ""."""
 
     def release_leftovers(self, application: str) -> None:
         """Release what an earlier application left on the cluster; may take long."""
@@ -350,14 +350,14 @@ def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
 
 @runtime_checkable
 class SessionHosts(Protocol):
-    """A provider whose hosts are executors of the session, which it learns once the session is open."""
+    """A provider whose hosts are executors of the session."""
 
     def bind(self, allocator: ExecutorAllocator) -> None:
         """Lease through `allocator` from now on; earlier requests wait for this call."""
 
 
 def lacks_as_provider(candidate: Any) -> str:
-    """Return one sentence on the members that `candidate` lacks to be a `Provider`, or an empty string."""
+    """Return a sentence on members that `candidate` lacks to be a `Provider`, or ""."""
     if isinstance(candidate, Provider):
         return ""
     members = ["terms", *(name for name in vars(Provider) if not name.startswith("_"))]

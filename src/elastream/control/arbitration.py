@@ -52,8 +52,6 @@ def arbitrate(
 
 
 class _Plan:
-    """Granted part of a plan, and the state against which it is granted."""
-
     def __init__(
         self, observation: Observation, under_way: Collection[Action], growth: float, limits: ScalingLimits
     ) -> None:
@@ -248,7 +246,6 @@ class MissingMetrics:
         self._since: dict[Hashable, tuple[float, int]] = {}
 
     def after(self, unknown: Iterable[Unknown], now: float) -> tuple[Unknown, ...]:
-        """Return the missing metrics, each once with duration."""
         each = {one.key: one for one in unknown}
         begun = {key: self._since.get(key, (now, 0)) for key in each}
         self._since = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
@@ -258,7 +255,7 @@ class MissingMetrics:
 
 
 def check_plan(plan: Any) -> Plan:
-    """Return `plan`. Raises TypeError, which names the field, if it is not well-formed."""
+    """Return `plan`, or raise TypeError that names a malformed field."""
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
     for action in _tuple("actions", plan.actions):

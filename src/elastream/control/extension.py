@@ -35,8 +35,6 @@ BY = "key tables"
 
 
 class KeyTableExtension(LoopExtension):
-    """Requests the newest key tables."""
-
     def __init__(self, tables: KeyTables) -> None:
         self._tables = tables
         self._named: dict[tuple[str, int], frozenset[str]] = {}

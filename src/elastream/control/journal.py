@@ -89,8 +89,6 @@ CONCLUDED = frozenset(state for state, following in TRANSITIONS.items() if follo
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Action in the journal."""
-
     number: int
     action: Action
     by: str
@@ -215,7 +213,7 @@ class JournalWriter:
         self.left_over: dict[Action, Entry] = {entry.action: entry for entry in journal.unconcluded}
 
     def begin(self, proposals: Sequence[Proposal]) -> list[Entry]:
-        """Return entries of `proposals` on disk; empty if the disk is full, and nothing may be tried."""
+        """Return entries of `proposals` on disk; empty if the disk is full."""
         if not self.flush():
             return []
         entries = [self._granted(proposal) for proposal in proposals]
@@ -238,7 +236,7 @@ class JournalWriter:
                 self.note(entry, ActionState.UNDONE, reason)
 
     def drop_left_over(self, reasons: Mapping[Action, str]) -> None:
-        """Drop left-over actions that were not tried again, each with its reason."""
+        """Drop left-over actions that were not tried again."""
         for action, entry in self.left_over.items():
             self.note(entry, ActionState.DROPPED, reasons[action])
         self.left_over.clear()

@@ -43,8 +43,6 @@ ACTION_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Lateness:
-    """Period in which records are late and the policy does nothing."""
-
     since: float  # its start (seconds)
     fewest: float  # least backlog in the window
     longest: float = 0.0  # longest micro-batch (seconds)
@@ -377,7 +375,7 @@ class Loop:
         return replace(observation, context=context), [f"lease of {name}: {refusals[name]}" for name in sorted(scarce)]
 
     def _plan_of_policy(self, observation: Observation) -> Plan:
-        """Return the policy's plan, an empty one with its old memory on failure."""
+        """Return the policy's plan, or on failure an empty one with its old memory."""
         source = f"policy {self._policy.name}"
         try:
             plan = check_plan(self._policy.plan(observation, self._memory))

@@ -32,7 +32,6 @@ class RequestExtension(LoopExtension):
         self._news = False
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """Return the observation with the bounds in force."""
         for request in self._log.newer():
             if request.time < self._since:
                 continue

@@ -85,8 +85,6 @@ RECOVERING = 0.95
 
 
 class State(StrEnum):
-    """State of a decision with actions."""
-
     PREDICTED = "predicted"
     SUSPECTED_1 = "suspected 1"
     SUSPECTED_2 = "suspected 2"
@@ -165,7 +163,7 @@ class UsualError:
         self._bound: float | None = None
 
     def add(self, value: float, expected: float) -> None:
-        """Count the error of `value`; unknown ones are left out."""
+        """Count the error of `value`, if known."""
         if value > 0 and expected > 0:
             self._errors.append(abs(math.log(value / expected)))
             self._bound = None
@@ -215,10 +213,8 @@ class Trial:
         since: Time from which all actions are in force; inf before.
         rates: Number and sum of the rates from `begun` on.
         rounds: Rounds as predicted.
-        last: Latency at the last evidence.
         fresh: True if a micro-batch that began under it was committed since the last evidence, or there are no batches.
         changed: True if something else changed.
-        why: Reason of the verdict.
         tries: Rounds in which an undo was tried.
     """
 
@@ -243,7 +239,6 @@ class Trial:
 
     @property
     def open(self) -> bool:
-        """Return True until it is judged."""
         return bool(TRANSITIONS[self.state])
 
     @property
@@ -255,7 +250,6 @@ class Trial:
         return tuple(each.host for each in self.actions if isinstance(each, DrainHost | ReleaseHost))
 
     def describe(self) -> str:
-        """Return the decision as text, with its first actions."""
         first = ", ".join(each.describe() for each in self.actions[:SHOWN])
         more = f" and {len(self.actions) - SHOWN} more" if len(self.actions) > SHOWN else ""
         return f"round {self.round} ({first}{more})"
@@ -536,7 +530,7 @@ class RollBack:
     # -- undo ----------------------------------------------------------------------------------------------------------
 
     def _undo(self, trial: Trial, observation: Observation, names: Iterator[str]) -> list[Action] | None:
-        """Return the actions that undo a decision; None while they have to wait; empty if nothing is left."""
+        """Return the actions that undo a decision; None while they wait; empty if nothing is left."""
         why = f"{ROLLED_BACK}{trial.why}"
         if trial.leased:
             return self._without_leased(trial, observation, names, why)
@@ -546,7 +540,7 @@ class RollBack:
     def _without_leased(
         self, trial: Trial, observation: Observation, names: Iterator[str], why: str
     ) -> list[Action] | None:
-        """Return drains of leased hosts once the others suffice; until then leases of another type, or None to wait."""
+        """Return drains of leased hosts, or leases of another type while the others do not suffice; None to wait."""
         leases, cores = observation.leases, observation.cores.each
         leased = {each.host for each in trial.leased}
         bad = [host for host in observation.usable if host in leased]
@@ -570,7 +564,6 @@ class RollBack:
         ]
 
     def _other_type(self, observation: Observation, kind: HostType) -> HostType | None:
-        """Return the type with the lowest price of a core beside `kind` that is not refused; None without one."""
         now = observation.time
         others = [
             each
@@ -656,7 +649,6 @@ class RollBack:
 
 
 def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
-    """Return the trial after its undo: None waits for hosts, and an empty one is in effect."""
     trial = replace(trial, tries=trial.tries + 1)
     if undo is not None and not undo:
         return replace(trial, state=next_state(trial.state, Evidence.REVERSED))
@@ -664,12 +656,10 @@ def _after_try(trial: Trial, undo: Sequence[Action] | None) -> Trial:
 
 
 def _is_awaited(action: Action) -> bool:
-    """Return True if the trial waits until the action is in force; departures of hosts take too long."""
     return not isinstance(action, DrainHost | ReleaseHost)
 
 
 def _price(kind: HostType, observation: Observation) -> float:
-    """Return the price of a core of speed 1 (money per second)."""
     return kind.price / kind.billing.unit / max(kind.cores * _shown_speed(observation, kind), 1e-9)
 
 

@@ -25,8 +25,6 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """Rules in one planning round."""
-
     rules: ScalingRules = NO_RULES
     there: int = 0  # hosts that take tasks or are starting
     base: int = 0
@@ -119,8 +117,6 @@ def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost 
 
 @dataclass(slots=True)
 class Scaling:
-    """Rules of one run."""
-
     rules: ScalingRules = NO_RULES
     epoch: float = 0.0  # time 0 of the run, in seconds since 1970
     recommended: float = math.nan  # hosts recommended last; NaN at first

@@ -73,7 +73,6 @@ class Action(ABC):
     """Action with its rules. Subclasses override rules whose defaults do not fit.
 
     Attributes:
-        effect: Kind of change.
         follows: Actions on the same subject that may precede this one in a plan.
         relieves: True if it can shorten the wait of late records.
         awaits_hosts: True if hosts of `onto` may still be starting.
@@ -106,7 +105,7 @@ class Action(ABC):
 
     @abstractmethod
     def in_force(self, observation: Observation) -> bool:
-        """Return True if `observation` shows the action's effect."""
+        """Return True if `observation` shows its effect."""
 
     @property
     def onto(self) -> tuple[str, ...]:
@@ -120,7 +119,7 @@ class Action(ABC):
 
     @property
     def failure_key(self) -> Hashable:
-        """Return the key under which the back-off counts failures."""
+        """Return the key by which the back-off counts failures."""
         return self
 
     def claims(self) -> Iterable[Key]:
@@ -186,7 +185,7 @@ class Switch(Action):
     @property
     @abstractmethod
     def element(self) -> str:
-        """Return the operator or choice, by its name in guards."""
+        """Return the operator or choice, as guards name it."""
 
     @abstractmethod
     def refusal(self, graph: Graph) -> str:
@@ -273,11 +272,7 @@ class SwitchAlternate(Switch):
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdge(Switch):
-    """Send a choice's records to another branch from the next batch on.
-
-    Attributes:
-        target: Operator at the branch.
-    """
+    """Send a choice's records to the branch of `target` from the next batch on."""
 
     choice: str
     target: str
@@ -548,11 +543,7 @@ class HostAction(Action):
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost(HostAction):
-    """Lease a host, unless one of that name is leased.
-
-    Attributes:
-        type: Name of its host type.
-    """
+    """Lease a host of `type`, unless one of that name is leased."""
 
     effect: ClassVar[Effect] = Effect.HOST_ADDED
 
@@ -707,7 +698,7 @@ class ActionTable:
         self._handlers[kind.__name__] = handler
 
     def answer(self, kind: type[A], handler: Callable[[A], tuple[Status, str]]) -> None:
-        """Let `handler` do actions of `kind` and return status and reason."""
+        """As `on`, but `handler` returns status and reason."""
         self.on(kind, lambda action: Outcome(action, *handler(action)))
 
     def refuse(self, kind: type[Action], why: str) -> None:
@@ -738,8 +729,6 @@ def _is_task(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Test, description and JSON reader of a field's values."""
-
     fits: Callable[[Any], bool]
     expected: str
     read: Callable[[Any], Any] = lambda value: value

@@ -19,14 +19,7 @@ HEALTHY_AFTER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Active fault.
-
-    Attributes:
-        source: Faulty part, unique among active alarms.
-        said: The fault, in one sentence.
-        since: Start (seconds of the run).
-        traceback: Traceback of the exception, if any.
-    """
+    """Active fault. `source` is unique among active alarms, `since` in seconds of the run."""
 
     source: str
     said: str
@@ -87,7 +80,7 @@ class AlarmedThread(threading.Thread):
         self._pauses, self._healthy_after = pauses, healthy_after
 
     def run(self) -> None:
-        """Run the target to its end, or until it fails once too often."""
+        """Run the target until it ends or fails once too often."""
         failures = 0
         while True:
             recovery = threading.Timer(self._healthy_after, self._alarms.clear, [self.name])

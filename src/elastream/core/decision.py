@@ -35,12 +35,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Exception that the run survived.
-
-    Attributes:
-        source: Part that raised.
-        said: The fault, in one sentence.
-    """
+    """Exception that the run survived."""
 
     source: str
     said: str
@@ -52,7 +47,6 @@ class Fault:
 
     @property
     def place(self) -> str:
-        """Return the exception's location, `" (mine.py, line 5)"`, or ""."""
         places = re.findall(r'^  File "(.+)", line (\d+), in', self.traceback, re.MULTILINE)
         return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
@@ -78,12 +72,10 @@ class Unknown:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> "Unknown":
-        """Return the value from its JSON fields."""
         return cls(**{**fields, "metric": Metric(fields["metric"]), "rows": Rows(fields["rows"])})
 
     @property
     def key(self) -> tuple[Metric, Rows, str, str]:
-        """Return the gap's identity without its duration."""
         return self.metric, self.rows, self.row, self.consequence
 
     @property
@@ -172,7 +164,7 @@ class Decision:
         return "; ".join(parts) or self.remarks
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record JSON-ready; NaN becomes null."""
+        """Return the record JSON-ready."""
 
         def clean(values: Mapping[str, float]) -> dict[str, float | None]:
             return {name: (None if value != value else value) for name, value in values.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Reason of an event. Names are stable for alerts and searches."""
+    """Reason of an event. Names are stable."""
 
     # hosts leased, or a drain cancelled
     SCALED_UP = "ScaledUp"
@@ -60,15 +60,12 @@ WARNING_RULES = frozenset({"max_hosts", "budget"})
 
 
 def types_of(reason: Reason) -> tuple[str, ...]:
-    """Return the event types of `reason`, the usual one first."""
     usual = "Warning" if reason in WARNINGS else "Normal"
     return (usual, "Warning") if reason is Reason.SCALING_LIMITED else (usual,)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Event of a run."""
-
     time: float
     reason: Reason
     message: str

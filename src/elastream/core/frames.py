@@ -29,8 +29,6 @@ MOST: Mapping[Metric, float] = {metric: metric.quantity.most for metric in Metri
 
 
 class Implausible(NamedTuple):
-    """An impossible value of one row of a frame."""
-
     metric: Metric
     row: str
     value: float
@@ -54,7 +52,6 @@ class Reading:
 
     @property
     def known(self) -> bool:
-        """True if there is a value."""
         return self.value is not None
 
 
@@ -65,7 +62,6 @@ class Frame:
     negative, above `Quantity.most`), which `implausible` lists.
 
     Args:
-        ids: Of the rows.
         values: Columns by metric.
         ages: Seconds since the measurement, for the frame or by metric.
     """
@@ -124,7 +120,6 @@ class Frame:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Row number by id."""
         return {name: row for row, name in enumerate(self.ids)}
 
     @property
@@ -158,7 +153,7 @@ class Frame:
         return Reading(float(column[row]), self.age(metric))
 
     def value(self, name: str, metric: Metric) -> float:
-        """Return one value, NaN if unknown, for arithmetic that carries unknown through."""
+        """Return one value, NaN if unknown."""
         row = self.rows.get(name)
         column = self._columns.get(metric)
         return math.nan if row is None or column is None else float(column[row])
@@ -168,10 +163,8 @@ class TableFrame(Frame):
     """A frame over an existing table without conversion or copies, so that long histories cost little.
 
     Args:
-        rows: Row number by id.
         at: Row of the table by metric.
         table: float64, shape (metrics, rows); it becomes read-only.
-        ages: As in `Frame`.
     """
 
     def __init__(
@@ -188,7 +181,6 @@ class TableFrame(Frame):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Metrics with a column, known or not."""
         return tuple(self._at)
 
     def column(self, metric: Metric) -> Floats:
@@ -260,7 +252,6 @@ class TaskFrame(Frame):
 
     @cached_property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Identity of each task, in row order."""
         return tuple(
             TaskId(self._operators[o], int(i)) for o, i in zip(self.operator.tolist(), self.index.tolist(), strict=True)
         )
@@ -270,7 +261,7 @@ class TaskFrame(Frame):
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Row number by the text of the task's identity, `"count#3"`."""
+        """Row number by `"count#3"`."""
         return {str(task): row for row, task in enumerate(self.tasks)}
 
 
@@ -291,7 +282,6 @@ def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tu
 
     Args:
         queries: Ends of each query's batches, oldest first, on the clock of `now`.
-        now: Seconds.
     """
     longest, span = 0.0, (CPU_WINDOW, 0.0)
     for every in queries:

@@ -17,7 +17,7 @@ class GuardDecision:
 
     @property
     def why(self) -> str:
-        """Return why nothing is allowed or guards are unknown, or ""."""
+        """Return why nothing is allowed or known, or ""."""
         reasons = [f"the guard of {name} is unknown ({', '.join(missing)})" for name, missing in self.unknown.items()]
         if not self.allowed:
             reasons.insert(0, f"no guard of {self.element} is active: what runs stays")

@@ -50,18 +50,17 @@ class Billing:
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """Type of host that can be leased.
+    """Type of host that can be leased. Values may be text with units, such as "8 GB", "1 gbit" and "20s".
 
     Attributes:
-        cores: Number of cores; may be fractional, or text such as "500m".
-        memory: Memory (MB, or text such as "8 GB").
+        cores: Number of cores; may be fractional.
+        memory: Memory (MB).
         speed: Core speed relative to the standard core (thesis: pi).
-        bandwidth: Bandwidth of its link (bytes/s, or text such as "1 gbit"). None: unlimited.
+        bandwidth: Bandwidth of its link (bytes/s). None: unlimited.
         price: Money per billing time unit.
-        billing: Billing rule.
         slots: Operator instances it holds (E2DF's C_n). 0: cores rounded up.
-        start: Time from lease to ready (seconds, or text such as "20s").
-        stop: Time from release to gone (seconds, or text).
+        start: Time from lease to ready (seconds).
+        stop: Time from release to gone (seconds).
         zone: Fault zone, such as a rack. Empty: the region.
 
     Raises:
@@ -147,16 +146,14 @@ def by_zones(
 
 
 class HostState(StrEnum):
-    """State of a leased host.
+    """State of a leased host, paid until RELEASED or LOST.
 
     Attributes:
-        REQUESTED: Requested and paid; not yet accepted by the provider.
-        STARTING: Accepted; the machine boots.
-        RUNNING: Up; accepts tasks.
+        REQUESTED: Not yet accepted by the provider.
+        STARTING: The machine boots.
         DRAINING: Works, but its tasks are moving away.
         RELEASING: Empty, shutting down.
-        RELEASED: Gone after a release; no longer paid.
-        LOST: Failed, or never came up; no longer paid.
+        LOST: Failed, or never came up.
     """
 
     REQUESTED = "requested"
@@ -293,12 +290,7 @@ def known_cost(cost: float, types: Iterable[HostType]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EndedLeases:
-    """Totals of leases that ended long ago.
-
-    Attributes:
-        released: Ends by release.
-        lost: Ends by loss.
-    """
+    """Totals of leases that ended long ago."""
 
     leases: int = 0
     released: int = 0

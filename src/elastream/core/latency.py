@@ -87,7 +87,7 @@ def figures(seconds: Floats, weights: Floats, target: float | None = None, every
     Args:
         seconds: latencies, shape (samples,).
         weights: records that each sample stands for.
-        target: target latency [s]; None leaves out compliance.
+        target: [s]; None leaves out compliance.
         every: quantiles are those of each `every`-th sample.
     """
     middle, late = weighted_quantiles(seconds[::every], weights[::every], HALF_AND_99).tolist()
@@ -105,13 +105,7 @@ def figures(seconds: Floats, weights: Floats, target: float | None = None, every
 
 
 def share_within(level: float | None, oldest: float, newest: float) -> float:
-    """Return the share of a batch's latencies within `level` seconds; None: no level, all are within.
-
-    Args:
-        level: seconds.
-        oldest: latency of its oldest record, its greatest one [s].
-        newest: latency of its newest record [s].
-    """
+    """Return the share of a batch's latencies within `level` seconds, from those of its oldest and newest record [s]."""
     if level is None or oldest <= level or newest > level:
         return float(level is None or oldest <= level)
     return (level - newest) / (oldest - newest)
@@ -124,9 +118,7 @@ def spread(records: Floats, oldest: Floats, newest: Floats, levels: Floats, limi
 
     Args:
         records: records of each batch, shape (batches,).
-        oldest: latency of its oldest record [s], NaN where unknown.
-        newest: latency of its newest record [s].
-        levels: of the quantiles, in [0, 1].
+        oldest: latency of its oldest record [s], NaN where unknown; `newest`: of its newest.
         limit: seconds.
     """
     result = np.full(levels.size + 2, np.nan)
@@ -157,15 +149,7 @@ def spread_figures(
     target: float | None = None,
     spread: Callable[[Floats, Floats, Floats, Floats, float], Floats] = spread,
 ) -> dict[Metric, float]:
-    """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches.
-
-    Args:
-        records: as in `spread`, like `oldest` and `newest`.
-        oldest: latency of the oldest record of each batch [s].
-        newest: latency of its newest record [s].
-        target: target latency [s]; None leaves out compliance.
-        spread: `spread`, or its compiled form.
-    """
+    """Return mean, median, 99th percentile and compliance of all latencies, with `spread` or its compiled form."""
     limit = math.inf if target is None else target
     middle, late, share, mean = spread(records, oldest, newest, HALF_AND_99, limit).tolist()
     result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
@@ -187,9 +171,6 @@ def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> flo
 
     Args:
         q: at most 0.99.
-        weights: of the distributions, shape (distributions,).
-        p50: their medians.
-        p99: their 99th percentiles.
     """
     usable = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
     if not usable.any():

@@ -31,8 +31,6 @@ IDLE_TASKS = 0.9
 
 
 class Cause(StrEnum):
-    """Cause of a query's lateness."""
-
     TRIGGER = "its trigger"
     LIMIT = "the limit of its source"
     SOURCE = "asking its source"
@@ -68,13 +66,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """One completed stage of a batch.
+    """One completed stage of a batch; `begun` and `ended` are epoch seconds.
 
     Attributes:
-        begun: Epoch seconds, as `ended`.
         run: Seconds that all tasks ran.
-        longest: Seconds that the longest task ran.
-        cpu: CPU seconds of all tasks in the JVM.
         waited: Seconds that all tasks waited for shuffle blocks.
         shuffled: True if it reads a shuffle.
         python: True if its tasks hand records to Python, whose CPU time Spark does not count.
@@ -100,7 +95,6 @@ class BatchTimes:
     """One committed batch.
 
     Attributes:
-        start: Epoch seconds.
         durations: Seconds of the parts of its trigger, by Spark's names.
         stages: Its completed stages; empty if unknown.
         others: Jobs of no query, as (begin, end) in epoch seconds. Some may be the batch's, if the user named them.
@@ -152,11 +146,7 @@ class QueryTraits:
 
 
 def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: QueryTraits) -> Diagnosis:
-    """Return why a late query is late, from its newest warm batches with records.
-
-    Args:
-        target: Target latency (seconds).
-    """
+    """Return why a late query is late, from its newest warm batches with records."""
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
     if len(batches) < LEAST_BATCHES:
         return Diagnosis()
@@ -177,12 +167,7 @@ def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: Q
 
 
 def bottleneck(claim: str, batches: Sequence[BatchTimes], traits: QueryTraits) -> Diagnosis:
-    """Return the cause of the longest part of batches.
-
-    Args:
-        claim: Subject and verb of the sentence, such as "q is late".
-        batches: The newest ones with stages, at most BATCHES_READ and at least one.
-    """
+    """Return the cause of the longest part of the newest batches; `claim` begins its sentence ("q is late")."""
     takes, parts = _medians(batches)
     largest = max(parts, key=lambda cause: parts[cause])
     if largest is Cause.HOSTS:
@@ -355,7 +340,7 @@ def _no_host_helps(cause: Cause, sentence: str, slots: float = 0.0) -> Diagnosis
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds that at least one of the spans (begin, end) covers."""
+    """Return the seconds that at least one span covers."""
     total, until = 0.0, -math.inf
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))

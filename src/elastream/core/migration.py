@@ -12,8 +12,6 @@ from elastream.core.task_id import TaskId
 
 
 class MigrationState(StrEnum):
-    """State of a migration."""
-
     # planned; the task runs on the old host and Spark is not informed
     WANTED = "wanted"
     # the new executor loads the state; the old host runs the task
@@ -60,8 +58,6 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Migration of a task to a host."""
-
     task: TaskId
     host: str
     since: float  # request (seconds on the caller's clock)
@@ -77,7 +73,6 @@ class Migration:
 
     @property
     def under_way(self) -> bool:
-        """Return True if neither landed nor dropped."""
         return bool(TRANSITIONS[self.state])
 
     def to(self, state: MigrationState, at: float) -> "Migration":

@@ -58,7 +58,6 @@ class Leases(dict[str, Lease]):
 
     @once
     def working(self) -> tuple[str, ...]:
-        """Return the hosts that run tasks, also draining ones."""
         return self._in(HostState.RUNNING, HostState.DRAINING)
 
     @once
@@ -154,7 +153,6 @@ class Exchange:
         target: Rows of the receivers, as in `source`.
         rate: Mean of the last monitoring period (bytes/s, float64); a pair without an entry sends nothing.
         known: False if unmeasured or older than OLD. Entries are then empty.
-        age: Age of the measurement (seconds).
 
     Raises:
         ValueError: Columns differ in length, an unknown exchange has entries, or a rate is NaN or negative.
@@ -193,8 +191,7 @@ class Exchange:
         """Return the traffic of each location with others, both directions (bytes/s); NaN if unknown.
 
         Args:
-            place: Location of each task, as in `split`. Traffic with unplaced tasks counts at the other end.
-            places: Number of locations.
+            place: As in `split`. Traffic with unplaced tasks counts at the other end.
         """
         if not self.known:
             return np.full(places, np.nan)
@@ -227,19 +224,13 @@ UNMEASURED = Exchange(known=False)
 
 @dataclass(frozen=True, eq=False)
 class Standby:
-    """Standby replicas of tasks' state on other hosts, one entry each.
-
-    Columns have one length and are read-only.
+    """Standby replicas of tasks' state on other hosts; read-only columns with one entry each.
 
     Attributes:
-        host: Rows of `Observation.hosts`.
         lag: Checkpoints (on Spark: committed batches) that the replica lacks; NaN if unknown.
         megabytes: Memory of the replica (MB); NaN if unknown.
         known: False if replicas exist at unknown locations. True without replicas.
         why: Sentence if fewer replicas exist than requested.
-
-    Raises:
-        ValueError: Columns differ in length.
     """
 
     task: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -357,16 +348,13 @@ class Sample:
 
 
 class MicroBatch(NamedTuple):
-    """Committed batch of a segment.
+    """Committed batch of a segment; NaN where unknown.
 
     Attributes:
         start: Start (seconds of the run).
         seconds: Time from start to commit (seconds).
-        records: Records from the source; NaN if unknown.
-        oldest: Latency of its first record (seconds); NaN if unknown.
-        newest: Latency of its last record (seconds); NaN if unknown.
-        number: Number in its segment; NaN if unknown.
-        version: Version of its composition; NaN if unknown.
+        records: Records from the source.
+        oldest: Latency of its first record (seconds); `newest`: of its last.
     """
 
     segment: str
@@ -510,7 +498,7 @@ class Observation:
 
     @once
     def backlog(self) -> float:
-        """Return the records waiting at all operators with a known backlog; NaN without any."""
+        """Return the known records waiting at operators."""
         return known_sum(self.operators.column(Metric.BACKLOG))
 
     @property
@@ -565,7 +553,7 @@ class Observation:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Return the requested hosts that the provider has not begun to start."""
+        """Return the hosts that the provider has not begun to start."""
         return tuple(name for name in self.coming if self.leases[name].state is HostState.REQUESTED)
 
     @property

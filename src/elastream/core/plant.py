@@ -58,16 +58,12 @@ class Plant(Protocol):
 
     `apply` never raises for an action of the closed set, but refuses it or fails with a reason; twice equals once. The next
     observation shows a DONE action, a later one an ACCEPTED action. Unmeasured values are unknown, never zero. Every host
-    with
-    a task is leased and paid.
+    with a task is leased and paid.
     """
 
     @property
     def context(self) -> Context:
-        """Return the dataflow, the hosts that can be leased, and the goals.
-
-        Queries that come and go give a new value; each observation carries its own.
-        """
+        """Return the dataflow, the hosts that can be leased, and the goals; a new value when queries come or go."""
 
     @property
     def clock(self) -> Clock:
@@ -139,11 +135,7 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Return the plan for an observation.
-
-        Args:
-            memory: Memory of this policy's last plan in the run; None in the first round.
-        """
+        """Return the plan. `memory` is that of this policy's last plan in the run; None in the first round."""
 
     def unsupported_reason(self, context: Context) -> str | None:
         """Return why the policy cannot work in `context`, in one sentence, or None. Called once, before a run."""
@@ -193,8 +185,6 @@ POLICY_MEMBERS: Members = {"name": str, "plan": 2}
 
 
 class PlainPolicy(Policy):
-    """Policy around an object with `name` and `plan`."""
-
     def __init__(self, own: SupportsPlan) -> None:
         self.own = own
 

@@ -19,11 +19,10 @@ class PlantKind(StrEnum):
     WATCHED = "watched queries on Spark"
     UNCHAINED = "simulated, unchained"
     CHAINED = "simulated, chained"
-    REDUCERS = "simulated, ring of reducers"
 
 
 class Condition(StrEnum):
-    """Conditions of a promise, with texts for the reference page."""
+    """Conditions of a promise, with texts for the reference."""
 
     DECLARED_LOAD = "a source with a declared load"
     LOCAL_FILES = "the source reads local files"
@@ -133,12 +132,7 @@ EVERY = frozenset(Kind)
 
 
 class Promise:
-    """Commitment of plants to measure a metric.
-
-    Args:
-        how: Method, as a phrase.
-        when: Conditions that must all hold.
-    """
+    """Commitment of plants to measure a metric."""
 
     def __init__(
         self, rows: Rows, plants: frozenset[PlantKind], how: str, kinds: frozenset[Kind] = EVERY, *when: Condition
@@ -155,7 +149,6 @@ DATAFLOW = frozenset({PlantKind.DATAFLOW})
 WATCHED = frozenset({PlantKind.WATCHED})
 UNCHAINED = frozenset({PlantKind.UNCHAINED})
 CHAINED = frozenset({PlantKind.CHAINED})
-REDUCERS = frozenset({PlantKind.REDUCERS})
 SPARK = DATAFLOW | WATCHED
 SIMULATED = UNCHAINED | CHAINED
 
@@ -166,24 +159,22 @@ WORKING = TRANSFORM | KEYED
 READING = EVERY - {Kind.SINK}
 FED = EVERY - SOURCE
 
-_BATCHES = "the batches of the last 3 s"
-_METER = f"meter in the Python stage, {_BATCHES}"
-_OWN = f"meter in the Python stage, of its function alone, {_BATCHES} in which it ran; it stays until it runs again"
+_METER = "meter in the Python stage"
+_OWN = "meter in the Python stage, of its function alone, in the last batches in which it ran"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
-_TAKEN = f"records taken by {_BATCHES}"
+_TAKEN = "records taken by batches"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
-_WINDOW = "mean over the last seven batches"
-_DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
+_DUE = "commit of the batch less the moment at which the load made the record due"
 _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
-    f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
+    "modification time of its file, else the last poll that did not take it (an upper bound)"
 )
-_LONGEST = f"{_FROM}; without a load at least the time since the batch under way was planned"
-_POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
+_MEDIAN = "as `latency_p50`"
+_LONGEST = f"{_MEDIAN}; without a load at least the time since the batch under way was planned"
+_POLL = "upper bound, from the last poll that did not take the record to the commit"
 _COUNTED = "counted in the monitoring period"
 _SINCE_START = "counted since the start"
 _UPSTREAM = "what the operators before it emitted"
-_OF_TUPLES = "from being emitted by a mapper to being processed, of the tuples of the monitoring period"
 _AT_SINKS = "records that reached a sink in the monitoring period"
 _BY_COST = "as its operator's is counted; of several that run at once, in the ratio of their costs"
 _SPEED = (
@@ -199,7 +190,6 @@ _DURATION = (
     _operator(DATAFLOW, "from being written to the durable edge to the commit", FED, Condition.DURABLE_INPUT),
     _operator(UNCHAINED, "records that passed in the monitoring period", WORKING),
     _operator(CHAINED, "from being queued to the commit", READING, Condition.QUERY_HEAD),
-    _operator(REDUCERS, "from being emitted by a mapper to being processed, counted in the monitoring period", KEYED),
 )
 PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
     Metric.ARRIVAL_RATE: (
@@ -217,8 +207,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(CHAINED, _COUNTED, SOURCE),
         _operator(CHAINED, "what its query's batches took", WORKING, Condition.STAGE_HEAD),
         _application(ALL, "sum over the sources"),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, "tuples that mappers make of the records, counted in the monitoring period", KEYED),
     ),
     Metric.PROCESSED_RATE: (
         _operator(DATAFLOW, _TAKEN, SOURCE),
@@ -231,10 +219,7 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             UNCHAINED, "counted in the monitoring period; of a source, records passed on to the operators it feeds", READING
         ),
         _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
-        _task(SPARK, f"records read from shuffles, {_WINDOW}"),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, _COUNTED, KEYED),
-        _task(REDUCERS, _COUNTED),
+        _task(SPARK, "records read from shuffles"),
     ),
     Metric.EMITTED_RATE: (
         _operator(DATAFLOW, _TAKEN, SOURCE),
@@ -244,8 +229,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _operator(UNCHAINED, _COUNTED, READING),
         _operator(CHAINED, _TAKEN, READING, Condition.STAGE_HEAD),
-        _operator(REDUCERS, _COUNTED, SOURCE),
-        _operator(REDUCERS, _COUNTED, KEYED),
     ),
     Metric.BACKLOG: (
         _operator(DATAFLOW, "due by the load and taken by no batch", SOURCE, Condition.DECLARED_LOAD),
@@ -268,8 +251,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             EVERY,
             Condition.SOURCES_COUNTED,
         ),
-        _operator(REDUCERS, "tuples in the queues of its hosts now", KEYED),
-        _task(REDUCERS, "tuples of its keys in its host's queue now"),
     ),
     Metric.DURATION: _DURATION,
     Metric.DURATION_P50: _DURATION,
@@ -284,7 +265,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
         _alternate(UNCHAINED, _BY_COST),
         _alternate(CHAINED, "as declared or calibrated, on hosts as fast as those of the moment"),
-        _operator(REDUCERS, "core-seconds of its hosts over tuples processed, counted in the monitoring period", KEYED),
     ),
     Metric.SELECTIVITY: (
         _alternate(DATAFLOW, _OWN, EVERY, Condition.PYTHON),
@@ -302,10 +282,9 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(DATAFLOW, "as for `busy_cores`, over all usable cores", SOURCE, Condition.PYTHON_IN_QUERY),
         _operator(UNCHAINED, _COUNTED, WORKING),
         _operator(CHAINED, "its `busy_cores`, over all usable cores", READING, Condition.STAGE_HEAD),
-        _task(SPARK, f"part of the time for which it kept a slot, {_WINDOW}"),
+        _task(SPARK, "part of the time for which it kept a slot"),
         _task(UNCHAINED, _COUNTED),
         _task(CHAINED, "an equal part of its operator's `busy_cores`"),
-        _operator(REDUCERS, "of the cores of the hosts on the ring, counted in the monitoring period", KEYED),
     ),
     Metric.BUSY_CORES: (
         _operator(DATAFLOW, _METER, TRANSFORM, Condition.PYTHON),
@@ -322,8 +301,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _task(UNCHAINED, _COUNTED, EVERY, Condition.INSTANCE_QUEUES),
         _task(CHAINED, "an equal part of its operator's"),
-        _operator(REDUCERS, _COUNTED, KEYED),
-        _task(REDUCERS, "tuples processed, by the cost of one"),
     ),
     Metric.BUSY_CORES_ERROR: (_task(SPARK, "spread of the last seven batches"),),
     Metric.PARALLELISM: (
@@ -336,7 +313,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _operator(WATCHED, "state partitions", KEYED),
         _operator(UNCHAINED, "instances now", WORKING),
         _operator(CHAINED, "tasks now", READING, Condition.STAGE_HEAD),
-        _operator(REDUCERS, "state partitions", KEYED),
     ),
     Metric.SCALINGS: (
         _operator(DATAFLOW, "changes that were applied", EVERY, Condition.OWN_PARALLELISM),
@@ -352,7 +328,6 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _host(UNCHAINED, _COUNTED, EVERY, Condition.HOST_UP),
         _host(CHAINED, "mean over the last 3 s", EVERY, Condition.HOST_UP),
-        _host(REDUCERS, _COUNTED, EVERY, Condition.HOST_UP),
     ),
     Metric.MEMORY: (
         _host(SPARK, "memory of its processes", EVERY, Condition.PROVIDER_MEASURES),
@@ -363,13 +338,11 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         _host(DATAFLOW, _SPEED, EVERY, Condition.HOST_UP),
         _host(WATCHED, _SPEED, EVERY, Condition.PROBED),
         _host(SIMULATED, "its type's, as it varies now", EVERY, Condition.HOST_UP),
-        _host(REDUCERS, "its type's", EVERY, Condition.HOST_UP),
     ),
     Metric.TASKS: (
         _host(SPARK, "state partitions placed there"),
         _host(UNCHAINED, "instances placed there"),
         _host(CHAINED, "state partitions placed there"),
-        _host(REDUCERS, "state partitions that it owns"),
     ),
     Metric.BANDWIDTH: (
         _host(SPARK, "sum of `traffic` over its links", EVERY, Condition.SHUFFLES),
@@ -391,41 +364,37 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
     ),
     Metric.TRAFFIC: (
-        _task(SPARK, f"shuffle bytes read, {_WINDOW}"),
-        _link(SPARK, f"shuffle bytes between two hosts, {_WINDOW}", EVERY, Condition.SHUFFLES),
+        _task(SPARK, "shuffle bytes read"),
+        _link(SPARK, "shuffle bytes between two hosts", EVERY, Condition.SHUFFLES),
     ),
     Metric.LATENCY_P50: (
         _application(DATAFLOW, _FROM),
         _application(WATCHED, f"{_POLL}, median of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
         _application(CHAINED, _DUE),
-        _application(REDUCERS, _OF_TUPLES),
     ),
     Metric.LATENCY_P99: (
         _application(DATAFLOW, _LONGEST),
-        _application(WATCHED, f"{_POLL}, longest of the slowest query"),
+        _application(WATCHED, f"{_MEDIAN}, longest of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
-        _application(CHAINED, _DUE),
-        _application(REDUCERS, _OF_TUPLES),
+        _application(CHAINED, _MEDIAN),
     ),
     Metric.LATENCY: (
-        _application(DATAFLOW, _FROM),
-        _application(WATCHED, f"{_POLL}, mean of the slowest query"),
+        _application(DATAFLOW, _MEDIAN),
+        _application(WATCHED, f"{_MEDIAN}, mean of the slowest query"),
         _application(UNCHAINED, _AT_SINKS),
-        _application(CHAINED, _DUE),
-        _application(REDUCERS, _OF_TUPLES),
+        _application(CHAINED, _MEDIAN),
     ),
     Metric.THROUGHPUT: (
         _application(DATAFLOW, _TAKEN),
         _application(WATCHED, f"{_LATELY}, sum over the queries"),
         _application(UNCHAINED, _COUNTED),
         _application(CHAINED, _TAKEN),
-        _application(REDUCERS, "tuples processed, counted in the monitoring period"),
     ),
     Metric.COMPLIANCE: (
         _operator(UNCHAINED, _COUNTED, WORKING, Condition.MAX_DURATION),
         _operator(CHAINED, _COUNTED, READING, Condition.QUERY_HEAD, Condition.MAX_DURATION),
-        _application(DATAFLOW, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
+        _application(DATAFLOW, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(
             WATCHED,
             "latencies up to the target, of the last seven batches; a lower bound, as latencies are upper ones",
@@ -434,13 +403,12 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
         ),
         _application(UNCHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
         _application(UNCHAINED, "sum over the operators", EVERY, Condition.MAX_DURATIONS),
-        _application(CHAINED, f"latencies up to the target, {_BATCHES}", EVERY, Condition.TARGET_LATENCY),
-        _application(REDUCERS, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
+        _application(CHAINED, "latencies up to the target", EVERY, Condition.TARGET_LATENCY),
     ),
     Metric.BATCH_DURATION: (
-        _application(DATAFLOW, f"median of {_BATCHES}"),
+        _application(DATAFLOW, "median"),
         _application(WATCHED, "last batch of the slowest query"),
-        _application(CHAINED, f"median of {_BATCHES}"),
+        _application(CHAINED, "median"),
     ),
     Metric.UPDATE_LATENCY: (
         _application(DATAFLOW, "over the queries that hold what it changes", EVERY, Condition.COMPOSITION_CHANGED),
@@ -463,23 +431,16 @@ PROMISES: Mapping[Metric, tuple[Promise, ...]] = {
             KEYED,
             Condition.STATE_CHANGELOG,
         ),
-        _operator(REDUCERS, "of the keys met so far, expected", KEYED),
         _task(SPARK, "as for its operator, of its partition", EVERY, Condition.STATE_CHANGELOG),
-        _task(REDUCERS, "as for its operator, of its partition"),
     ),
     Metric.CHECKPOINT_DELTA: (
         _operator(
             SPARK, "files of changes of the newest committed batch over `state_size`", KEYED, Condition.STATE_CHANGELOG
         ),
-        _operator(REDUCERS, "of the host that made the newest one", KEYED, Condition.STANDBY),
     ),
-    Metric.COPIES_MEMORY: (
-        _host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),
-        _host(REDUCERS, "state of the copies, and tuples kept since", EVERY, Condition.HOST_UP),
-    ),
+    Metric.COPIES_MEMORY: (_host(SPARK, "as its executor reports", EVERY, Condition.STANDBY),),
     Metric.STANDBY_LAG: (
         _task(SPARK, "committed batches that the copy furthest ahead has not replayed", EVERY, Condition.STANDBY),
-        _task(REDUCERS, "those sent and not taken in", EVERY, Condition.STANDBY),
     ),
     Metric.COST: (_application(ALL, "leases in whole billing time units, or what a pool charges"),),
 }

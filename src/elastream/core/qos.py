@@ -1,5 +1,6 @@
-"""Analytic model: rates, throughput, waiting times, value and profit, by the equations of Kumbhare's thesis. Rows are
-instants.
+"""Analytic model by the equations of Kumbhare's thesis: rates, throughput, waiting times, value and profit.
+
+Rows are instants.
 """
 
 import math
@@ -117,7 +118,6 @@ class FlowNetwork:
     Attributes:
         edges: Rows of operators, int64, shape (edges, 2).
         parts: Share of emissions over each edge.
-        weights: Share of each operator's emissions (column) that reaches each operator (row).
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -143,7 +143,6 @@ class FlowNetwork:
         return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Return the arrival rates without limits (records/s)."""
         arriving, sent = np.array(inputs), np.zeros(self.operators)
         for rows in self.levels:
             arriving[rows] += self.weights[rows] @ sent
@@ -180,16 +179,12 @@ def flows(
 ) -> Flows:
     """Return the flows of Eqs. 4.4 to 4.7 over T instants, with queues carried over.
 
-    Application throughput is the mean over outputs of completions relative to unlimited ones (Def. 5): literally, 4.7
-    is 1 behind a blocked operator.
+    Application throughput is the mean over outputs of completions relative to unlimited ones (Def. 5): literally, 4.7 is 1
+    behind a blocked operator.
 
     Args:
         rates: Source rates (records/s), shape (T, sources).
-        costs: Core-seconds per record.
-        selectivities: Records out per record in.
         capacity: Cores of speed 1, shape (operators,) or (T, operators).
-        queues: Initial queues (records).
-        seconds: Length of an instant.
         limits: Link limits per edge (records/s), shape (T, edges).
         shared: True if operators share all cores by their work.
     """
@@ -225,10 +220,7 @@ def flow_limits(
     together.
 
     Args:
-        edges: Rows of operators, shape (edges, 2).
-        instances: Shape (hosts, operators).
         bandwidth: Between hosts (bytes/s), shape (T, hosts, hosts).
-        record_bytes: Emitted record size by operator.
     """
     limits, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
     for edge, (source, target) in enumerate(edges.tolist()):

@@ -53,13 +53,11 @@ class Ring:
 
     @classmethod
     def even(cls, nodes: Iterable[str]) -> "Ring":
-        """Return a ring of `nodes` in order, with equal intervals."""
         named = tuple(nodes)
         return cls({node: number / len(named) for number, node in enumerate(named)})
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Return the hosts clockwise, from the least token."""
         return tuple(self.tokens)
 
     @cached_property
@@ -112,7 +110,6 @@ class Ring:
         return self.tokens[node], self.tokens[self._after(node)]
 
     def length(self, node: str) -> float:
-        """Return the share of keys that `node` owns."""
         begin, end = self.interval(node)
         return (end - begin) % 1.0 or 1.0
 
@@ -128,7 +125,7 @@ class Ring:
         return tuple(self._after(node, step) for step in range(1, 1 + min(r, len(self) - 1)))
 
     def with_node(self, node: str, token: float) -> "Ring":
-        """Return the ring with another host, or raise InputError if host or token exists."""
+        """Return the ring with another host, or raise InputError."""
         if node in self.tokens:
             raise InputError(f"{node!r} is on the ring already")
         return Ring({**self.tokens, node: token})

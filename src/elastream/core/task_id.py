@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """Instance of an operator: on Spark a state partition of its stage."""
+    """Instance of an operator: on Spark a state partition."""
 
     operator: str
     index: int

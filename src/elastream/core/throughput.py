@@ -68,7 +68,7 @@ def run(
 
 @njit(cache=True)
 def _mean(part: Floats, whole: Floats, rows: Integers) -> float:
-    """Return the mean over `rows` of `part` / `whole`, at most 1, where `whole` > 0; 1 without any."""
+    """Return the mean over `rows` of `part` / `whole`, at most 1; 1 without any."""
     total, count = 0.0, 0
     for row in rows:
         if whole[row] > 0:

@@ -28,7 +28,6 @@ def amount(value: float | None) -> str:
 
 
 def signal_text(value: SignalValue | None) -> str:
-    """Return a signal's value: `"0.31"`, `"true"`, `"high"`."""
     if value is None or value != value:
         return "unknown"
     if isinstance(value, bool):
@@ -42,7 +41,6 @@ def gist(sentence: str) -> str:
 
 
 def hosts_text(hosts: float) -> str:
-    """Return a number of hosts: `"1 host"`, `"3 hosts"`."""
     return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
 
 
@@ -60,7 +58,7 @@ def rate_text(records_per_second: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Return a percentage; just below 1 is not rounded to 100 %."""
+    """Return a percentage; just below 1 is not 100 %."""
     if not _known(fraction):
         return UNKNOWN
     if 0.995 <= fraction < 1:
@@ -73,19 +71,16 @@ def percent_off(relative: float) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return money: `"12.50"`, small amounts with more digits."""
     if not _known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 
 def counted(number: float, one: str, many: str = "") -> str:
-    """Return a count: `"1 observation"`, `"1,200 observations"`."""
     return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def clock(seconds: float) -> str:
-    """Return a time as on a stopwatch: `"1:23"`, `"2:01:07"`."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
@@ -123,5 +118,4 @@ def quantity(name: str, value: float | None) -> str:
 
 
 def quantities(values: Mapping[str, float]) -> str:
-    """Return several quantities: `"arrival rate 250/s, hosts 3"`."""
     return ", ".join(f"{name.replace('_', ' ')} {quantity(name, value)}" for name, value in values.items())

@@ -18,7 +18,6 @@ def make_console(stderr: bool = False) -> Console:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without lines, whose long cells wrap only in a terminal."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(column, overflow="fold")

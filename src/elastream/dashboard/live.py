@@ -51,7 +51,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class RunView(Observer, Protocol):
-    """An observer that prints to the terminal and must restore it."""
+    """An observer that prints to the terminal and restores it."""
 
     def awaited(self, flow: str, text: str) -> None:
         """Show what is being started. Called again and again while it takes time."""
@@ -61,12 +61,11 @@ class RunView(Observer, Protocol):
 
 
 def view_for(console: Console, length: float | None = None) -> RunView:
-    """Return a `LiveView` on a terminal, else a `PlainView`."""
     return LiveView(console, length) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
 class StartProgress:
-    """Shows what a run is starting: a line with a clock on a terminal, elsewhere lines."""
+    """Shows what a run is starting."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
@@ -134,11 +133,7 @@ class RunningFigures:
 
 
 class Screen:
-    """A run on one screen: figures, operators and latest decisions.
-
-    Args:
-        length: Duration of the run (seconds), if it ends.
-    """
+    """A run on one screen: figures, operators and latest decisions."""
 
     def __init__(self, console: Console, length: float | None = None) -> None:
         self._console, self._start = console, StartProgress(console)
@@ -182,7 +177,6 @@ class Screen:
         """Repaint the screen."""
 
     def screen(self) -> RenderableType:
-        """Return the screen for the console's current width and height."""
         width, height = self._console.size
         observation = self._observation
         head = self._head(observation)
@@ -279,8 +273,6 @@ class Screen:
 
 
 class LiveView(Screen):
-    """Shows a run on the whole terminal."""
-
     def __init__(self, console: Console, length: float | None = None) -> None:
         super().__init__(console, length)
         self._live: Live | None = None
@@ -481,7 +473,6 @@ def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
 
 
 def written(observation: Observation, metric: Metric) -> str:
-    """Return a metric of the whole dataflow as text."""
     return quantity(metric, observation.overall(metric))
 
 
@@ -494,7 +485,6 @@ def whole(observation: Observation, metric: Metric) -> float:
 
 
 def style_of(value: float, level: float | None) -> str:
-    """Return the style of a latency beside its service level; empty if either is unknown."""
     if level is None or math.isnan(value):
         return ""
     return "green" if value <= level else "bold red"

@@ -19,14 +19,11 @@ HTML_FORMAT = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',Consolas,monosp
 
 
 def in_notebook() -> bool:
-    """Return True if a notebook's kernel runs this program."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 
 
 class NotebookView(Screen):
-    """A run in the output of the cell that started it."""
-
     def __init__(self, length: float | None = None) -> None:
         console = Console(
             file=io.StringIO(), record=True, width=WIDTH, height=HEIGHT, color_system="truecolor", force_terminal=True,
@@ -47,7 +44,6 @@ class NotebookView(Screen):
         self._paint()
 
     def ended(self, ending: Ending) -> None:
-        """Show the last state."""
         self._next = 0.0
         self._paint()
 

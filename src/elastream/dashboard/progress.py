@@ -12,10 +12,7 @@ LINE_INTERVAL_S = 10.0
 
 @contextmanager
 def progress_bar(console: Console, *, line_seconds: float = LINE_INTERVAL_S) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar; yield its update function (description, runs done, total runs).
-
-    Without a terminal, lines on standard error replace the bar, so that standard output holds results only.
-    """
+    """Show progress; yield its update function (description, runs done, total runs). No terminal: lines on stderr."""
     if not console.is_terminal:
         yield _lines(Console(stderr=True), line_seconds)
         return

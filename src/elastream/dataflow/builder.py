@@ -78,8 +78,6 @@ class NativeNeeds(Needs, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """Output of an operator, with the properties of the edges to be attached to it."""
-
     operator: str
     delivery: Delivery = Delivery.DUPLICATE
     durable: str | None = None
@@ -120,7 +118,7 @@ def timeout(
 def alternates_of(
     flow: Builder[Any], function: Functions, form: Form, name: str | None
 ) -> tuple[str, tuple[Alternate, ...]]:
-    """Return the operator's name and its alternates. Raises DataflowError if `function` is nothing like that."""
+    """Return the operator's name and its alternates, or raise DataflowError."""
     several = isinstance(function, Sequence) and not isinstance(function, str)
     if isinstance(function, Sequence) and (not several or not all(isinstance(each, Alternate) for each in function)):
         raise DataflowError(f"operator {name or form.value!r}: {function!r} is no function and no list of Alternate(...)")
@@ -138,11 +136,6 @@ def alternates_of(
 
 
 def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str, Expression]:
-    """Return `columns` as a dict.
-
-    Raises:
-        DataflowError: `columns` is not SQL text, or a Column, by column name.
-    """
     mapping = isinstance(columns, Mapping)
     texts = mapping and all(isinstance(name, str) and natives.is_expression(each) for name, each in columns.items())
     if not (texts and columns):
@@ -159,7 +152,7 @@ def expressions_of(operator: str, columns: Mapping[str, Expression]) -> dict[str
 
 
 def fields_of(needs: Needs) -> dict[str, Any]:
-    """Return the fields of an `Operator` for `needs`. Raises DataflowError for an unknown one."""
+    """Return the fields of an `Operator` for `needs`, or raise DataflowError."""
     for name in needs:
         if name not in Needs.__annotations__:
             raise DataflowError(f"an operator has no {name!r}; {_where(name)}")
@@ -218,7 +211,7 @@ class _Groups(Generic[S]):
         selectivity: float | None = None,
         **needs: Unpack[Needs],
     ) -> S:
-        """Add a native Spark count of records per key, in the column `count`. `cost` and `selectivity`: see `Alternate`."""
+        """Add a native Spark count of records per key, in the column `count`."""
         return self.aggregate({"count": "count(*)"}, name=name, cost=cost, selectivity=selectivity, **needs)
 
     def aggregate(
@@ -232,8 +225,7 @@ class _Groups(Generic[S]):
     ) -> S:
         """Add native Spark aggregates, SQL text or Columns by new column: `aggregate({"total": "sum(n)"})`.
 
-        In time windows the rows carry `window_start` and `window_end` after the key. `cost` and `selectivity`: see
-        `Alternate`.
+        In time windows the rows carry `window_start` and `window_end` after the key.
         """
         chosen = self._flow.free_name(name)
         made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=_cost(cost), selectivity=selectivity)
@@ -378,7 +370,7 @@ class Dataflow:
         """The dataflow so far, validated.
 
         Raises:
-            DataflowError: The dataflow is invalid; the message names the fault.
+            DataflowError: The dataflow is invalid.
         """
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
@@ -439,7 +431,6 @@ class Dataflow:
         return Stream(self, (Tap(operator.name),))
 
     def keep_order(self, names: Iterable[str]) -> None:
-        """Mark the operators called `names` as sequential."""
         marked = set(names)
         self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
@@ -482,10 +473,7 @@ class Stream:
         name: str | None = None,
         **needs: Unpack[NativeNeeds],
     ) -> "Stream":
-        """Add an operator that keeps the records for which the function or expression is true.
-
-        SQL text and Columns are native: `filter("n > 5")`. A function takes a record.
-        """
+        """Add an operator that keeps the records for which the function, or native `filter("n > 5")`, is true."""
         if natives.is_expression(function):
             return self._native(natives.Where(function), name or "filter", needs)
         if isinstance(function, Mapping) and any(map(natives.is_expression, function.values())):
@@ -501,7 +489,7 @@ class Stream:
         return self._then(Form.FILTER, function, "", name, needs)
 
     def where(self, condition: Expression, *, name: str = "where", **needs: Unpack[NativeNeeds]) -> "Stream":
-        """Add a native operator that keeps the records for which `condition` is true: `where("n > 5")`."""
+        """As `filter` with an expression."""
         return self._native(natives.Where(_expression("where", condition)), name, needs)
 
     def transform(
@@ -667,7 +655,6 @@ class Stream:
         return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))
 
     def group_by(self, *columns: str) -> NoReturn:
-        """Raise DataflowError: `group_by` needs a window."""
         raise DataflowError(
             f"dataflow {self._flow.name!r}: group_by needs a window, such as window(count=10).group_by(...): "
             "without one, key_by(...) groups records for functions with state and running aggregates"

@@ -24,10 +24,7 @@ class Inlet:
     """Entry of records into a chain.
 
     Attributes:
-        origin: A source, a keyed operator, or the upstream operator of the durable `edge`.
-        edge: The durable edge that is read, if any.
         natives: Native operators applied before the chain's functions.
-        feeds: Edges into the chain.
     """
 
     origin: str
@@ -41,7 +38,6 @@ class Outlet:
     """Exit of records from a chain. A join or zip has one outlet per port, in the order of ports.
 
     Attributes:
-        inputs: Edges out of the chain.
         natives: Native operators applied after the chain's functions.
         target: A sink, a keyed operator, or the durable edge that is written.
     """
@@ -53,7 +49,6 @@ class Outlet:
 
     @property
     def name(self) -> str:
-        """Name of the operator that gets the records."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
     @property
@@ -64,7 +59,6 @@ class Outlet:
 
     @property
     def ordered(self) -> bool:
-        """True if the target depends on the order of its records."""
         return isinstance(self.target, Operator) and any(each.form in IN_ORDER for each in self.target.alternates)
 
 
@@ -97,10 +91,6 @@ class Chain:
 
 def chain_of(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Chain:
     """Return the chain of a stage.
-
-    Args:
-        operators: Operators of the stage, in topological order.
-        inputs: Durable edges into the stage.
 
     Raises:
         DataflowError: Native operators are between functions.
@@ -136,10 +126,8 @@ def _inlet(graph: Graph, origin: str, edge: Edge | None, native: set[str]) -> In
 
 
 def _trailing(graph: Graph, operators: Sequence[str], native: set[str]) -> dict[str, tuple[Operator, ...]]:
-    """Return the sequence of native operators from each one to the end of the stage.
-
-    Behind a union, each of its branches has the operators: they take records one by one.
-    """
+    """Return the sequence of native operators from each one to the end of the stage."""
+    # Behind a union, each of its branches has the operators: they take records one by one.
     trailing: dict[str, tuple[Operator, ...]] = {}
     for name in reversed(operators):
         if name in native and len(graph.outputs[name]) == 1:

@@ -13,8 +13,6 @@ from elastream.errors import DataflowError
 
 
 class Parts(Protocol):
-    """A graph that is complete but not yet validated."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -32,7 +30,7 @@ class Parts(Protocol):
 
 
 def check_structure(graph: Parts) -> None:
-    """Raise DataflowError for the first structural fault of `graph`. A graph without operators is valid."""
+    """Raise DataflowError for the first structural fault of `graph`, which may be empty."""
     _check_names(graph)
     _check_edges(graph)
     _check_choices(graph)

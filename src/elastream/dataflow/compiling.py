@@ -39,14 +39,11 @@ def check_expressions(
     """Raise DataflowError for an expression that cannot be parsed or names a missing column.
 
     Args:
-        expressions: SQL text by name of the new column. Columns of PySpark are left to Spark.
-        columns: Columns of the arriving records.
         key: Key of an aggregation; its expressions must aggregate all other columns. None: expressions of single records,
             which must not aggregate.
-        field: Key of a document that has the only expression; empty: `select` or `aggregate`, by column.
     """
     available, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
-    known = not isinstance(columns, OpenColumns)
+    closed = not isinstance(columns, OpenColumns)
     for name, text in expressions.items():
         if not isinstance(text, str):
             continue  # a Column, which only Spark reads
@@ -56,7 +53,7 @@ def check_expressions(
         if wrong:
             raise DataflowError(f"{where} cannot be read: {wrong}", at)
         if missing := [
-            column for column in used if known and column.lower() not in available and not column.startswith("_metadata")
+            column for column in used if closed and column.lower() not in available and not column.startswith("_metadata")
         ]:
             has = ", ".join(columns)
             raise DataflowError(
@@ -70,7 +67,7 @@ def check_expressions(
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> tuple[tuple[str, ...], bool, bool, str]:
-    """Return the columns used, whether it aggregates, whether it has an unknown function, and the parse error or ""."""
+    """Return the columns used, True for an aggregate, True for an unknown function, and the parse error or ""."""
     import sqlglot
     from sqlglot import exp
 
@@ -219,7 +216,7 @@ def _aggregated(operator: Operator, arriving: Columns) -> Columns:
 
 
 def simulated_only(graph: Graph) -> DataflowError | None:
-    """Return an error if the dataflow can only be simulated, because an operator has nothing to run; otherwise None."""
+    """Return an error if the dataflow can only be simulated, otherwise None."""
     for operator in graph.operators:
         at = ("operators", operator.name)
         if operator.kind is Kind.SOURCE and (operator.reads is None or isinstance(operator.reads, Simulated)):
@@ -264,10 +261,7 @@ def plan_queries(layout: Layout) -> Mapping[str, SegmentPlan]:
 
 
 def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
-    """Return the topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink.
-
-    Raises DataflowError.
-    """
+    """Return the topic of a Kafka edge, on the servers of the first Kafka source or sink, or raise DataflowError."""
     for operator in graph.operators:
         for endpoint in (operator.reads, operator.writes):
             if isinstance(endpoint, KafkaTopic):
@@ -280,13 +274,7 @@ def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
 
 
 def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
-    """Return the error that `name` merges streams of different columns.
-
-    Args:
-        name: The merging operator.
-        first: An operator upstream, and its columns in words.
-        other: Another operator upstream, and its columns in words.
-    """
+    """Return the error that `name` merges streams of different columns."""
     return DataflowError(
         f"dataflow {graph.name!r}: {name!r} merges streams with different columns: {first[0]!r} has {first[1]}, "
         f"{other[0]!r} has {other[1]}",
@@ -295,7 +283,6 @@ def merge_error(graph: Graph, name: str, first: tuple[str, str], other: tuple[st
 
 
 def _check_circles(layout: Layout) -> None:
-    """Reject queries that read each other's durable edges: each would wait for the other's columns."""
     segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
     before = {segment.name: {segment_of[edge.source] for edge in segment.inputs} for segment in layout.segments}
     while free := [name for name, inputs in before.items() if not inputs & before.keys()]:

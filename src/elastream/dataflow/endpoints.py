@@ -44,15 +44,12 @@ class Constant:
     seconds: float = math.inf
 
     def rate(self, time: float) -> float:
-        """Return the rate (records/s)."""
         return self.per_second if time >= 0 else 0.0
 
     def count(self, time: float) -> int:
-        """Return the records due by `time`."""
         return int(self.per_second * max(0.0, time))
 
     def due(self, number: int) -> float:
-        """Return the smallest time with `count(time) > number`; inf if the rate is 0."""
         if number < 0 or self.per_second == 0:
             return 0.0 if number < 0 else math.inf
         time = (number + 1) / self.per_second
@@ -65,14 +62,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Lines of UTF-8 text files, in one column `value`. Blank lines are skipped.
+    """Lines of UTF-8 text files (a file, a folder or a glob), in one column `value`. Blank lines are skipped.
 
-    Without a load, each file is read once, and new files as they appear.
-
-    Attributes:
-        path: A file, a folder or a glob.
-        load: Arrival pattern of the lines, which repeat from the start when they run out.
-        schema: Columns of the records, as Spark DDL.
+    Without a load, each file is read once, and new files as they appear. With a load, lines repeat when they run out.
     """
 
     path: str
@@ -82,14 +74,7 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Records of parquet, JSON-lines or CSV files.
-
-    Attributes:
-        path: A file, a folder or a glob.
-        schema: Columns of the records, as Spark DDL.
-        format: `"parquet"`, `"json"` or `"csv"`.
-        load: Arrival pattern, as for `TextFiles`.
-    """
+    """Records of parquet, JSON-lines or CSV files (a file, a folder or a glob)."""
 
     path: str
     schema: str
@@ -119,9 +104,6 @@ class KafkaTopic:
     """Kafka topic, as source or sink.
 
     Attributes:
-        options: Further options of Spark's Kafka connector.
-        schema: Columns of a source, as Spark DDL.
-        load: Always None: a topic has its own arrivals.
         group: Consumer group to which a source commits its offsets, for lag monitoring. A run resumes from its checkpoint.
     """
 
@@ -177,11 +159,6 @@ class DomainSignal:
 
     Nulls and NaN are ignored; a batch without other values gives none. A value is readable once its batch is committed, and
     has the time of the commit. The value of a replayed batch replaces it.
-
-    Attributes:
-        fold: Reduction of the records; `any` and `all` take a boolean column.
-        stale: Age at which a value counts as unknown (seconds).
-        trace: Values for simulated runs, by seconds since the start; None where unknown. See `Trace`.
     """
 
     name: str
@@ -220,7 +197,6 @@ class StreamReader(Protocol):
     """User-defined source: anything that Spark reads as a stream. To be simulated it needs a load.
 
     Attributes:
-        schema: Columns of the records, as Spark DDL (`"word string, n long"`).
         timestamp: Optional. Column with the time at which a record originated; latency counts from there.
     """
 
@@ -239,12 +215,7 @@ class StreamWriter(Protocol):
     """
 
     def write(self, rows: Any, batch: int, /) -> None:
-        """Write the rows of a micro-batch. Must be idempotent: after a crash the last batch comes again.
-
-        Args:
-            rows: DataFrame of new records, or of the changes of a keyed operator.
-            batch: Number of the micro-batch.
-        """
+        """Write new records, or changes of a keyed operator. Idempotent: after a crash the last batch comes again."""
         ...
 
 
@@ -260,14 +231,7 @@ class ForEachBatch:
 
 @dataclass(frozen=True, slots=True)
 class FrameSource:
-    """A streaming DataFrame of the user's.
-
-    Attributes:
-        frame: The DataFrame, or a function of the SparkSession that returns it.
-        schema: Columns of the records, as Spark DDL. Empty: those of the DataFrame.
-        timestamp: Column with the time at which a record originated; latency counts from there. Empty: none.
-        load: Always None: a stream has its own arrivals.
-    """
+    """A streaming DataFrame of the user's, or a function of the SparkSession that returns one."""
 
     frame: Any
     schema: str = ""
@@ -280,12 +244,7 @@ class FrameSource:
 
 @dataclass(frozen=True, slots=True)
 class FrameSink:
-    """End of a dataflow where the user's own code goes on with the streaming DataFrame.
-
-    Attributes:
-        writer: Function from the DataFrame to its `DataStreamWriter`. The run adds name, checkpoint, output mode and
-            trigger, and starts the query.
-    """
+    """End of a dataflow where the user's own code continues, from the DataFrame to its `DataStreamWriter`."""
 
     writer: Callable[[Any], Any]
 
@@ -307,9 +266,7 @@ class SignalSource(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Stop polling. May be called twice."""
-        ...
+    def close(self) -> None: ...
 
 
 # Sources whose records can arrive at a declared load.
@@ -319,7 +276,7 @@ SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | Frame
 
 
 def text_files(path: object) -> TextFiles:
-    """Return a source of lines of UTF-8 text files. `path`: a file, a folder or a glob."""
+    """Return a source of lines of UTF-8 text files: a file, a folder or a glob."""
     return TextFiles(str(path))
 
 
@@ -369,12 +326,7 @@ def domain_signal(
     stale: float = math.inf,
     trace: Callable[[float], SignalValue | None] | None = None,
 ) -> DomainSignal:
-    """Return the sink of the signal `name`.
-
-    Args:
-        aggregate: `"count()"`, or a reduction of a column such as `"mean(error)"`.
-        stale: Age at which a value counts as unknown (seconds).
-        trace: Values for simulated runs.
+    """Return the sink of the signal `name`; `aggregate` is `"count()"`, or such as `"mean(error)"` of a column.
 
     Raises:
         DataflowError: The aggregate is unknown, or the trace has values of another type.

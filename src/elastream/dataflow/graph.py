@@ -62,7 +62,6 @@ class Graph:
 
     @cached_property
     def loads(self) -> Mapping[str, ArrivalPattern]:
-        """Arrival pattern by source, for sources that have one."""
         return {o.name: o.load for o in self.sources if o.load is not None}
 
     @cached_property
@@ -88,11 +87,11 @@ class Graph:
         return {name: tuple(targets) for name, targets in targets_of.items()}
 
     def empty(self, name: str) -> bool:
-        """Return True if `name` is an empty branch, which gets no records."""
+        """Return True if `name` is an empty branch."""
         return isinstance(self.by_name[name].writes, Nothing)
 
     def operator(self, name: str) -> Operator:
-        """Return the operator named `name`. Raises DataflowError if there is none."""
+        """Return the operator named `name`, or raise DataflowError."""
         try:
             return self.by_name[name]
         except KeyError:

@@ -74,7 +74,6 @@ class KeyTable:
         return {name: count / total for name, count in counts.items()}
 
     def check(self, selection: Selection) -> "KeyTable":
-        """Return this table if it fits `selection`. Raises DataflowError for the first fault."""
         if self.dataflow != selection.dataflow:
             raise DataflowError(f"the key table is of dataflow {self.dataflow!r}, this run is of {selection.dataflow!r}")
         at = f"the key table of operator {self.operator!r}"
@@ -107,15 +106,13 @@ class KeyTables(Protocol):
     """Store of a run's key tables. Versions of an operator count from 1; version 0 means no table."""
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Store `table` as the next version of its operator, and return the version. `who` is its author, for people."""
+        """Store `table`, by the author `who`, as the next version of its operator; return the version."""
         ...
 
-    def newest(self) -> Mapping[str, int]:
-        """Return the newest version by operator, for operators with tables."""
-        ...
+    def newest(self) -> Mapping[str, int]: ...
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """Return the table of a version. Raises DataflowError if there is none."""
+        """Return the table of a version, or raise DataflowError."""
         ...
 
 
@@ -128,7 +125,6 @@ class KeyTableBook:
             self.append(table)
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Store `table` as the next version of its operator, and return the version."""
         versions = self._tables.setdefault(table.operator, [])
         versions.append(table)
         return len(versions)
@@ -137,7 +133,6 @@ class KeyTableBook:
         return {operator: len(versions) for operator, versions in self._tables.items()}
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """Return the table of a version. Raises DataflowError if there is none."""
         versions = self._tables.get(operator, [])
         if not 1 <= version <= len(versions):
             raise DataflowError(f"operator {operator!r} has no key table of version {version}")
@@ -145,7 +140,7 @@ class KeyTableBook:
 
 
 def selection_of(graph: Graph, name: str) -> Selection:
-    """Return the requirements on key tables of the operator `name`. Raises DataflowError if it does not select by key."""
+    """Return the requirements on key tables of the operator `name`, or raise DataflowError."""
     operator = graph.operator(name)
     if not operator.selects:
         raise DataflowError(f"operator {name!r} does not choose its alternate by key: declare `select_by` for it")
@@ -157,10 +152,6 @@ def selection_of(graph: Graph, name: str) -> Selection:
 
 
 def selections_of(graph: Graph) -> Mapping[str, Selection]:
-    """Return the requirements by operator, for operators that select by key.
-
-    Raises DataflowError for a column that cannot be a key.
-    """
     return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
 
 

@@ -15,7 +15,6 @@ Expression: TypeAlias = Any
 
 
 def is_expression(value: object) -> bool:
-    """Return True for SQL text and for a Column of PySpark."""
     return isinstance(value, str) or is_column(value)
 
 
@@ -28,9 +27,7 @@ def is_column(value: object) -> bool:
 class Native(Protocol):
     """A native operator of this module; users' functions from DataFrame to DataFrame are none."""
 
-    def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the columns that it emits. Raises DataflowError for a missing column."""
-        ...
+    def columns(self, operator: str, arriving: Columns) -> Columns: ...
 
 
 class _Value:
@@ -45,8 +42,6 @@ class _Value:
 
 @dataclass(frozen=True, eq=False)
 class Where(_Value):
-    """Keeps the records for which `condition` is true."""
-
     condition: Expression
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
@@ -73,7 +68,6 @@ class WithColumns(_Value):
     expressions: Mapping[str, Expression]
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the arriving columns and the new ones."""
         if isinstance(arriving, OpenColumns):
             return arriving
         same = {name.lower(): name for name in arriving}
@@ -83,12 +77,9 @@ class WithColumns(_Value):
 
 @dataclass(frozen=True, eq=False)
 class Drop(_Value):
-    """The arriving columns without `names`."""
-
     names: tuple[str, ...]
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return the columns that stay."""
         if isinstance(arriving, OpenColumns):
             return arriving
         for name in self.names:
@@ -120,7 +111,6 @@ class JoinTable(_Value):
     how: str = "inner"
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Check the key; only Spark knows the table's columns."""
         for name in self.on:
             check_known(arriving, name, f"operator {operator!r} joins on")
         return OpenColumns()
@@ -131,7 +121,6 @@ class DropDuplicates(_Value):
     """The first record of each value of `names` (empty: of all columns).
 
     Attributes:
-        by: Timestamp column of a watermark; empty for none.
         within: Time within which duplicates arrive (seconds). None: all values are kept for ever.
     """
 
@@ -152,7 +141,6 @@ class Sql(_Value):
     text: str
 
     def columns(self, operator: str, arriving: Columns) -> Columns:
-        """Return unknown columns: only Spark reads the query."""
         return OpenColumns()
 
 

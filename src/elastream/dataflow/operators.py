@@ -15,8 +15,6 @@ from elastream.units import duration
 
 
 class Kind(StrEnum):
-    """Role of an operator in the graph."""
-
     SOURCE = "source"
     """No input; emits records read from outside."""
     TRANSFORM = "transform"
@@ -28,8 +26,6 @@ class Kind(StrEnum):
 
 
 class Form(StrEnum):
-    """Calling convention of an alternate's function."""
-
     ARROW = "arrow"
     """`RecordBatch -> RecordBatch`."""
     PANDAS = "pandas"
@@ -138,13 +134,11 @@ class Alternate:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Step of the dataflow, with its service level and the resources of one instance.
+    """Step of the dataflow, with its service level and the resources of one instance. Schemas are Spark DDL ("n long").
 
     Attributes:
-        name: Unique within the dataflow.
         alternates: At least one for transforms and keyed operators. A run starts with the first.
-        returns: Schema of the output, as Spark DDL (`"word string, n long"`). Empty: that of the input.
-        key: Columns by which a keyed operator groups.
+        returns: Schema of the output. Empty: that of the input.
         max_duration: Longest time from queueing at the operator to completion (seconds; VISP's o_slo). None: no service
             level.
         cores: Cores of speed 1 of one instance (VISP's o_cpu).
@@ -152,9 +146,7 @@ class Operator:
         image: Data to fetch before the first instance on a host starts (MB).
         waits: True if calls mostly wait, so that they overlap on a thread pool as wide as the parallelism.
         record_bytes: Size of an emitted record in transit (bytes). None: not declared.
-        reads: Records of a source. None: simulated only.
-        writes: Destination of a sink. None: simulated only.
-        state: Schema of a keyed function's state, as Spark DDL.
+        reads, writes: Records of a source, destination of a sink. None: simulated only.
         own_state: True if each alternate has its own state. An inactive alternate's state rests; a new one starts with
             None.
         selects: Columns by which a key table chooses the alternate, among `key` for keyed operators. Empty: none.
@@ -162,7 +154,6 @@ class Operator:
             the key, `window_start`, `window_end` and the aggregates; without a window it covers all records so far.
         timeout: End of a key's state. None: never.
         sequential: True if the operator keeps the order of records. Its stage then has parallelism 1.
-        on_error: Handling of a record on which the function raises.
     """
 
     name: str
@@ -198,11 +189,10 @@ class Operator:
         return self.on_error is not OnError.FAIL
 
     def state_of(self, alternate: Alternate) -> str | None:
-        """Return the schema of the state of `alternate`, as Spark DDL."""
         return alternate.state or self.state
 
     def alternate(self, name: str) -> Alternate:
-        """Return the alternate named `name`. Raises DataflowError if there is none."""
+        """Return the alternate named `name`, or raise DataflowError."""
         for alternate in self.alternates:
             if alternate.name == name:
                 return alternate
@@ -215,7 +205,6 @@ class Edge:
     """Stream from one operator to another.
 
     Attributes:
-        delivery: Distribution of records over the operator's out-edges.
         durable: Channel between two queries, `"parquet"` or `"kafka"`. None: both ends may run in one query.
         choice: Name of a set of out-edges of one operator, of which the composition selects exactly one. None: always
             active.

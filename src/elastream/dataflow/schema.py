@@ -18,7 +18,7 @@ Schema: TypeAlias = Any
 
 
 class OpenColumns(Mapping[str, str | None]):
-    """Columns that only Spark knows: any name may be one, of an unknown type."""
+    """Columns that only Spark knows: any name may be one."""
 
     def __getitem__(self, name: str) -> None:
         return None
@@ -49,15 +49,7 @@ _INTERVAL = {"year", "month", "day", "hour", "minute", "second"}
 
 
 def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the types by column of a schema in Spark DDL.
-
-    Args:
-        what: Subject of the error message.
-        at: Keys of the schema in a document.
-
-    Raises:
-        DataflowError: `ddl` is not a schema.
-    """
+    """Return the types by column of a schema in Spark DDL, or raise DataflowError."""
     try:
         return _Reader(str(ddl)).schema()
     except _Wrong as wrong:
@@ -66,11 +58,7 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
 
 
 def ddl_of(schema: Schema, what: str) -> str:
-    """Return `schema` as Spark DDL.
-
-    Args:
-        schema: DDL, a StructType of PySpark, a dataclass or a pydantic model.
-        what: Subject of the error message.
+    """Return DDL, a StructType of PySpark, a dataclass or a pydantic model as Spark DDL.
 
     Raises:
         DataflowError: `schema` is none of these, or a field has a type without a column type.
@@ -123,7 +111,7 @@ def _column_type(hint: Any, what: str) -> str:
 
 
 def check_known(columns: Columns, name: str, what: str) -> str | None:
-    """Return the type of the column `name`. Raises DataflowError if it is missing; `what` begins the message."""
+    """Return the type of the column `name`, or raise DataflowError; `what` begins the message."""
     if name in columns:
         return columns[name]
     same = [each for each in columns if each.lower() == name.lower()]
@@ -142,7 +130,6 @@ def selected_name(expression: object) -> str:
 
 
 def kind_of(kind: str | None) -> str | None:
-    """Return a type without its nullability; None if it is unknown."""
     return None if kind is None else kind.removesuffix(" not null")
 
 

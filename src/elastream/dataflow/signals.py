@@ -10,8 +10,6 @@ SignalValue: TypeAlias = float | bool | str
 
 
 class SignalKind(StrEnum):
-    """Type of a signal's values."""
-
     NUMBER = "number"
     TRUTH = "truth"
     TEXT = "text"
@@ -32,11 +30,8 @@ class Feed:
     """Endpoint at which an external signal is polled.
 
     Attributes:
-        kind: `"file"`, `"http"` or `"kafka"`.
-        place: Path, address or topic.
         every: Time between polls (seconds).
         field: Path to the value in a JSON object, joined with `.`. Empty: the whole text is the value.
-        servers: Kafka's bootstrap servers.
     """
 
     kind: str
@@ -48,13 +43,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Declared signal.
-
-    Attributes:
-        name: Name in guards.
-        stale: Age at which a value counts as unknown (seconds).
-        feed: Endpoint of an external signal.
-    """
+    """Declared signal. After `stale` seconds a value counts as unknown."""
 
     name: str
     kind: SignalKind = SignalKind.NUMBER
@@ -64,7 +53,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SignalReading:
-    """Value of a signal (None if unknown) and its time (seconds of the run)."""
+    """Value of a signal (None: unknown) and its time (seconds of the run)."""
 
     value: SignalValue | None
     time: float

@@ -14,13 +14,7 @@ from elastream.dataflow.operators import Edge, Form, Kind
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operators that run in one task and share its parallelism, queue and service time.
-
-    Attributes:
-        name: Name of its first operator in topological order.
-        operators: Names in topological order.
-        keyed: True if it follows a shuffle, with state partitions as its tasks.
-    """
+    """Operators that run in one task and share its parallelism, queue and service time."""
 
     name: str
     segment: str
@@ -47,10 +41,7 @@ class Unit:
     """Operators that scale together: those of one stage.
 
     Attributes:
-        name: Operator that `SetParallelism` names.
-        operators: Names in topological order.
         cores: Cores of the most demanding operator, because the operators of an instance take turns.
-        memory: Memory of all operators together (MB).
         scalable: True if the plant can change its parallelism.
     """
 
@@ -66,7 +57,6 @@ class Layout:
     """Graph divided into segments and stages, in topological order.
 
     Attributes:
-        segments: Its segments; those that feed others come first.
         unchained: True if each operator is a stage of its own, whose instances reserve cores (simulation only). On Spark
             tasks share the cores of their hosts, even if durable edges make each operator a query of its own.
     """
@@ -138,11 +128,7 @@ class Layout:
 
 
 def lay_out(graph: Graph, *, chained: bool = True) -> Layout:
-    """Divide `graph` into segments and stages.
-
-    Args:
-        chained: False: make each operator a stage of its own (simulation only).
-    """
+    """Divide `graph` into segments and stages."""
     rank = {name: position for position, name in enumerate(graph.order)}
     keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
     segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)

@@ -99,14 +99,13 @@ class Window:
 
     @property
     def kind(self) -> WindowKind:
-        """Event that completes it."""
         if self.seconds is not None:
             return WindowKind.TIME
         return WindowKind.COUNT if self.count is not None else WindowKind.LANDMARK
 
     @property
     def step(self) -> float:
-        """Distance between the starts of windows, in seconds or records; 0 for landmark windows."""
+        """Distance between the starts of windows, in seconds or records; 0 for landmarks."""
         return self.every or self.seconds or self.count or 0.0
 
 
@@ -120,8 +119,6 @@ class Timeout:
     Attributes:
         seconds: Time after the key's last record: on the cluster's clock, between starts of micro-batches; or with `by`,
             until the watermark passes the key's newest value plus `seconds`.
-        by: Timestamp column that measures the time. Empty: the cluster's clock.
-        late: Time by which records may be late (seconds).
         function: `(key, state) -> rows`, called once as the state ends; None emits nothing. `state` is that of the active
             alternate, or None. All states of the key end, also those of other alternates.
 
@@ -160,7 +157,7 @@ class Pairs:
         return pairs[names + [name for name in pairs.columns if name not in self.on]]
 
     def columns(self, left: Mapping[str, T], right: Mapping[str, T]) -> dict[str, T]:
-        """Return the property of each column of a pair, such as its type, from those of the left and right columns."""
+        """Return the property of each column of a pair from those of the left and right columns."""
         joined = {name: left[name] for name in (*self.on, *left)}
         for name in right:
             if name in self.on:

@@ -140,8 +140,6 @@ class EndpointKeys(Keys):
 
 
 class EdgeKeys(Keys):
-    """An input of an operator, with the delivery of its records."""
-
     operator: str
     delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
     durable: Literal["parquet", "kafka"] | None = None
@@ -195,13 +193,10 @@ class WindowKeys(Keys):
         return value
 
     def built(self) -> Window:
-        """Build the window. Raises DataflowError if it is invalid."""
         return Window(**self.model_dump())
 
 
 class TimeoutKeys(Keys):
-    """End of a key's state, and the function that emits then."""
-
     seconds: Duration
     by: str = ""
     late: Duration = 0.0
@@ -218,8 +213,6 @@ class DiagnosticKeys(Keys):
 
 
 class SourceKeys(EndpointKeys):
-    """The input of a source."""
-
     text_files: str | None = None
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
@@ -261,8 +254,6 @@ KINDS = ("source", "sink", "signal", *FORMS, "alternates", *KEYED_FORMS, "join",
 
 
 class OperatorKeys(FunctionKeys):
-    """An operator: a source, a sink, a signal, or a function of records, keys or windows."""
-
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
     source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
     sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
@@ -394,7 +385,6 @@ SETTINGS: Mapping[str, Setting] = {name: each for name, each in settings_of(RunS
 
 @cache
 def document_keys() -> type[DocumentKeys]:
-    """Return the keys of a document, run settings included."""
     defaults = {each.name: each.default for each in fields(RunSettings)}
     own: dict[str, Any] = {name: (key_of(each, defaults[name]), defaults[name]) for name, each in SETTINGS.items()}
     return create_model(
@@ -414,8 +404,6 @@ class ObjectSpec:
     _references: References = field(repr=False)
 
     def build(self) -> Any:
-        """Make the object. Raises DataflowError, with the line, if a name or parameter is wrong."""
-
         def refusal(path: tuple[str, ...], sentence: str) -> DataflowError:
             return self._file.error((*self._place, *path), sentence)
 
@@ -439,11 +427,7 @@ class Document:
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
-        """Add file, line and field to errors raised inside that concern the document.
-
-        Args:
-            replaced: Top-level keys whose values are not used.
-        """
+        """Add file, line and field to errors raised inside; `replaced`: top-level keys whose values are not used."""
         try:
             yield
         except ElastreamError as error:
@@ -462,7 +446,7 @@ def load_document(path: Path | str) -> Document:
 
     Raises:
         InputError: The file cannot be read.
-        DataflowError: Something in it is wrong, with file, line and field.
+        DataflowError: A value is wrong; names file, line and field.
         ProgramError: A file of functions that it names fails by itself.
     """
     file = read_yaml(Path(path))

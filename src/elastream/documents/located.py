@@ -52,7 +52,6 @@ class Located:
 
     @contextmanager
     def at(self, loc: Loc) -> Iterator[None]:
-        """Add file, line and field to an error raised inside."""
         try:
             yield
         except ElastreamError as error:
@@ -63,7 +62,6 @@ class Located:
         return tuple(step for step, _ in self._walk(loc))
 
     def place(self, loc: Loc) -> tuple[int, int]:
-        """Return line and column (from 1) of the key at `loc`, or of the nearest enclosing one."""
         line, column = ([(0, 0)] + [place for _, place in self._walk(loc)])[-1]
         return line + 1, column + 1
 
@@ -80,7 +78,6 @@ class Located:
             node = node[step]
 
     def validate(self, schema: type[BaseModel]) -> Any:
-        """Validate `data` against `schema`. Raises DataflowError for the first error of the file."""
         try:
             return schema.model_validate(self.data)
         except ValidationError as problem:
@@ -149,7 +146,6 @@ MAX_DEPTH = 200
 
 
 def _depth(text: str) -> int:
-    """Return an upper bound of the levels that brackets and indentation open."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = max(0, depth + (1 if bracket in "[{" else -1))

@@ -24,8 +24,6 @@ Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 
 @dataclass(frozen=True)
 class Registry:
-    """A kind of object that can be named."""
-
     what: str  # noun for errors
     needs: Members  # members that an object of a user's class must have
     own: Mapping[str, str] = field(default_factory=dict)  # classes of this package by short name
@@ -114,7 +112,6 @@ PLAIN: Mapping[str, str] = {"static": "hosts"}
 
 
 def imported(target: str) -> Callable[..., Any]:
-    """Import `"module:name"`."""
     module, _, attribute = target.partition(":")
     target_object: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return target_object

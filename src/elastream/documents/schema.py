@@ -40,7 +40,6 @@ def _listed(value: object) -> object:
 
 
 def named(value: object) -> object:
-    """Normalise a bare name to a mapping without parameters."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):
@@ -95,7 +94,6 @@ class HostTypeKeys(Keys):
     stop: Duration = 10.0
 
     def built(self, name: str) -> HostType:
-        """Build the host type `name`. Raises CloudError for invalid values."""
         amount, seconds = self.price
         price = amount if seconds is None else amount * self.btu / seconds
         rest = self.model_dump(exclude={"btu", "minimum", "price"})
@@ -114,7 +112,6 @@ ScalingKeys = create_model("ScalingKeys", __base__=Keys, **_rules())
 
 
 def scaling_rules(file: Located, keys: BaseModel) -> ScalingRules:
-    """Build the rules. Raises DataflowError, with the line in `file`, if a value is out of range."""
     try:
         return ScalingRules(**keys.model_dump())
     except ElastreamError as error:
@@ -122,7 +119,6 @@ def scaling_rules(file: Located, keys: BaseModel) -> ScalingRules:
 
 
 def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    """Build the host types below `loc`, by name. Raises DataflowError, with the line, if one is invalid."""
     types = {}
     for name, each in keys.items():
         with file.at((*loc, name)):
@@ -134,7 +130,6 @@ NamedParameters = Annotated[dict[str, dict[str, Any]], BeforeValidator(named)]
 
 
 def key_of(setting: settings.Setting, default: object) -> Any:
-    """Return the type by which pydantic checks the key of a run setting."""
     kind: Any
     match setting.kind:
         case settings.Whole(least=least):  # with None inside: `Keys` looks for these types to refuse a truth value
@@ -166,7 +161,7 @@ def at_most_one(keys: BaseModel, names: Any, what: str) -> None:
 
 
 def exactly_one(keys: BaseModel, names: Any, what: str) -> str:
-    """Return the one of `names` that has a value. Raises ValueError for none or several."""
+    """Return the one of `names` that has a value, or raise ValueError."""
     at_most_one(keys, names, what)
     kind = chosen(keys, names)
     if kind is None:

@@ -90,7 +90,6 @@ def _short(file: str | Path) -> str:
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Put `folder` first on the import path, as `python file.py` does."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -110,7 +109,7 @@ class References:
         self._files: dict[Path, dict[str, Any]] = {}
 
     def find(self, reference: str, what: str = "function") -> Callable[..., Any]:
-        """Return the `what` under `reference`. Raises ProgramError if it is missing or the user's code fails."""
+        """Return the `what` under `reference`, or raise ProgramError."""
         place, colon, attribute = reference.rpartition(":")
         if not (colon and place and attribute):
             name = "function" if what == "function" else "Class"
@@ -136,7 +135,6 @@ class References:
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Turn errors of the user's code inside into a ProgramError with file and line."""
         with ExitStack() as stack:
             for folder in reversed(self._folders):
                 stack.enter_context(importing_from(folder))

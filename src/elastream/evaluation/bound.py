@@ -55,9 +55,6 @@ class Lease:
     Attributes:
         capacity: Core-seconds of speed 1 that a host serves a second, at most.
         start: Least seconds from the request until a host serves.
-        unit: Billing time unit (seconds).
-        first: Least seconds paid, in whole units.
-        rate: Price of a second.
     """
 
     capacity: float
@@ -78,9 +75,7 @@ class Problem:
 
     Attributes:
         times, work: Time and core-seconds of speed 1 of each arrival, by time.
-        latency: Seconds from arrival to deadline.
         late: Core-seconds that may be late.
-        seconds: Length of the run.
         period: Seconds between plans; hosts are leased at its multiples.
         leases: Terms of each host type.
     """
@@ -96,20 +91,14 @@ class Problem:
     max_hosts: int = 1_000_000
 
     def by_second(self) -> "Problem":
-        """Return the problem with hosts billed by time alone."""
         return replace(self, leases=tuple(replace(each, unit=0.0, first=0.0) for each in self.leases))
 
     def at_once(self) -> "Problem":
-        """Return the problem with hosts that start in no time."""
         return replace(self, leases=tuple(replace(each, start=0.0) for each in self.leases))
 
 
 def lower_bound(problem: Problem, *, whole: bool = True, seconds: float = SOLVE_S) -> Bound:
     """Return the bound of `problem`.
-
-    Args:
-        whole: False for fractional hosts.
-        seconds: Time for whole hosts. Afterwards the solver's own bounds count.
 
     Raises:
         InputError: scipy is missing, or its solver fails.
@@ -149,10 +138,7 @@ class _Model:
 
     Variables of a host type and step: leases that begin (`new`), units that prolong one (`more`), paid hosts (`paid`), and
     those within their least time (`young`). Variables of a step: waiting work that will be in time (`backlog`), and work
-    given up so far (`given_up`).
-
-    Attributes:
-        on_rounds: True if leases begin at the beginning of steps.
+    given up so far (`given_up`). With `on_rounds` leases begin at the beginning of steps.
     """
 
     def __init__(self, problem: Problem, *, whole: bool) -> None:
@@ -286,11 +272,7 @@ def _blocks(lease: Lease, width: float) -> tuple[int, int]:
 
 
 def _starting(start: float, width: float, *, exact: bool) -> Floats:
-    """Return the part of each step in which a host still starts, from the step of its request on.
-
-    Args:
-        exact: False if requests come within steps; then only steps count that the start fills.
-    """
+    """Return the part of each step in which a host still starts; not `exact`: only steps that the start fills."""
     steps = start / width
     parts = np.clip(steps - np.arange(math.ceil(steps - ROUNDING)), 0.0, 1.0)
     return parts if exact else np.asarray(parts[parts >= 1 - ROUNDING])
@@ -331,7 +313,7 @@ def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
     """Return the bound for whole hosts, and a note.
 
     A Lagrangian relaxation: rows that join windows become costs at their prices. For any prices, its optimum is no higher
-    than the true one, and is a sum over windows. With the prices of fractional hosts it is at least their optimum.
+    than the true one, and is a sum over windows.
     """
     total, solution, prices = _solved(model)
     count = max(1, round(model.steps / WINDOW_STEPS))
@@ -497,12 +479,7 @@ def _before(graph: Graph, name: str) -> frozenset[str]:
 def _total(
     graph: Graph, settings: Settings, best: Callable[[Iterable[float]], float], own: Callable[[str, float], float]
 ) -> dict[str, float]:
-    """Return the sum of `own` over all operators that a record passes from each operator on.
-
-    Args:
-        best: min or max over alternates and branches.
-        own: An operator's part, by its name and the core-seconds of its alternate.
-    """
+    """Return the sum of `own` over all operators that a record passes from each operator on."""
     total: dict[str, float] = {}
     for name in reversed(graph.order):
         edges = graph.outputs[name]
@@ -524,7 +501,7 @@ def _total(
 
 
 def _drawn(network: QueueNetwork, settings: Settings, need: _Need, counts: Floats, source: Indices) -> Floats:
-    """Return the work of each arrival at operators whose service times the seed draws, item by item in order."""
+    """Return the work of each arrival at operators with drawn service times, item by item in order."""
     work = np.zeros(counts.size)
     for operator, volumes in need.drawn.items():
         station = network.by_name[operator]
@@ -559,7 +536,7 @@ def _heaviest(work: Floats, counts: Floats, share: float) -> float:
 
 
 def _slack(network: QueueNetwork, types: Sequence[HostType], settings: Settings) -> float:
-    """Return the seconds between simulated queues and a fluid, at most: two slots and two services each."""
+    """Return the most seconds between simulated queues and a fluid: two slots and two services each."""
     slowest = min(each.speed for each in types)
     costs = [
         own_cost(each.operator, alternate, settings) for each in network.stations for alternate in each.operator.alternates

@@ -67,32 +67,25 @@ def mean_at_least(name: str, runs: Sequence[float], bar: float, source: str, dig
 
 
 def mean_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """Return a check that the true mean is at most `bar`, by its interval; needs two runs."""
     mean = MeanInterval.of(runs)
     return Check(name, mean.shown(digits), f"<= {bar:g}", mean.at_most(bar), source)
 
 
 def mean_within(name: str, runs: Sequence[float], low: float, high: float, source: str, digits: int = 4) -> Check:
-    """Return a check that the true mean is between `low` and `high`, by its interval; needs two runs."""
+    """Return a check that the true mean is between `low` and `high`, as `mean_at_least`."""
     mean = MeanInterval.of(runs)
     return Check(name, mean.shown(digits), f"{low:g} to {high:g}", mean.within(low, high), source)
 
 
-def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str, digits: int = 1) -> Check:
-    """Return a check that all of several true means are within `reach` of 0 (Bonferroni-corrected).
-
-    runs: differences from a printed value, by cell.
-    """
-    value = " / ".join(f"{statistics.fmean(cell):+.{digits}f}" for cell in runs)
+def all_within(name: str, runs: Sequence[Sequence[float]], reach: float, source: str) -> Check:
+    """Return a check that all true means of `runs` are within `reach` of 0 (Bonferroni-corrected)."""
+    value = " / ".join(f"{statistics.fmean(cell):+.1f}" for cell in runs)
     holds = _all(runs, lambda mean: mean.within(-reach, reach))
     return Check(name, value, f"within {reach:g}", holds, source)
 
 
 def ordered(name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str) -> Check:
-    """Return a check that none of several true mean `steps` is negative (Bonferroni-corrected).
-
-    steps: differences of the runs, by step.
-    """
+    """Return a check that none of several true means of `steps` (runs' differences) is negative, corrected likewise."""
     return Check(name, value, bound, _all(steps, lambda mean: mean.at_least(0.0)), source)
 
 
@@ -111,7 +104,6 @@ def median_at_least(name: str, runs: Sequence[float], bar: float, source: str, d
 
 
 def median_at_most(name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> Check:
-    """Return a check that the population median is at most `bar`, by a sign test; needs five runs."""
     successes = sum(run <= bar for run in runs)
     return Check(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(successes, len(runs)), source)
 
@@ -127,7 +119,6 @@ def _decided(successes: int, runs: int) -> bool | None:
 
 
 def variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:
-    """Return the bars' values under each set of assumptions; empty without any."""
     if not varied:
         return []
     header = ("assumed", *(check.name for check in next(iter(varied.values()))))

@@ -53,9 +53,6 @@ def compare(
 ) -> Comparison:
     """Run every policy on one load and seed.
 
-    Args:
-        constants: Constants of the simulator, for instance calibrated ones. None means the defaults.
-
     Raises:
         InputError: The load has neither end nor limit, or the plant refuses something.
     """
@@ -79,7 +76,7 @@ def compare(
 def scene_of(
     graph: Graph, policies: Mapping[str, Policy], settings: SimulateSettings, constants: Settings | None = None
 ) -> tuple[Scene, Peak | str]:
-    """Return the conditions under which `compare` runs `policies`, and the static peak; raises what `compare` raises."""
+    """Return the conditions and the static peak of `compare`."""
     if not policies:
         raise InputError("there is no policy to compare")
     consistency = consistency_of(settings.consistency, simulated=True)

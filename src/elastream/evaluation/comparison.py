@@ -37,10 +37,8 @@ class Trial:
 
     Attributes:
         compliance: Fraction of records in time; None without a service level.
-        waiting: Records queued at the end.
         overdue: Fraction of the load still queued and late.
         lacked: Missing metrics with their longest gap.
-        remarked: Remark of most rounds.
     """
 
     name: str
@@ -64,7 +62,6 @@ class Trial:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """Return a row per observation (index `time`, seconds)."""
         import pandas as pd
 
         columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time", "finished"]
@@ -104,7 +101,6 @@ class Bound:
     """Lower bound of cost.
 
     Attributes:
-        cost: No run in time costs less.
         whole: True if hosts are whole ones in the model.
         note: What the solver did not finish, or empty.
     """
@@ -116,11 +112,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """Simulator error on the run it was calibrated with.
-
-    Attributes:
-        separable: True if batch sizes differ enough to separate costs per batch and per record.
-    """
+    """Simulator error on its calibration run; `separable`: batch sizes separate costs per batch and per record."""
 
     run: str
     figures: tuple[Drift, ...]
@@ -142,8 +134,6 @@ class Comparison:
     """Trials of one load.
 
     Attributes:
-        target: Fraction of records due in time.
-        peak: Static peak provision, or why it is unknown.
         begins: Time of 0 on the load's own clock, seconds since 1970; None without one.
         bound: Lower bound of cost at the target, why there is none, or None if not requested.
         bounds: For policies that miss the target, the bound at what they reach.
@@ -162,7 +152,7 @@ class Comparison:
     bounds: Mapping[str, Bound] = field(default_factory=dict)
 
     def over_bound(self, trial: Trial) -> float:
-        """Return the trial's cost over the least cost at which any policy could keep as much in time; NaN if unknown."""
+        """Return the trial's cost over the bound at its own compliance; NaN if unknown."""
         bound = self.bounds.get(trial.name, self.bound)
         return trial.cost / bound.cost if isinstance(bound, Bound) and bound.cost > 0 else math.nan
 
@@ -280,13 +270,11 @@ class Comparison:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """Return a row per policy."""
         import pandas as pd
 
         return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
 
     def __getitem__(self, policy: str) -> Trial:
-        """Return the trial of `policy`, or raise KeyError."""
         trials = {trial.name: trial for trial in self.trials}
         if policy not in trials:
             raise KeyError(f"there is no policy {policy!r}{near(policy, trials)}")
@@ -343,7 +331,6 @@ class Comparison:
         return {} if self.bound is None else relative
 
     def table(self) -> Table:
-        """Return a row per policy; missed targets are marked."""
         rows: list[tuple[str, ...]] = []
         judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
         compared_to = OVER if self.bound is not None else ()
@@ -424,7 +411,6 @@ class Comparison:
 
 
 def cheaper(cost: float, than: float) -> bool:
-    """Return True if `cost` is below `than` by more than rounding."""
     return cost < than and not math.isclose(cost, than)
 
 

@@ -158,8 +158,6 @@ PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less tha
 
 @dataclass
 class PhaseTotals:
-    """Batches, seconds, records and mean backlog of a run's phase."""
-
     batches: int = 0
     seconds: float = 0.0
     records: float = 0.0
@@ -168,7 +166,7 @@ class PhaseTotals:
 
 @dataclass(frozen=True)
 class Way:
-    """Repeated simulations under one decision maker, with their drifts."""
+    """Repeated simulations under one decision maker."""
 
     decided: str
     runs: tuple[Recording, ...]
@@ -215,7 +213,6 @@ class Replayed:
         return tuple(checks)
 
     def table(self) -> Table:
-        """Return a row per figure: measured, and median, quartiles and drift of each simulation."""
         header = ["figure", "measured on Spark"]
         for way in self.ways:
             header += [f"simulated, {way.decided}", "quartiles", "drift"]
@@ -309,7 +306,6 @@ class Replayed:
 
     @property
     def evidence(self) -> str:
-        """Return the part of the run that the calibration covers."""
         peace, batches = self.calibration.in_peace, [b for b in self.source.batches if b.records > 0]
         calm = math.fsum(batches[number].seconds for number in peace)
         whole = math.fsum(batch.seconds for batch in batches)
@@ -417,10 +413,6 @@ def replayed(
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Replayed:
     """Simulate a recorded run under its own decisions and each of `policies`, `runs` times each.
-
-    Args:
-        source: Run to calibrate with; `recording` by default.
-        guards: Versions in force in the run.
 
     Raises:
         InputError: Unsuitable run, or `source` has another dataflow.

@@ -17,10 +17,7 @@ class ExperimentOptions:
     """Options of every experiment.
 
     Attributes:
-        quick: Run the smallest part only.
         sensitivity: Also vary every assumption, for curves of the bars over it.
-        resume: File that stores results for reuse.
-        say: Receives remarks.
     """
 
     quick: bool = False
@@ -39,9 +36,7 @@ class Experiment(Protocol):
 
     def options(self, plant: str) -> Collection[str]: ...
 
-    def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings:
-        """Run it on `plant`. `more`: its own options by name."""
-        ...
+    def run(self, plant: str, options: ExperimentOptions, more: Mapping[str, Any]) -> Findings: ...
 
 
 GROUP = "elastream.experiments"

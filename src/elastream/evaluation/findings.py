@@ -47,11 +47,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Findings:
-    """Figures by name (nested, JSON-ready), the paper's, checks, and page.
-
-    Attributes:
-        verdict: Explanation of missed checks.
-    """
+    """Figures by name (JSON-ready), the paper's, checks, page, and the `verdict` on missed checks."""
 
     figures: Mapping[str, Any]
     paper: Mapping[str, Any]
@@ -75,7 +71,6 @@ def as_json(
     environment: Mapping[str, Any],
     summary: str = "",
 ) -> dict[str, Any]:
-    """Return the content of the `--json` file."""
     bars = [
         {"name": c.name, "value": _written(c.value), "bound": c.bound, "verdict": c.verdict, "source": c.source}
         for c in checks
@@ -88,14 +83,12 @@ def _written(value: float | str) -> float | str:
 
 
 def counted(checks: Sequence[Check]) -> str:
-    """Return how many bars are held, undecided and refuted, in words."""
     number = {word: sum(check.verdict == word for check in checks) for word in ("held", "undecided", "refuted")}
     count = f"{number.pop('held')} of {len(checks)} bars are held"
     return ", ".join([count, *(f"{each} {word}" for word, each in number.items() if each)])
 
 
 def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
-    """Return a table of the bars with values and verdicts."""
     return Table(
         f"Bars, on {plant} figures",
         ("bar", "value", "bound", "verdict", "source"),
@@ -105,7 +98,7 @@ def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Return date, machine and versions, with `more`."""
+    """Return date, machine and versions."""
     return {
         "date": strftime("%Y-%m-%d"),
         "python": platform.python_version(),

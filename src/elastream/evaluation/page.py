@@ -19,8 +19,6 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """Paragraph of plain text."""
-
     text: str
 
 
@@ -45,8 +43,6 @@ Block: TypeAlias = Heading | Prose | Table | Plot | Flow
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Title and blocks."""
-
     title: str
     blocks: tuple[Block, ...]
 
@@ -56,7 +52,6 @@ class Page:
 
 
 def load_curve(name: str, x: Values, y: Values, *, steps: bool = False) -> Curve:
-    """Return the curve of the offered load: dotted, filled, right-hand axis."""
     return Curve(name, x, y, 5, axis=2, steps=steps, fill=True, dash="dot")
 
 

@@ -33,8 +33,8 @@ def read_prices(
 ) -> tuple[HostType, ...]:
     """Return the host types of a CSV price list, dearest last, priced per unit of `billing`.
 
-    Columns: `instance_type`, `usd_per_hour` (or `usd_per_hour_linux`), `vcpu`, `memory_gib`, and optionally `speed` of
-    a core or `ecu` of all cores (m1.small = 1). The newest `snapshot_date` of a type counts.
+    Columns: `instance_type`, `usd_per_hour` (or `usd_per_hour_linux`), `vcpu`, `memory_gib`, and optionally `speed` of a
+    core or `ecu` of all cores (m1.small = 1). The newest `snapshot_date` of a type counts.
 
     Args:
         path: File, or `"ec2"` for the list that is shipped.
@@ -74,7 +74,6 @@ def read_prices(
 
 
 def describe(path: Path | str) -> str:
-    """Return what a price list is about: its file, regions and dates."""
     rows = _rows(SHIPPED.get(str(path), Path(path))).values()
     about = [", ".join(sorted({row[column] for row in rows if row.get(column)})) for column in ("region", "snapshot_date")]
     name = "Amazon EC2, Linux, on demand" if str(path) in SHIPPED else str(path)

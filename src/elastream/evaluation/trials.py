@@ -57,14 +57,11 @@ OFTEN = 0.1
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """Result of a run with every round's decision."""
-
     result: Result
     decisions: tuple[Decision, ...]
 
     @property
     def refused(self) -> int:
-        """Return how many actions were refused or failed."""
         return sum(
             sum(bool(proposal.refused) and proposal.by == decision.policy for proposal in decision.proposals)
             + sum(not outcome.succeeded for outcome in decision.outcomes)
@@ -73,12 +70,11 @@ class SimulatedRun:
 
     @property
     def lacked(self) -> tuple[Unknown, ...]:
-        """Return missing metrics, each with its longest gap."""
         return longest_lacked(self.decisions)
 
     @property
     def remarked(self) -> str:
-        """Return the most frequent remark or refusal, figures aside, if in `OFTEN` of the rounds, else ""."""
+        """Return the most frequent remark or refusal if in `OFTEN` of the rounds, else ""."""
         counts, last = Counter[str](), dict[str, str]()
         for decision in self.decisions:
             refused = (each.refused for each in decision.proposals if rule_of(each.refused))
@@ -106,7 +102,6 @@ def simulated(
     Args:
         look: Receives every observation, once a period.
         guards: In force throughout; external signals keep their initial values.
-        scaling: Rules for the number of hosts.
         figures, roll_back: See `Loop`.
     """
     plant.advance(plant.time + period)
@@ -233,10 +228,6 @@ def run_beside(
     """Run all `cases` on up to `workers` processes; return their results in order.
 
     The first error or interrupt ends all cases and is raised.
-
-    Args:
-        follow: Receives each case's progress, and whether it is done.
-        ended: Receives number and result of each finished case.
     """
     progress, done = [0.0] * len(cases), [False] * len(cases)
     if min(workers, len(cases)) < 2 or sys.platform == "win32" or sys.platform == "darwin":
@@ -281,7 +272,6 @@ def run_beside(
 
 
 def sparing(tell: Tell) -> Tell:
-    """Return `tell`, called at most every TELL seconds."""
     last = -TELL
 
     def now_and_then(far: float) -> None:
@@ -294,7 +284,7 @@ def sparing(tell: Tell) -> Tell:
 
 
 def _as_worker() -> None:
-    """Leave interrupts to the parent process; exit when the parent is gone."""
+    # Interrupts are the parent's; a worker whose parent is gone ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others
@@ -361,9 +351,7 @@ class Scene:
     """Conditions that all policies of a comparison share.
 
     Attributes:
-        seconds: Length of the load.
         period: Seconds between plans.
-        goal: Judges value and profit, unless None.
         partitions_for: Hosts that default state partitions suffice for; None: those of `constants`.
     """
 
@@ -389,7 +377,6 @@ class Scene:
 
     @property
     def costs(self) -> Costs:
-        """Return costs and selectivities that replace the declared ones."""
         return self.prospect.costs
 
     @property
@@ -484,11 +471,7 @@ def _overdue(
 
 
 def _compliance(result: Result, target_latency: float | None, overdue: float) -> float | None:
-    """Return the fraction of records in time; None without promises.
-
-    Args:
-        overdue: Fraction queued and late at the end.
-    """
+    """Return the fraction of records in time, or None; `overdue`: fraction queued and late at the end."""
     if target_latency is None:
         if not any(operator.within for operator in result.operators.values()):
             return None

@@ -61,7 +61,6 @@ class Worth:
         return float(self.cost[-1]) if self.cost.size else math.nan
 
     def mean_value(self, over: str = "dynamic") -> float:
-        """Return the mean application value (4.3)."""
         return known_mean(self.value if over == "dynamic" else self.value_all)
 
     def profit(self, line: BreakEven | None, over: str = "dynamic") -> float:
@@ -73,12 +72,11 @@ class Worth:
         return off_target(self.waited, goal.throughput, goal.tolerance)
 
     def worst(self, instants: int) -> float:
-        """Return the least mean throughput over so many instants (5.2)."""
+        """Return the least mean throughput over `instants` (5.2)."""
         return worst_interval(self.throughput, instants)
 
 
 def dynamic(graph: Graph) -> bool:
-    """Return True if there are alternates or branches to choose from."""
     return bool(graph.choices) or any(len(operator.alternates) > 1 for operator in graph.operators)
 
 
@@ -130,7 +128,6 @@ class WorthWatch:
             self._close(observation, live)
 
     def worth(self) -> Worth:
-        """Return the worth so far, in whole instants."""
         return Worth(*np.array(self._rows, dtype=np.float64).reshape(-1, len(fields(Worth))).T)
 
     def _count(self, frame: Frame, lasts: float, live: Live) -> None:

@@ -48,8 +48,6 @@ def _kind_alone(value: object) -> object:
 
 
 class FeedKeys(Keys):
-    """Source of an external signal."""
-
     file: str | None = None
     http: str | None = None
     kafka: str | None = None
@@ -122,8 +120,6 @@ class GuardFileKeys(Keys):
 
 @dataclass(frozen=True)
 class GuardDocument:
-    """Checked guard file."""
-
     path: Path
     signals: tuple[Signal, ...]
     system: tuple[str, ...]  # names of the system's signals
@@ -242,7 +238,7 @@ def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -
 
 
 def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int]:
-    """Return line and column in the file, from 1, of a position at `loc`."""
+    """Return line and column, from 1, of a position at `loc`."""
     node: Any = file.data
     for step in loc[:-1]:
         node = node[step]

@@ -49,14 +49,12 @@ def _known(args: tuple[Node, ...], values: Values) -> bool:
 
 
 def _divide(left: float, right: float) -> float:
-    """Divide as IEEE 754 does."""
     if right:
         return left / right
     return math.nan if not left or left != left else math.copysign(math.inf, left) * math.copysign(1.0, right)
 
 
 def _quotient(left: int, right: int) -> int | None:
-    """Divide towards zero; unknown by zero."""
     if not right:
         return None
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)

@@ -18,8 +18,6 @@ MAX_WINDOW_S = 7 * 86_400.0
 
 
 class GuardError(ElastreamError):
-    """Invalid guard text, with line and column."""
-
     def __init__(self, sentence: str, line: int = 1, column: int = 1) -> None:
         super().__init__(sentence)
         self.line, self.column = line, column
@@ -236,7 +234,7 @@ class Language:
 
 
 def seconds_of(literal: Literal) -> float:
-    """Return the duration of a text such as '5m', or raise ElastreamError outside (0, MAX_WINDOW_S]."""
+    """Return the duration of a text such as '5m', in (0, MAX_WINDOW_S]."""
     seconds = units.duration(str(literal.value))
     if not 0 < seconds <= MAX_WINDOW_S:
         raise ElastreamError(f"the duration {literal.value!r} is out of range: above 0 and at most 7 days")

@@ -42,8 +42,6 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolledPlace:
-    """Source polled for all its signals."""
-
     kind: str
     place: str
     servers: str = ""
@@ -67,7 +65,6 @@ class Pollers:
 
         Raises:
             DataflowError: A feed cannot be polled; nothing changes.
-            EnvironmentProblem: A client is not installed.
         """
         sources: dict[PolledPlace, tuple[Signal, ...]] = {}
         every: dict[PolledPlace, float] = {}
@@ -120,7 +117,6 @@ class Polling:
         threading.Thread(target=self._run, name=f"signals {source}", daemon=True).start()
 
     def look(self, every: float) -> None:
-        """Change the interval (seconds) from the next poll on."""
         self._every = max(every, LEAST_EVERY)
 
     def stop(self) -> None:
@@ -318,7 +314,6 @@ class ReadOnce:
         self._values: dict[str, SignalValue | None] = {}
 
     def follow(self, signals: Iterable[Signal]) -> None:
-        """Read the new ones, or raise InputError."""
         for signal in signals:
             if (feed := signal.feed) is None or signal.name in self._values:
                 continue

@@ -20,8 +20,6 @@ _METRICS = {metric.value: metric for metric in Metric}
 
 @dataclass(frozen=True)
 class Subject:
-    """Dataflow as guards see it."""
-
     flow: str
     operators: Mapping[str, Kind]  # kinds by name
     elements: Mapping[str, Mapping[str, float]]  # declared values of alternates or branches
@@ -40,11 +38,7 @@ class Subject:
 
     @classmethod
     def recorded(cls, header: Header) -> "Subject":
-        """Return the subject of a recorded run.
-
-        Raises:
-            KeyError, TypeError, ValueError: The header describes none.
-        """
+        """Return the subject of a recorded run. Raises KeyError, TypeError or ValueError if the header has none."""
         ones = {each["name"]: [1.0] * len(each["alternates"]) for each in header.operators}
         return _subject(
             header.flow,

@@ -17,8 +17,6 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read of a signal's newest value."""
-
     signal: str
     at: int = field(default=0, compare=False)
 

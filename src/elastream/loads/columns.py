@@ -60,8 +60,6 @@ LABEL_WORDS = _words(
 
 
 class Kind(Enum):
-    """Contents of a column, by its name."""
-
     COUNT = auto()
     RATE = auto()
     VALUE = auto()  # counts, by a word that says little
@@ -102,7 +100,6 @@ def time_unit(name: str) -> float | None:
 
 
 def is_label(name: str) -> bool:
-    """Return True if a column holds names of series, as `host` does."""
     return bool({*words_in(name)} & LABEL_WORDS) and meaning(name).kind is Kind.NEUTRAL
 
 

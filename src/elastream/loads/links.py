@@ -67,13 +67,10 @@ class LinkTrace:
         return self.latency[:, slot], self.bandwidth[:, slot]
 
     def over(self, seconds: float) -> "LinkTrace":
-        """Return this trace, which repeats in longer runs."""
         return self
 
 
 class LinkSource(Protocol):
-    """Source of link traces."""
-
     def over(self, seconds: float) -> LinkTrace:
         """Return the trace for a run of `seconds`; a longer one starts with the same values."""
         ...
@@ -94,7 +91,6 @@ class Ec2Links:
             raise InputError(f"a trace of {self.pairs} pairs of hosts: at least one is needed")
 
     def over(self, seconds: float) -> LinkTrace:
-        """Return the links of each pair."""
         closeness = self._drawn(0, CLOSENESS_CENTRE, seconds)
         return LinkTrace(1 / closeness, self._drawn(1, BANDWIDTH_CENTRE, seconds), SLOT_S)
 

@@ -70,10 +70,7 @@ def epoch_unit(number: float) -> float | None:
 
 
 def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[float]:
-    """Return times in seconds, since 1970 or since a start.
-
-    Args:
-        unit: The unit in the name of the column (seconds), if any.
+    """Return times in seconds, since 1970 or since a start; `unit` is that in the column's name, if any.
 
     Raises:
         ValueError: The first number makes no sense in the unit, or can mean several times.
@@ -200,7 +197,7 @@ def _in_order(texts: Sequence[str]) -> list[datetime]:
 
 
 def _irregularity(moments: Sequence[datetime]) -> int:
-    """Return how often times in one order are not one interval apart; a repeated time counts once."""
+    """Return how often times in one order are not one interval apart."""
     if len({moment.tzinfo is None for moment in moments}) > 1:
         return 0
     different = list(dict.fromkeys(moments))

@@ -30,7 +30,6 @@ class AmbiguousNumberError(ValueError):
 
 
 def is_missing(text: str) -> bool:
-    """Return True if `text` stands for a value that is not there."""
     return not text.isdecimal() and text.strip().lower() in MISSING
 
 
@@ -67,7 +66,6 @@ def _other(mark: str) -> str:
 
 
 def number_of(text: str, decimal: str) -> float:
-    """Return the number that `text` is. Raises ValueError for another text."""
     text = text.strip()
     if text.isdecimal():
         return float(text)

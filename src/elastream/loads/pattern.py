@@ -36,7 +36,6 @@ class Section:
     """Part of a load in which the rate changes linearly from `first` to `last` (records/s).
 
     Attributes:
-        seconds: Its length.
         total: Records in it; default: the integral of the rate. A trace sets the recorded count.
     """
 
@@ -96,31 +95,25 @@ class Pattern:
 
     @property
     def seconds(self) -> float:
-        """Length (seconds); inf if endless."""
         return math.inf if self.endless else self.period
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """End of each section within a period (seconds)."""
         return tuple(accumulate(piece.seconds for piece in self.pieces))
 
     @cached_property
     def totals(self) -> tuple[float, ...]:
-        """Cumulative records at the end of each section."""
         return tuple(accumulate(piece.total for piece in self.pieces))
 
     @property
     def period(self) -> float:
-        """Length of all sections (seconds)."""
         return self.ends[-1]
 
     @property
     def period_total(self) -> float:
-        """Records of all sections."""
         return self.totals[-1]
 
     def rate(self, time: float) -> float:
-        """Return the rate at `time` (records/s), right-continuous; 0 outside the load."""
         if time < 0 or time >= self.seconds:
             return 0.0
         within = math.fmod(time, self.period)
@@ -130,11 +123,9 @@ class Pattern:
         return piece.first + (piece.last - piece.first) * min(1.0, since / piece.seconds)
 
     def count(self, time: float) -> int:
-        """Return the records due by `time`: the integral of `rate`, rounded down."""
         return int(counts(self, time))
 
     def due(self, number: int) -> float:
-        """Return the smallest time with `count(time) > number`; inf if never."""
         if number < 0:
             return 0.0
         guess = float(dues(self, [number])[0])
@@ -223,7 +214,6 @@ class Pattern:
 
     @cached_property
     def _table(self) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-        """Columns of the sections: ends, totals, seconds, first, last, total."""
         rows = np.array([(p.seconds, p.first, p.last, p.total) for p in self.pieces])
         return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
 

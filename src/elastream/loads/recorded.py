@@ -77,9 +77,6 @@ class SpeedSpread:
     """Constant speeds of hosts that differ as in a benchmark.
 
     A machine's factor is its mean result over the best machine's. Hosts are drawn from the machines, with repetition.
-
-    Args:
-        file: CSV file (`.gz` too) with results (`value`, more is faster) by machine (`VM_id`).
     """
 
     file: str | Path
@@ -87,7 +84,6 @@ class SpeedSpread:
     seed: int = 1
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Return constant speeds; raises InputError for a result that is not above 0."""
         scores: dict[str, list[float]] = {}
         for machine, lines in _read(Path(self.file), (MACHINE_COLUMNS,), (SCORE_COLUMNS,)).items():
             scores.setdefault(machine[0], []).extend(line.values[0] for line in lines)

@@ -29,9 +29,7 @@ class Roles:
 
     Attributes:
         times: None, one, or one of dates and one of times of day.
-        values: Counts or rates, to be added.
         per: Time that a rate counts in (seconds); None for counts.
-        labels: Names of series.
     """
 
     times: tuple[int, ...]
@@ -165,7 +163,7 @@ def _unit_of(table: Table, chosen: Sequence[int]) -> float:
 
 
 def _labels(table: Table, request: Request, others: Sequence[int]) -> tuple[int, ...]:
-    """Return the columns that name the series: those called so, or else all texts. Each name recurs."""
+    """Return the columns that name the series: those called so, or else all recurring texts."""
     names = table.names or ()
     left = [at for at in range(table.width) if at not in others]
     if not request.series:
@@ -175,7 +173,7 @@ def _labels(table: Table, request: Request, others: Sequence[int]) -> tuple[int,
 
 
 def _by_labels(table: Table, request: Request, value: int, labels: Sequence[int]) -> Meaning:
-    """Return the meaning of a column of values by the names of its series: they may be those of rates."""
+    """Return the meaning of a column of values by its series' names, which may be those of rates."""
     meanings = set()
     for cells in {tuple(row.cells[at].strip() for at in labels) for row in table.rows}:
         if not request.series or SUM in request.series or {*cells} & {*request.series}:

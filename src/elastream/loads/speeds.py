@@ -55,13 +55,10 @@ class SpeedTrace:
         return np.asarray(self.factors[numbers % rows, self.slot(now) % slots])
 
     def over(self, seconds: float) -> "SpeedTrace":
-        """Return this trace, which repeats in longer runs."""
         return self
 
 
 class SpeedSource(Protocol):
-    """Source of speed traces."""
-
     def over(self, seconds: float) -> SpeedTrace:
         """Return the trace for a run of `seconds`; a longer one starts with the same values."""
         ...
@@ -105,8 +102,7 @@ class SpeedWalk:
 class Ec2Speeds:
     """EC2 hosts as in section 1.3 of the thesis: 23 % below 0.80; 25 % of slots change by over 20 %.
 
-    A factor is the logistic function of a host's level plus a drift, so it is mostly near the rated speed and never
-    above.
+    A factor is the logistic function of a host's level plus a drift, so it is mostly near the rated speed and never above.
     """
 
     hosts: int = GENERATED_HOSTS
@@ -145,7 +141,6 @@ def slot_at(now: float, interval: float) -> int:
 
 
 def as_table(what: str, values: ArrayLike) -> Floats:
-    """Return `values` as a table of numbers; raises InputError."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -24,8 +24,6 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of a file: its number and cells."""
-
     number: int
     cells: Sequence[str]
 
@@ -53,11 +51,10 @@ class Table:
         return [row.cells[at] for row in self.rows]
 
     def name(self, at: int) -> str:
-        """Return the name of a column, or its number without names."""
         return self.names[at] if self.names is not None else str(at + 1)
 
     def named(self, name: str) -> int:
-        """Return the column of a name. Raises InputError if there is none, or several."""
+        """Return the column of a name, or raise InputError."""
         names = self.names or ()
         if names.count(name.strip()) != 1:
             problem = "several columns are" if name.strip() in names else "no column is"
@@ -66,7 +63,6 @@ class Table:
         return names.index(name.strip())
 
     def is_text(self, at: int) -> bool:
-        """Return True if a column has values, and none is a number."""
         cells = (row.cells[at] for row in self.rows if not is_missing(row.cells[at]))
         return (first := next(cells, None)) is not None and not is_number(first) and not any(map(is_number, cells))
 
@@ -115,7 +111,7 @@ def _lines_of(file: Path) -> tuple[str, list[Row]]:
 
 
 def _decoded(data: gzip.GzipFile | io.BufferedReader) -> TextIO:
-    """Return the text of `data`: UTF-8, or UTF-16 with the mark that spreadsheets write before it."""
+    """Return the text of `data`: UTF-8, or UTF-16 with the mark of spreadsheets."""
     mark = data.read(2)
     data.seek(0)
     encoding = "utf-16" if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
@@ -222,7 +218,6 @@ def _read_prometheus(file: Path) -> Table:
 
 
 def is_of_prometheus(document: object) -> bool:
-    """Return True for an answer of Prometheus' HTTP API."""
     return isinstance(document, Mapping) and ("resultType" in document or {"status", "data"} <= document.keys())
 
 

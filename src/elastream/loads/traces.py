@@ -1,17 +1,174 @@
-"""Recorded loads: files of counts or rates per interval. Errors name file and line."""
+"""Recorded loads: files of counts or rates per interval. Errors name file and line.
 
-from collections.abc import Sequence
+Intervals follow from the distances between lines; late scrapes and gaps are known.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from elastream.core.wording import counted
 from elastream.errors import DataflowError, InputError
 from elastream.loads import moments
-from elastream.loads.intervals import filled, intervals_of
-from elastream.loads.pattern import Pattern, Section
+from elastream.loads.pattern import MAX_PIECES, Pattern, Section
 from elastream.loads.roles import Request, choose
-from elastream.loads.series import read_series
+from elastream.loads.series import Point, Series, read_series
 from elastream.loads.tables import read_table
 from elastream.units import duration
+
+EXACT = 1e-6  # share of an interval within which a distance is a multiple of it
+JITTER = 0.05  # share of an interval by which a scrape may be early or late
+MAX_JITTERED_S = 72_000.0  # longer intervals are days and months: one of 30 days is no early one of 31
+HOUR_S = 3600.0
+MIN_PART_OF_DAY_S = 9_000.0  # longer intervals in a time zone may have an hour more or less
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Consecutive intervals of a file.
+
+    Attributes:
+        first: Time of the first one; None without times.
+    """
+
+    seconds: Sequence[float]
+    index: Mapping[float, int]
+    first: float | None
+
+
+def intervals_of(file: Path, several: Sequence[Series], default: float | None, *, local: bool, zoned: bool) -> Intervals:
+    """Return the intervals that all series cover.
+
+    Args:
+        default: Length without times (seconds).
+        local: True if times are local ones of a zone that nobody names.
+        zoned: True if times are those of a zone: a day may have 23 hours.
+
+    Raises:
+        InputError: Times are out of order or no whole intervals apart, or the interval is unknown.
+    """
+    lines = {point.time: point.line for points in several for point in points if point.time is not None}
+    if not lines or (len(lines) == 1 and all(len(points) == 1 for points in several)):
+        if default is None:
+            problem, way = ("one line", "a line") if lines else ("no times", "a column of times")
+            raise InputError(f"{file} has {problem}, so its interval is unknown: add {way} or set `interval`")
+        return Intervals([default] * len(several[0]), dict.fromkeys(lines, 0), next(iter(lines), None))
+    for points in several:
+        _check_order(file, points, local)
+    times = sorted(lines)
+    usual = _usual(times)
+    own = [(len(points), _usual([point.time or 0.0 for point in points])) for points in several if len(points) > 1]
+    apart = [size for size, each in own if abs(each - usual) > 2 * JITTER * usual]
+    if len(apart) == len(own) or any(size > 2 for size in apart):  # of two times, lines between may be missing
+        raise InputError(f"{file}: its series have values at different times, so they cannot be added")
+    late = usual < (MIN_PART_OF_DAY_S if zoned else MAX_JITTERED_S)
+    tolerance = 3 * JITTER if late else HOUR_S / usual + EXACT if zoned else EXACT
+    seconds, index = _laid_out(file, times, lines, usual, tolerance)
+    regular = _regular(index, len(seconds), usual) if late else None
+    if regular is None and late:
+        _laid_out(file, times, lines, usual, JITTER)
+    return Intervals(regular or seconds, index, times[0])
+
+
+def _usual(times: Sequence[float]) -> float:
+    return statistics.median_low(later - earlier for earlier, later in pairwise(times))
+
+
+def _check_order(file: Path, points: Series, local: bool) -> None:
+    times = [point.time for point in points]
+    if len(times) > 1 and len({*times}) == 1:
+        raise InputError(f"{file}: the times do not increase from line to line")
+    for before, point in pairwise(points):
+        assert before.time is not None
+        assert point.time is not None
+        if not point.time > before.time:
+            early = f"{before.time - point.time:g} s before" if point.time < before.time else "at the time of"
+            hint = _hint("an hour that comes twice needs", local)
+            raise InputError(f"{file}, line {point.line}: {early} the line before it; lines must be in order of time{hint}")
+
+
+def _hint(what: str, local: bool) -> str:
+    return f" ({what} `time_zone`, if these are local times)" if local else ""
+
+
+def _laid_out(
+    file: Path, times: Sequence[float], lines: Mapping[float, int], usual: float, tolerance: float
+) -> tuple[list[float], dict[float, int]]:
+    """Return the length of each interval, missing ones included, and the interval of each time."""
+    seconds: list[float] = []
+    index = {times[0]: 0}
+    for before, time in pairwise(times):
+        number = round((time - before) / usual)
+        if number < 1 or abs((time - before) / usual - number) > tolerance:
+            raise InputError(
+                f"{file}, line {lines[time]}: {time - before:g} s after the line before it, not a multiple of {usual:g} s"
+            )
+        if len(seconds) + number > MAX_PIECES:
+            raise InputError(
+                f"{file}, line {lines[time]}: {time - before:g} s after the line before it, {number:,} intervals of "
+                f"{usual:g} s: a time is wrong, or this is no gap of one load"
+            )
+        seconds += [(time - before) / number] * number
+        index[time] = len(seconds)
+    return [*seconds, usual], index
+
+
+def _regular(index: Mapping[float, int], number: int, usual: float) -> list[float] | None:
+    """Return equal intervals if the times are only early or late by a little, or else None."""
+    first, last = min(index), max(index)
+    mean = (last - first) / index[last]
+    if all(abs(time - first - at * usual) <= EXACT * usual for time, at in index.items()):
+        return [usual] * number
+    spread = _spread(index, mean)
+    whole = float(round(mean)) if mean >= 1 else round(mean, 3)
+    # The jitter of the first and last time is all that keeps the mean from a round number.
+    mean = whole if whole and _spread(index, whole) <= 2 * spread else mean
+    return [mean] * number if spread <= 2 * JITTER * mean else None
+
+
+def _spread(index: Mapping[float, int], interval: float) -> float:
+    late = [time - at * interval for time, at in index.items()]
+    return max(late) - min(late)
+
+
+def filled(file: Path, points: Series, intervals: Intervals, gaps: str, *, local: bool) -> list[float]:
+    """Return the value of each interval. A gap has the value before it under "hold", and 0 under "empty".
+
+    Raises:
+        InputError: There is a gap and another rule, or nothing to hold.
+    """
+    at = {index if point.time is None else intervals.index[point.time]: point for index, point in enumerate(points)}
+    values: list[float] = []
+    for interval in range(len(intervals.seconds)):
+        point = at.get(interval)
+        if point is not None and point.value is not None:
+            values.append(point.value)
+        elif gaps == "empty":
+            values.append(0.0)
+        elif gaps == "hold" and values:
+            values.append(values[-1])
+        else:
+            raise _gap(file, at, interval, intervals, gaps, local)
+    return values
+
+
+def _gap(file: Path, at: Mapping[int, Point], interval: int, intervals: Intervals, gaps: str, local: bool) -> InputError:
+    ways = f"write {file.name}:gaps=hold to repeat the line before, or gaps=empty for no records"
+    if gaps == "hold":
+        ways = "there is no line before it to hold; gaps=empty takes it as no records"
+    if interval in at:
+        return InputError(f"{file}, line {at[interval].line}: a gap, no value: {ways}")
+    later = next((each for each in range(interval, len(intervals.seconds)) if each in at), None)
+    missing = counted((later or len(intervals.seconds)) - interval, "interval")
+    seconds = intervals.seconds[interval]
+    hint = _hint("an hour that the clock leaves out needs", local and seconds == HOUR_S)
+    line = at[later].line if later is not None else at[max(at)].line
+    where = "before" if later is not None else "after"
+    return InputError(f"{file}, line {line}: a gap, {missing} of {seconds:g} s {where} it missing: {ways}{hint}")
+
 
 Gaps: TypeAlias = Literal["refuse", "hold", "empty"]
 GAPS: tuple[Gaps, ...] = get_args(Gaps)

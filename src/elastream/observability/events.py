@@ -184,8 +184,6 @@ class EventLog:
 
     Args:
         path: File; `"-"` for standard error.
-        sinks: Called with each event.
-        logged: Log events.
 
     Raises:
         EnvironmentProblem: `path` cannot be written.

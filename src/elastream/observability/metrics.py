@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 
 def in_container() -> bool:
-    """Return True in a container of Kubernetes or Docker, whose loopback no other machine reaches."""
     return "KUBERNETES_SERVICE_HOST" in os.environ or Path("/.dockerenv").exists()
 
 
@@ -82,7 +81,6 @@ class _Buckets:
         self.count = self.sum = 0.0
 
     def add(self, records: float, oldest: float, newest: float) -> None:
-        """Count `records` values, spread evenly from `newest` to `oldest`."""
         for place, bound in enumerate(BUCKETS_S):
             self.below[place] += records * share_within(bound, oldest, newest)
         self.count += records
@@ -129,7 +127,6 @@ class PrometheusObserver:
             self._server, _ = start_http_server(port, addr=host, registry=self._registry)
 
     def started(self, header: Header) -> None:
-        """Store facts about the run."""
         from elastream import __version__
 
         self._about = {
@@ -180,7 +177,6 @@ class PrometheusObserver:
         self._events.update((event.reason.value, event.type) for event in events)
 
     def describe(self) -> "Iterable[Family]":
-        """Return nothing: all names are ours."""
         return ()
 
     def collect(self) -> "Iterator[Family]":

@@ -41,7 +41,6 @@ class SpanObserver:
         self._run = {"elastream.flow": header.flow, "elastream.policy": header.policy}
 
     def observed(self, observation: Observation) -> None:
-        """End the spans of hosts that are ready or gone."""
         for host, (action, span) in list(self._open.items()):
             lease = observation.leases.get(host)
             if lease is None or (isinstance(action, LeaseHost) and lease.ready_at() is not None):
@@ -51,7 +50,7 @@ class SpanObserver:
                 span.end(self._nanoseconds(observation.time))
 
     def decided(self, decision: Decision) -> None:
-        """Make the spans of a round; nothing if the decision repeats with its actual effect."""
+        """Make the spans of a round, unless the decision repeats with its actual effect."""
         if decision.actual:
             return
         begin, end = self._nanoseconds(decision.time), self._nanoseconds(decision.time + decision.seconds)

@@ -59,14 +59,7 @@ def predicted_duration(durations: Sequence[float] | Floats) -> float:
 def needs_upscaling(
     duration: float, service_level: float, durations: Sequence[float] | Floats, queue: float, scaling_threshold: float
 ) -> bool:
-    """Return True if an operator needs one more instance (Algorithm 1). NaN exceeds nothing.
-
-    Args:
-        duration: Current duration (s; o_d).
-        service_level: Allowed duration (s; o_slo).
-        durations: Last N durations, oldest first.
-        queue: Waiting items (o_queue).
-    """
+    """Return True if an operator needs one more instance (Algorithm 1). NaN exceeds nothing."""
     delayed = duration > service_level or predicted_duration(durations) > service_level
     return delayed and queue > scaling_threshold
 
@@ -151,8 +144,6 @@ def last_duration(observation: Observation, operator: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BtuMemory:
-    """Memory of the policy."""
-
     scaled: float = 0.0  # time of the last scale-up
     # end of the paid time that each host was renewed for, so that it is decided once per unit (Figure 5)
     renewed: Mapping[str, float] = field(default_factory=dict)
@@ -263,8 +254,7 @@ class Btu(Policy):
         """Return True if a host must be released or renewed in this round.
 
         The window is at least one period plus the stop time. With less than the stop time left, the next BTU is paid anyway
-        and the
-        host stays.
+        and the host stays.
         """
         if lease.state is not HostState.RUNNING:
             return False
@@ -369,7 +359,7 @@ class Btu(Policy):
                 draft.remove(task, f"not needed, {host} ends")
 
     def _move_off(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Move the remaining instances to running hosts; False, with the plan half made, if one has no room."""
+        """Move the remaining instances to running hosts; return False, with a half-made plan, without room."""
         for task in list(draft.tasks_on(host)):
             unit = draft.unit_of(task)
             target = best_host(draft, unit, self.cache_factor, ready=True)
@@ -380,10 +370,8 @@ class Btu(Policy):
         return True
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
-        """Return how many instances may go with one host: `release_share`, or one if the others carry its work.
-
-        Rounded down, a fifth of four is none.
-        """
+        """Return the instances that may go with one host: `release_share`, or one if the others carry its work."""
+        # Rounded down, a fifth of four is none.
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
         return max(int(carried), math.floor(self.release_share * instances + ROUNDING))

@@ -32,7 +32,7 @@ class ByLoad(Policy):
         return self.hosts == HOSTS or self.hosts.default_window
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Plan host actions, then moves; no moves with a drain, because the drain moves tasks itself."""
+        """Plan host actions, then moves; none with a drain, which moves tasks itself."""
         if not observation.context.host_types:
             return Plan(tuple(self._moves(observation)))
         sizing = self.hosts.plan(observation, memory)

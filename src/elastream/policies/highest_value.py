@@ -30,12 +30,9 @@ class HighestValue(Policy):
     """Run the alternates and branches of the highest relative value that the usable cores carry.
 
     Values are those of the guards, else declared. A composition is carried if its work at the present rates is at most
-    `fill`
-    of the usable cores; the running one up to all of them. If it needs more, the alternates that free most cores for the
-    value
-    lost go first. An option that may not run is left at once. A higher value is taken at once if its lead exceeds `gain`,
-    else
-    after `settle` seconds and three rounds, but not while records are late if it needs more work.
+    `fill` of the usable cores; the running one up to all of them. If it needs more, the alternates that free most cores for
+    the value lost go first. An option that may not run is left at once. A higher value is taken at once if its lead exceeds
+    `gain`, else after `settle` seconds and three rounds, but not while records are late if it needs more work.
 
     Args:
         fill: Part of the usable cores (Flink's autoscaler: 0.7).
@@ -61,12 +58,10 @@ class HighestValue(Policy):
 
     @property
     def name(self) -> str:
-        """Name, with that of the sizing policy."""
         return "highest_value" if self.sizing is None else f"highest_value + {self.sizing.name}"
 
     @property
     def default_window(self) -> bool:
-        """Return True if the sizing policy's window was left at its default."""
         return self.sizing is not None and self.sizing.default_window
 
     @property
@@ -98,13 +93,7 @@ class HighestValue(Policy):
 
 @dataclass(frozen=True)
 class ChoiceMemory:
-    """Memory of the policy.
-
-    Attributes:
-        costs: Known costs of alternates.
-        leads: By element: option of a higher value, time of its first round, number of rounds.
-        switched: By element: time of the last switch for a higher value.
-    """
+    """Memory of the policy. `leads` by element: option of a higher value, time of its first round, number of rounds."""
 
     guards: int = 0
     costs: Costs = field(default_factory=dict)
@@ -113,8 +102,6 @@ class ChoiceMemory:
 
 
 class _Round:
-    """One planning round. `targets` and `why`: options to run and reasons, by element."""
-
     def __init__(self, policy: HighestValue, observation: Observation, before: ChoiceMemory) -> None:
         self.policy, self.observation = policy, observation
         self.before = before if before.guards == observation.guards else ChoiceMemory(observation.guards, before.costs)
@@ -188,7 +175,7 @@ class _Round:
         self._select(element, option, f"{refused or f'{element.active} may not run'}; {option}: {value_text}")
 
     def _give_up(self) -> None:
-        """Select options that free most cores for the value lost, until the rest fits."""
+        """Select options that free most cores for the value lost."""
         needed, most = self.work, self.policy.fill * self.load.usable
         why = f"{needed:.3g} cores are needed with {{}}, and {self.load.usable:.3g} are usable"
         while self.work > most and self.tried < MOST_TRIED:
@@ -228,11 +215,7 @@ class _Round:
         return self.targets.get(element.name, element.active)
 
     def _leads(self, element: DynamicElement, option: str, *, more: bool) -> bool:
-        """Record the lead of `option`. Return True if it is taken now.
-
-        Args:
-            more: True if it needs more work than the running option.
-        """
+        """Record the lead of `option`. Return True if it is taken now."""
         time, policy, name = self.observation.time, self.policy, element.name
         last, since, rounds = self.before.leads.get(name, (option, time, 0))
         if last != option:

@@ -107,8 +107,6 @@ class OtdRules:
     load.
 
     Args:
-        high: Utilisation from which load is high.
-        low: Utilisation below which load is low.
         long_queue: Waiting records that make load high, if the worker's rate is unknown.
         long_wait: Seconds of waiting work that make load high.
         threshold: Least change of score for Algorithm 2, as a share of a task's mean traffic (paper: threshold_ASC).
@@ -139,8 +137,6 @@ class OtdRules:
 
 @dataclass(frozen=True)
 class Workers:
-    """Columns by worker."""
-
     node: Integers  # number of its node
     utilisation: Floats  # 0 to 1, NaN if unknown
     queue: Floats  # waiting records, NaN if unknown
@@ -148,7 +144,6 @@ class Workers:
     processed: Floats | None = None  # records/s, NaN or None if unknown
 
     def long(self, rules: OtdRules) -> NDArray[np.bool_]:
-        """Return a mask of workers with a long queue."""
         rate = np.nan if self.processed is None else self.processed
         return np.asarray(self.queue >= np.where(np.greater(rate, 0), rules.long_wait * rate, rules.long_queue))
 
@@ -166,8 +161,6 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Result of a round."""
-
     case: Case
     task: int = -1  # task to move in cases 1 and 3
     worker: int = -1  # its new worker, -1 for no move
@@ -197,8 +190,6 @@ def otd_round(
 
     Args:
         host: Worker of each task, -1 if unplaced.
-        load: Of each task, NaN if unknown.
-        without: Excluded pairs of task and worker.
     """
     level = classes(workers, rules)
     high, low = level == LoadClass.HIGH, level == LoadClass.LOW
@@ -233,7 +224,7 @@ def _balance(
     rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 1: return the task on worker `giver` and lightest worker of a node with the greatest change of score."""
+    """Algorithm 1: return the task on `giver` and lightest worker of a node with the greatest change of score."""
     mine, goals = np.flatnonzero(host == giver), np.flatnonzero(lightest >= 0)
     if not mine.size:
         return Pair(Case.BALANCE)
@@ -271,7 +262,7 @@ def _bring_together(
     rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 2: return the task and lightest worker of a node with the greatest change above the threshold."""
+    """Algorithm 2: return task and lightest worker of a node with the greatest change above the threshold."""
     if not exchange.known:
         return Pair(Case.COMMUNICATION)
     nodes, place = lightest.size, workers.nodes_of(host)
@@ -299,8 +290,6 @@ def _bring_together(
 
 @dataclass(frozen=True, slots=True)
 class OtdMemory:
-    """Memory of `Otd`."""
-
     due: float = -math.inf  # time of the next round
     requested: MoveTask | None = None  # last move
     # (task, host) of moves without effect since the placement last changed
@@ -390,7 +379,6 @@ def _lacking(observation: Observation, pair: Pair) -> Iterator[Unknown]:
 
 
 def workers_of(observation: Observation, node: str = "host") -> Workers:
-    """Return the hosts of an observation as workers, in the same order."""
     hosts, tasks = observation.hosts, observation.tasks
     leases = [observation.leases[host] for host in hosts.ids]
     if node == "region":
@@ -411,7 +399,6 @@ def workers_of(observation: Observation, node: str = "host") -> Workers:
 
 
 def shortage(observation: Observation, rules: OtdRules) -> str:
-    """Return the remark of case 2."""
     level = classes(workers_of(observation), rules)
     full = [host for host, kind in zip(observation.hosts.ids, level.tolist(), strict=True) if kind == LoadClass.HIGH]
     named = ", ".join(full[:5]) + (f" and {len(full) - 5} more" if len(full) > 5 else "")

@@ -16,12 +16,7 @@ from elastream.policies.static import missing_hosts, placement_unsupported_reaso
 
 @dataclass(frozen=True)
 class Even(Policy):
-    """Storm's even scheduler: tasks on the hosts in round-robin order.
-
-    Args:
-        operators: Operators to place; empty: all.
-        hosts: Hosts to keep leased; 0: those present.
-    """
+    """Storm's even scheduler: places the tasks of `operators` (empty: all) on the hosts in round-robin order."""
 
     operators: Sequence[str] = ()
     hosts: int = 0
@@ -41,9 +36,7 @@ class Random(Policy):
     """Each task on a random host; deterministic for a seed.
 
     Args:
-        operators: Operators to place; empty: all.
         slots: True to draw among the free slots, as on Storm, where each task fills one.
-        hosts: Hosts to keep leased; 0: those present.
     """
 
     seed: int = 0

@@ -41,7 +41,6 @@ class QueueThreshold(Policy):
     name: ClassVar = "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Plan instances and hosts. An unknown queue triggers no action and is named."""
         draft = Draft(observation)
         queues = {unit.name: waiting(observation, unit) for unit in draft.scalable}
         for unit in draft.scalable:

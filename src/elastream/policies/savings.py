@@ -82,12 +82,8 @@ class Sample:
 
     Attributes:
         offered, processed: Records/s; NaN if unknown.
-        busy: Busy cores of speed 1; NaN if unknown.
-        capacity: Cores of speed 1 that take tasks.
         comparable: True if the batches show the overhead of hosts: one query, and tasks that fill the slots evenly.
         since: Time of the last change of the hosts.
-        version: Version of the composition.
-        slots: Slots of the hosts.
     """
 
     time: float
@@ -151,8 +147,6 @@ class DynamicFleet:
 
     Attributes:
         leases: (since, ready, hosts), oldest first.
-        paid: Cost of ended leases.
-        used: When a task last ran.
         decides: End of the batch whose waiting tasks requested hosts last.
     """
 
@@ -188,7 +182,6 @@ class DynamicFleet:
             self._release(now, seconds, kind, there - 1)
 
     def _release(self, now: float, pace: float, kind: HostType, surplus: int) -> None:
-        """Release up to `surplus` hosts whose paid time ends before the next observation."""
         left = []
         for since, ready, count in self.leases:
             units = kind.billing.units(now - since)
@@ -201,17 +194,12 @@ class DynamicFleet:
         self.leases = left
 
     def cost(self, kind: HostType, time: float) -> float:
-        """Return the cost until `time`."""
         current = (count * kind.billing.units(time - since) for since, _, count in self.leases)
         return self.paid + sum(current) * kind.price
 
 
 class Savings:
-    """The load of a run so far, and the fleets that it is replayed through.
-
-    Args:
-        target: Target latency (seconds), or None.
-    """
+    """The load of a run so far, and the fleets that it is replayed through."""
 
     def __init__(self, target: float | None) -> None:
         self._target = target
@@ -225,7 +213,6 @@ class Savings:
         self._tasks = Tasks()
 
     def observed(self, observation: Observation) -> None:
-        """Add an observation of a live run."""
         context = observation.context
         types = tuple(context.host_types.values())
         governed = all(source.load is not None for source in context.graph.sources)
@@ -235,8 +222,6 @@ class Savings:
         """Add an observation.
 
         Args:
-            kind: Type of the fleets' hosts; None if there is none.
-            most: Most hosts of dynamic allocation.
             governed: True if the size of batches is limited.
         """
         seconds, self._time = sample.time - self._time, sample.time
@@ -266,7 +251,7 @@ class Savings:
             fleet.add(sample, seconds, kind, self._each(kind, offset * error), self._service.shortest, most)
 
     def _measure(self, governed: bool) -> None:
-        """Measure how long records may wait, the overhead of hosts, and its relative standard error."""
+        """Measure the wait of records, and hosts' overhead with its relative error."""
         target = self._target or 0.0
         self._budget = self._service.budget(target, governed=governed)
         factors = self._service.factors(LOADED_S if governed else max(LOADED_S, target / 2))
@@ -285,7 +270,6 @@ class Savings:
         return kind.cores * kind.speed / (self.work.each * self._overhead[0] * max(0.1, 1 + more))
 
     def _hosts(self, rate: float, kind: HostType, more: float) -> int:
-        """Return the fewest hosts that serve `rate`; `more` as in `_each`."""
         each = self._each(kind, more)
         tasks, fewest = self._tasks if self._batches else Tasks(), int(hosts_for(rate, each))
         enough = (n for n in range(fewest, 2 * fewest) if n * each >= rate * tasks.unevenness(n * kind.width))
@@ -317,7 +301,6 @@ class Savings:
         return tuple(fleets)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON."""
         constant, service = self._constant, self._service
         return {
             "time": self._time,
@@ -333,7 +316,6 @@ class Savings:
 
     @classmethod
     def of_json(cls, target: float | None, fields: Mapping[str, Any]) -> "Savings":
-        """Return the state that `to_json` wrote."""
         savings = cls(target)
         savings._time, savings.work = float(fields["time"]), Work.of_json(target, fields["work"])
         overheads, waits, lengths = map(tuple, fields["service"])
@@ -351,7 +333,6 @@ class Savings:
         return savings
 
     def copy(self) -> "Savings":
-        """Return an independent copy."""
         return Savings.of_json(self._target, self.to_json())
 
 
@@ -453,7 +434,6 @@ def _most(of_hosts: float, of_operators: float) -> float:
 
 
 def _busy(recording: "Recording") -> Floats:
-    """Return cores of speed 1 in use over time, of hosts if measured, else of operators."""
     speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
     of_hosts = _summed(
         recording.host(lease.host, Metric.CPU) * lease.type.cores * speeds[lease.host] for lease in recording.hosts

@@ -131,11 +131,7 @@ def _type_of(policy: Static, host_types: Sequence[HostType]) -> HostType:
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
-    """Return leases up to `hosts` and `max_hosts`; none if no host type can be leased.
-
-    Args:
-        host_type: Type to lease; None: the provider's first.
-    """
+    """Return leases up to `hosts` and `max_hosts`; none if no host type can be leased."""
     required = min(hosts, observation.context.max_hosts)
     missing = required - len(observation.usable) - len(observation.coming)
     if missing <= 0 or not observation.context.host_types:
@@ -179,7 +175,7 @@ def filling(observation: Observation) -> list[Action]:
 
 
 def _work(observation: Observation) -> Mapping[str, float]:
-    """Return each operator's work in proportion: declared, else measured, else in equal shares."""
+    """Return each operator's work: declared, else measured, else in equal shares."""
     graph = observation.context.graph
     try:
         rates = {source.name: 1.0 for source in graph.sources}

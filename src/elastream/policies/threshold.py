@@ -57,8 +57,6 @@ class ScalingPlan:
 
     Attributes:
         hosts: Host actions; unchained, all actions in the order of execution.
-        parallelism: Changes of task counts and threads; unchained, empty.
-        history: Memory for the next round.
         recommended: Number of hosts needed now (`Plan.hosts`); NaN if unknown.
     """
 
@@ -77,8 +75,8 @@ class Threshold(Policy):
 
     The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. Hosts whose
     need exceeds `scale_out` by more than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could
-    carry
-    the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never count as
+    carry the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never
+    count as
     0:
     the plan names them (`Plan.unknown`) and sizes nothing.
 
@@ -140,9 +138,7 @@ class SizingRound:
     """Common part of a planning round: the rates to size for.
 
     Attributes:
-        pace: Seconds since the last round.
         horizon: Seconds until a host requested now would work, plus one round.
-        settle: Seconds for which the need must be low before hosts go.
         most: Highest utilisation that needs no further host.
     """
 
@@ -171,7 +167,6 @@ class SizingRound:
 
     @once
     def rate(self) -> float:
-        """Rate to size for (records/s)."""
         return max(self.forecast.level, self.forecast.expected)
 
     @once
@@ -216,7 +211,6 @@ class ChainedRound(SizingRound):
     """Planning round for operators that share cores. Sizes hosts by the total need, and tasks by the hosts' slots."""
 
     def plan(self) -> ScalingPlan:
-        """Plan hosts, then tasks of stages and threads of operators that wait."""
         load, observation = self.load, self.observation
         base = load.cores(self.rate)
         need, reason = self._need(base)
@@ -237,11 +231,7 @@ class ChainedRound(SizingRound):
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
 
     def _need(self, base: float) -> tuple[float, Reason]:
-        """Return the cores of speed 1 that hosts must have, NaN if unknown, and the reason.
-
-        Args:
-            base: Cores that the expected rate keeps busy.
-        """
+        """Return the cores of speed 1 that hosts must have, NaN if unknown, and the reason. `base`: those of the rate."""
         need = base / self.most
         reasons: list[Reason] = [
             lambda: f"{self._rate_text} needs {base:.3g} cores, to be filled to {self.most:.0%} at most"
@@ -260,11 +250,9 @@ class ChainedRound(SizingRound):
 
     @property
     def _proven_need(self) -> float:
-        """Cores that are needed whatever a record works, while only cold batches have shown that work.
-
-        First batches are slow and late on any number of hosts. A backlog that still grows afterwards proves a need.
-        Batches that stay late on full hosts prove one host more.
-        """
+        """Cores that are needed although only cold batches have shown the work of a record."""
+        # First batches are slow and late on any number of hosts. A backlog that still grows afterwards proves a need.
+        # Batches that stay late on full hosts prove one host more.
         load = self.load
         if load.starting:
             return self._capacity
@@ -275,7 +263,7 @@ class ChainedRound(SizingRound):
         return max(self._capacity * load.behind, self._capacity + one_more)
 
     def _drain_cores(self, base: float) -> float:
-        """Return the cores that process the late backlog in time; 0 if unknown."""
+        """Return the cores that process the late backlog in time."""
         target = self.observation.context.target_latency
         within = max(target or 0.0, self.host_type.start) if self.catch_up is None else self.catch_up
         if target is None or not within > 0 or not self._late > 0:
@@ -286,7 +274,7 @@ class ChainedRound(SizingRound):
     def _record_work(self, base: float) -> float:
         """Return the core-seconds of a record that waits, at the arrival or processed rate, whichever is higher.
 
-        `base` contains the fixed work of batches. At a low rate it would be charged to few records.
+        At a low rate the fixed work of batches in `base` would be charged to few records.
         """
         processed = self.load.processed
         if processed > self.rate > 0 and (work := self.load.cores(processed)) > 0:
@@ -294,10 +282,7 @@ class ChainedRound(SizingRound):
         return base / self.rate if self.rate > 0 and base > 0 else self.load.work
 
     def _shortage(self, *, known_need: bool) -> tuple[float, str] | None:
-        """Return a need above the usable cores, with the reason, if they do not suffice.
-
-        Latency and queues prove that, whatever the measured work says.
-        """
+        """Return a need above the usable cores, with the reason, if latency or queues prove one."""
         load, observation, behind = self.load, self.observation, self._behind
         settled = observation.since_change >= min(self.policy.cool_down, ROUNDS * self.pace)
         if not (load.late or behind > 1) or not settled or observation.coming or not observation.usable:
@@ -438,7 +423,6 @@ class UnchainedRound(SizingRound):
     """Planning round for instances that reserve cores. Sizes instances by operator, and hosts by instances."""
 
     def plan(self) -> ScalingPlan:
-        """Plan instances, and hosts for those that find no room."""
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}

@@ -28,7 +28,7 @@ MAX_HOSTS_OF_MEMBER = 10_000  # hosts that an application may hold and request: 
 
 
 class UnknownMember(CloudError):
-    """The sender is no member: it never joined, has left, or was silent too long."""
+    """The sender never joined, has left, or was silent too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,6 @@ class Entitlement:
     minimum: int = 1
 
     def problem(self) -> str:
-        """Return what is out of range; empty if nothing is."""
         if not 0 < self.priority <= MAX_PRIORITY:
             most = f"{MAX_PRIORITY:,.0f}"
             return f"a priority of {self.priority:g} is out of range: it must be above 0 and at most {most}"
@@ -53,9 +52,7 @@ class ArbiterNode:
 
     Args:
         machines: Kind of each fixed machine; none if regions have the hosts.
-        regions: Regions that may report.
         entitlements: Applications that may join, in place of their own values; empty for any.
-        period: Seconds between rounds.
     """
 
     def __init__(
@@ -119,12 +116,7 @@ class ArbiterNode:
             return key
 
     def claim(self, claim: Claim, key: str) -> View:
-        """Process a claim and return the member's view.
-
-        Raises:
-            UnknownMember: The sender is no member.
-            InputError: The claim is implausible.
-        """
+        """Process a claim and return the member's view. Raises UnknownMember, or InputError if it is implausible."""
         name = claim.application
         with self._lock:
             self._check(name, key)
@@ -229,7 +221,7 @@ def _implausible_reason(claim: Claim) -> str:
 
 
 def _state_tables(state: Arbiter, keys: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """Return what must survive the process; requests are left out, because members repeat them within a second."""
+    """Return what must survive the process; members repeat requests within a second."""
     return {
         "hosts": {name: record for name, record in state.hosts.items() if record.tenure is not Tenure.IDLE},
         "regions": state.regions,

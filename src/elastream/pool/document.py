@@ -50,8 +50,6 @@ DEFAULT_MAX_HOSTS = 100  # of an application, if the document does not limit its
 
 @dataclass(frozen=True)
 class ArbiterSetting:
-    """Settings of an arbiter."""
-
     offer: Offer
     machines: Mapping[str, str]  # kind of each fixed machine; none if regions have the hosts
     regions: tuple[str, ...]
@@ -68,8 +66,6 @@ class ArbiterSetting:
 
 @dataclass(frozen=True)
 class RegionSetting:
-    """Settings of a region manager; `hosts` is the directory of leases."""
-
     name: str
     arbiter: str
     token: str | None
@@ -89,23 +85,17 @@ Positive = Annotated[Duration, Field(gt=0)]
 
 
 class RegionFactsKeys(Keys):
-    """Keys of a region: price per second, latency, capacity in hosts."""
-
     price: float = Field(0.0, ge=0)
     latency: Duration = 0.0
     capacity: float = Field(math.inf, ge=0, multiple_of=1)
 
 
 class ApplicationKeys(Keys):
-    """Keys of an application: weight and guaranteed hosts."""
-
     priority: float = Field(1.0, gt=0, le=MAX_PRIORITY)
     minimum: int = Field(1, ge=1, le=MAX_HOSTS_OF_MEMBER)
 
 
 class ArbiterKeys(Keys):
-    """Keys of an arbiter."""
-
     name: Annotated[str, Field(min_length=1, max_length=100)]
     listen: Listen = ("127.0.0.1", 8471)
     token_file: str | None = None
@@ -165,14 +155,10 @@ RULE_KEYS = {each.name for each in fields(ArbiterRules)} & ArbiterKeys.model_fie
 
 
 class HostsKeys(Keys):
-    """Keys of a region's hosts."""
-
     directory: str
 
 
 class RegionKeys(Keys):
-    """Keys of a region manager."""
-
     name: Annotated[str, Field(min_length=1)]
     arbiter: str
     token_file: str | None = None
@@ -196,8 +182,6 @@ class RegionKeys(Keys):
 
 
 class ManagerKeys(Keys):
-    """Keys of the document: an arbiter or a region."""
-
     arbiter: ArbiterKeys | None = None
     region: RegionKeys | None = None
 
@@ -213,7 +197,7 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
     Raises:
         InputError: It cannot be read.
-        DataflowError: It has an error; the message names file, line and field.
+        DataflowError: It is wrong; names file, line and field.
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)

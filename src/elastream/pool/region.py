@@ -30,8 +30,6 @@ ORDER: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
 
 @dataclass(frozen=True)
 class RegionState:
-    """State of a region manager."""
-
     region: Region
     kinds: Mapping[str, str] = field(default_factory=dict)  # type of each host on the order
     lease: tuple[str, ...] = ()  # hosts still to lease
@@ -81,8 +79,7 @@ class RegionNode:
     def hear(self, order: RegionOrder, now: float) -> None:
         """Store the steps of an order on disk; `act` carries them out.
 
-        If the order knows a later report than this region, the journal was lost, and numbering continues from the
-        order's.
+        If the order knows a later report than this region, the journal was lost, and numbering continues from the order's.
         """
         before = self.state
         if order.region != before.region.name or order.term < before.region.term:
@@ -204,19 +201,12 @@ def _restore_state(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Region
 
 
 class RegionLink(ArbiterLink):
-    """Connection of a region to its arbiter."""
-
     service_name = "arbiter"
     wrong_service_error = InputError
     refusals = {409: InputError}  # noqa: RUF012 - a constant
 
     def report(self, report: RegionReport) -> RegionOrder:
-        """Send a report and return the current order.
-
-        Raises:
-            EnvironmentProblem: There is no response in time.
-            InputError: The arbiter refuses.
-        """
+        """Send a report and return the current order; raises EnvironmentProblem in time, InputError if refused."""
         return self.ask(ORDER, "PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
 
 

@@ -43,7 +43,6 @@ def arbiter_service(
 
     Args:
         token: Required of all requests; None for none.
-        period: Seconds between rounds; 0 for rounds only with messages.
         failed: Called once when the journal cannot be written.
     """
     service = FastAPI(
@@ -117,7 +116,7 @@ def _add_routes(service: FastAPI, node: ArbiterNode) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises EnvironmentProblem if the address cannot be used."""
+    """Return a listening socket, or raise EnvironmentProblem."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
     except (OSError, OverflowError) as error:
@@ -159,11 +158,6 @@ def serve(
 
 
 def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "uvicorn.Config":
-    """Return the web server's settings, with TLS if there is a certificate.
-
-    Raises:
-        EnvironmentProblem: The files cannot be used.
-    """
     import uvicorn
 
     try:

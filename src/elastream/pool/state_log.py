@@ -54,11 +54,9 @@ class StateLog:
             self._lines.replace([{"manager": self.manager}, plain({"put": self._baseline, "gone": {}})])
 
     def set_baseline(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set the tables that the next commit is compared with."""
         self._baseline = {name: dict(table) for name, table in tables.items()}
 
     def close(self) -> None:
-        """Close and unlock the file; may be called twice."""
         if self._lines is not None:
             self._lines.close()
             self._lock.close()

@@ -11,12 +11,7 @@ from elastream.core.observation import MicroBatch, Observation
 
 
 def split(costs: Floats, busy: Floats) -> Floats:
-    """Return money by query, shape (queries,). NaN counts as zero.
-
-    Args:
-        costs: By period, shape (periods,).
-        busy: Busy cores, shape (queries, periods).
-    """
+    """Return money by query, shape (queries,). NaN counts as zero."""
     costs, busy = np.nan_to_num(costs), np.nan_to_num(busy)
     total = busy.sum(axis=0)
     parts = np.where(total > 0, busy / np.where(total > 0, total, 1.0), 1.0 / max(1, len(busy)))
@@ -45,9 +40,6 @@ def records_from_sources(
     0 if a query reads a durable edge besides: its batches count both together.
 
     Args:
-        batches: of all queries.
-        queries: operators by query.
-        sources: of the dataflow, by name.
         behind_edges: operators that read durable edges.
     """
     reading = {query: {*names} for query, names in queries.items() if not {*sources}.isdisjoint(names)}
@@ -65,7 +57,6 @@ class CostSplit:
 
     @property
     def records(self) -> float:
-        """Records taken from sources, as micro-batches count them; else throughput over time."""
         return self._counted or self._rated
 
     def observed(self, observation: Observation) -> None:

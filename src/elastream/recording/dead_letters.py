@@ -29,12 +29,7 @@ class LeftOutBatch:
 
 @dataclass
 class DeadLetters:
-    """Dead letters in the file `path`, created with the first one.
-
-    Raises:
-        InputError: If it cannot be understood.
-        JournalProblem: If it cannot be read or written.
-    """
+    """Dead letters in the file `path`. Raises InputError for damage, JournalProblem without access."""
 
     path: Path
     full: int = FULL
@@ -77,16 +72,12 @@ class DeadLetters:
         self.counts, self._newest = counts, newest
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
         if self._lines is not None:
             self._lines.close()
 
 
 def letters(path: Path) -> Iterator[Json]:
-    """Yield the stored dead letters, oldest first: query, batch, operator, alternate, error, record, and key if any.
-
-    Raises InputError for damage other than a torn last line.
-    """
+    """Yield the stored dead letters, oldest first, as dicts. Raises InputError for damage other than a torn last line."""
     for line in (*_read(_older(path)), *_read(path)):
         yield from ({"query": line["query"], "batch": line["batch"], **letter} for letter in line["letters"])
 

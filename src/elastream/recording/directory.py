@@ -25,8 +25,6 @@ PRIVATE = 0o700
 
 
 class Below:
-    """A path below a run's folder, as an attribute of `RunDirectory`."""
-
     def __init__(self, *parts: str) -> None:
         self._parts = parts
 
@@ -36,10 +34,7 @@ class Below:
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Paths of one run under `root`, a folder of this machine.
-
-    files: folder of executors' files, if that is another one.
-    """
+    """Paths of one run under `root`, a folder of this machine; `files`: that of executors, if it is another one."""
 
     root: Path
     files: RemotePath | None = None
@@ -66,7 +61,6 @@ class RunDirectory:
 
     @property
     def reached(self) -> AnyPath:
-        """Folder of what executors read and write."""
         return self.root if self.files is None else self.files
 
     def checkpoint(self, segment: str) -> AnyPath:
@@ -104,21 +98,17 @@ class RunDirectory:
 
     @property
     def is_paused(self) -> bool:
-        """True while the controller is paused: it plans and records, and applies nothing."""
         return self.paused.exists()
 
     def pause(self) -> bool:
-        """Pause the controller from its next round on; return False if it was paused already.
-
-        Raises EnvironmentProblem if the folder cannot be written.
-        """
+        """Pause the controller from its next round on; return False if it was paused."""
         already = self.is_paused
         if not already:
             write_text(self.paused, f"{time.time():.3f}\n", "note that the run is paused")
         return not already
 
     def unpause(self) -> bool:
-        """Resume the controller; return True if it was paused. Raises EnvironmentProblem as `pause` does."""
+        """Resume the controller; return True if it was paused."""
         was = self.is_paused
         try:
             self.paused.unlink(missing_ok=True)
@@ -127,7 +117,7 @@ class RunDirectory:
         return was
 
     def request_stop(self) -> None:
-        """Request the driver to end the run. Raises EnvironmentProblem if the folder cannot be written."""
+        """Request the driver to end the run."""
         write_text(self.stop_request, f"{time.time():.3f}\n", "request to stop the run")
 
     @property
@@ -139,12 +129,10 @@ class RunDirectory:
             return False
 
     def edge(self, source: str, target: str) -> AnyPath:
-        """Return the folder of records in transit over a durable edge."""
         return self.reached / "edges" / f"{source}-{target}"
 
     @property
     def all_results(self) -> AnyPath:
-        """Output of sinks that name no folder of their own."""
         return self.reached / "results"
 
     def results(self, sink: str) -> AnyPath:
@@ -160,12 +148,11 @@ class RunDirectory:
 
     @property
     def tables_in_use(self) -> AnyPath:
-        """Key tables that batches may use, by operator and digit of the composition."""
         return self.reached / "tables" / "in-use"
 
 
 def fresh_folder(runs: AnyPath, name: str) -> AnyPath:
-    """Create a new folder `runs/name`, or of a similar name, private to its owner. Raises EnvironmentProblem."""
+    """Create a new folder `runs/name`, or of a similar name, private to its owner."""
     root = runs / name
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -190,7 +177,7 @@ def local_folder(path: Path | str, what: str) -> Path:
 
 
 def create_private(path: Path) -> Path:
-    """Create the file `path` if missing, readable and writable for its owner alone; keep its content. Return `path`."""
+    """Create the file `path` if missing, for its owner alone; keep its content. Return `path`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         about = os.fstat(descriptor)
@@ -202,7 +189,7 @@ def create_private(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, what: str) -> Path:
-    """Write `text`, described by `what` in errors, to `path`; create its folder. Raises EnvironmentProblem."""
+    """Write `text`, which errors call `what`, to `path`; create its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

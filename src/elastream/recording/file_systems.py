@@ -69,17 +69,12 @@ def resolved(address: str, reached: str) -> str:
 
 
 def is_web(fs: Any) -> bool:
-    """Return True for a WebHDFS client."""
     return hasattr(fs, "_apply_proxy")
 
 
 @lru_cache(maxsize=64)
 def file_system(scheme: str, authority: str, reached: str, thread: int) -> "AbstractFileSystem":
     """Return the client for addresses `scheme://authority/...`, one for each thread.
-
-    Args:
-        authority: Host, bucket or name service.
-        reached: The value of `reached_by`.
 
     Raises:
         EnvironmentProblem: If its library is missing.

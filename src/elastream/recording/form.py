@@ -19,7 +19,6 @@ from elastream.recording.observer import Ending, Header, Json
 
 
 def without_nan(value: Any) -> Any:
-    """Return `value` with every NaN and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -100,7 +99,7 @@ def _standby_replicas(observation: Observation) -> dict[str, dict[str, list[int]
 
 
 def _guarded(observation: Observation, before: Observation | None) -> Json:
-    """Return the guards' part of an entry, as changes. `..._gone`: signals without a reading, elements without guards."""
+    """Return the guards' part of an entry, as changes; `..._gone`: what no longer has any."""
     signals, standings = observation.signals, observation.standings
     were, stood = ({}, {}) if before is None else (before.signals, before.standings)
     read = {name: each for name, each in signals.items() if were.get(name) != each}
@@ -143,7 +142,6 @@ def read_composition(fields: Mapping[str, Any]) -> Composition:
 
 
 def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
-    """Return the recorded basis of latencies, by source."""
     return {source: Basis(value) for source, value in written.items()}
 
 

@@ -130,8 +130,7 @@ class Frames:
     def standings(self) -> "pd.DataFrame":
         """A row per change of an element's guard decision (index `time`, `element`).
 
-        guards: version in force. allowed: alternates that may run. values: relative values. why: what is unknown, or
-        why none may run.
+        why: what is unknown, or why none may run.
         """
         series = self.recording.series
         rows: list[tuple[Any, ...]] = []
@@ -164,7 +163,7 @@ class Frames:
         return _table(rows, "time", "query", "element", "version", "runs", keys=3)
 
     def _rows(self, columns: Columns, name: str, *, everywhere: bool) -> "pd.DataFrame":
-        """Return a frame of (time, row); without `everywhere`, unknown rows are dropped."""
+        """Return a frame of (time, row); without `everywhere`, of known rows."""
         import pandas as pd
 
         times = self.recording.times

@@ -14,8 +14,6 @@ from elastream.recording.lines import Lines, appended, locked
 
 @dataclass(frozen=True, slots=True)
 class GuardVersion:
-    """One version of the guards."""
-
     number: int  # from 1
     time: float  # of its append, in epoch seconds
     by: str  # who appended it
@@ -68,7 +66,6 @@ class GuardLog:
 
     @property
     def versions(self) -> tuple[GuardVersion, ...]:
-        """All versions, oldest first; damaged lines are skipped."""
         each = self._memory if self.path is None else GuardLog(self.path).newer()
         return tuple(version for version in each if isinstance(version, GuardVersion))
 

@@ -31,8 +31,6 @@ HASHED = 16
 
 @dataclass(frozen=True, slots=True)
 class KeyTableVersion:
-    """One line of the log."""
-
     operator: str
     version: int
     file: str  # path below the run's folder
@@ -60,7 +58,7 @@ class KeyTableLog:
         self._read = 0
 
     def append(self, table: KeyTable, who: str = "") -> int:
-        """Write `table` as the next version of its operator and sync it to disk; return the version."""
+        """Write `table` as its operator's next version, synced to disk; return the version."""
         if table.operator not in self.selections:
             raise DataflowError(
                 f"operator {table.operator!r} does not choose its alternate by key"
@@ -88,12 +86,10 @@ class KeyTableLog:
             raise self._problem(error) from error
 
     def has(self, table: KeyTable) -> bool:
-        """Return True if the log holds a version with the contents of this table."""
         digest = hashlib.sha256(written_rows(table)).hexdigest()
         return any(version.sha256 == digest for version in self._all().get(table.operator, ()))
 
     def newest(self) -> Mapping[str, int]:
-        """Return the newest version by operator, those of other processes included. Without news it costs one stat call."""
         return {operator: len(versions) for operator, versions in self._all().items()}
 
     def versions(self) -> Sequence[KeyTableVersion]:
@@ -101,18 +97,16 @@ class KeyTableLog:
         return [version for operator in sorted(by_operator) for version in by_operator[operator]]
 
     def entry(self, operator: str, version: int) -> KeyTableVersion:
-        """Return the line of a version. Raises DataflowError if there is none."""
         versions = self._all().get(operator, [])
         if not 1 <= version <= len(versions):
             raise DataflowError(f"operator {operator!r} has no key table of version {version}")
         return versions[version - 1]
 
     def file(self, operator: str, version: int) -> Path:
-        """Return the file of a version. Raises DataflowError if there is none."""
         return self._directory.root / self.entry(operator, version).file
 
     def find(self, operator: str, version: int) -> KeyTable:
-        """Return the table of a version. Raises DataflowError if there is none, InputError if its file has changed."""
+        """Return the table of a version. Raises DataflowError without one, InputError if its file has changed."""
         entry, file = self.entry(operator, version), self.file(operator, version)
         try:
             content = file.read_bytes()
@@ -174,7 +168,6 @@ def written_rows(table: KeyTable) -> bytes:
 
 
 def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple[object, ...], str]]:
-    """Return key columns, and alternates by key, from the bytes of `written_rows`."""
     import pyarrow as pa
 
     whole = pa.ipc.open_file(content).read_all()

@@ -48,12 +48,10 @@ class LeaseLog:
 
     @property
     def earlier(self) -> Mapping[str, Lease]:
-        """Leases left by an earlier driver, by host."""
         return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
     @property
     def past(self) -> EndedLeases:
-        """Sums over leases that are no longer listed one by one."""
         return self._past
 
     def requested(self, host: str, type: HostType, at: float) -> None:
@@ -83,7 +81,6 @@ class LeaseLog:
         return {"host": lease.host, "state": lease.state.value, "time": until, "why": why}
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
         if self._lines is not None:
             self._lines.close()
 

@@ -28,10 +28,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing; `count` is their number. what: name of the file in errors.
-
-    Raises JournalProblem if the file cannot be read or written.
-    """
+    """JSON lines in the file `path`, created if missing; errors call it `what`. Raises JournalProblem."""
 
     def __init__(self, path: Path | str, what: str) -> None:
         self.path = Path(path)
@@ -50,10 +47,7 @@ class Lines:
             raise self._problem(error) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the lines present when the file was opened (on the first call only).
-
-        Raises InputError for a malformed line or a newer format.
-        """
+        """Return the lines present when the file was opened, on the first call only. Raises InputError as `whole_lines`."""
         content, self._content = self._content, b""
         return list(whole_lines(content, self.path))
 
@@ -85,7 +79,6 @@ class Lines:
         self._file, self.count = fresh, content.count(b"\n")
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
         self._file.close()
 
     def _problem(self, error: OSError) -> JournalProblem:
@@ -93,10 +86,7 @@ class Lines:
 
 
 def whole_lines(content: bytes, place: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of `content`. place: its path, for errors.
-
-    Raises InputError for a malformed line or a newer format.
-    """
+    """Yield the complete lines of `content` of the file `place`. Raises InputError for malformed ones or a newer format."""
     for number, each in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
         try:
             fields = json.loads(each)

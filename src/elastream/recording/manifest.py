@@ -32,8 +32,6 @@ from elastream.systems import lock
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a run."""
-
     flow: str
     started: float  # epoch seconds of time 0
     id: str = field(default_factory=lambda: secrets.token_hex(8))  # unique; sinks store it beside the run's output
@@ -49,7 +47,7 @@ class Manifest:
 
 
 def read_manifest(directory: RunDirectory) -> Manifest:
-    """Return the manifest of the run in `directory`. Raises InputError if it is none that can be resumed."""
+    """Return the manifest of the run in `directory`, or raise InputError."""
     path = directory.manifest
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -64,7 +62,6 @@ def read_manifest(directory: RunDirectory) -> Manifest:
 
 
 def directory_of(root: Path) -> RunDirectory:
-    """Return the run in the folder `root`, with the location of its files."""
     directory = RunDirectory(root)
     files = read_manifest(directory).files if directory.manifest.exists() else ""
     return replace(directory, files=RemotePath(files)) if files else directory
@@ -76,7 +73,6 @@ def run_id(directory: RunDirectory) -> str:
 
 
 def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
-    """Replace `run.json` and sync it to disk. Raises EnvironmentProblem."""
     try:
         replace_whole(directory.manifest, (json.dumps(marked(asdict(manifest)), indent=1) + "\n").encode())
     except OSError as error:
@@ -85,10 +81,7 @@ def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
 
 @contextmanager
 def run_lock(directory: RunDirectory) -> Iterator[None]:
-    """Lock the folder of a run against other processes, and other runs of this one.
-
-    Raises EnvironmentProblem if it is locked: two drivers would write one checkpoint.
-    """
+    """Lock a run's folder; raise EnvironmentProblem if another run has it, as two drivers would write one checkpoint."""
     try:
         file = os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

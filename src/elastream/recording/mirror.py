@@ -74,7 +74,6 @@ class DriverClaim:
             self._write()
 
     def release(self) -> None:
-        """Release the claim if this process has it. Raises OSError."""
         if self._read().get("claim") == self._own:
             self._place.unlink(missing_ok=True)
 
@@ -120,7 +119,7 @@ class Mirror:
         write_whole(directory.files / LAST, json.dumps(marked(_ours(directory))).encode())
 
     def sync(self, *, last: bool = False) -> None:
-        """Copy what has changed; all of it if `last`. Raises OSError."""
+        """Copy what has changed; all of it if `last`."""
         now, there = self._clock(), dict(self._files())
         for name, stamp in there.items():
             stamp_copied, at = self._copied.get(name, (None, -SELDOM))
@@ -147,10 +146,7 @@ class Mirror:
 
 
 def copy_now(directory: RunDirectory, *paths: Path) -> None:
-    """Copy some of the driver's files at once, before anything depends on them; do nothing without a copy.
-
-    Raises OSError.
-    """
+    """Copy some of the driver's files at once, before anything depends on them; do nothing without a copy."""
     for path in paths if directory.files is not None else ():
         assert directory.files is not None
         write_whole(directory.files / COPY / str(path.relative_to(directory.root)), path.read_bytes())
@@ -163,8 +159,7 @@ def mirrored(
     """Claim the run's files and copy the driver's files there, until the end of the context. Later failures are warnings.
 
     Args:
-        period: Time from one copy to the next (seconds).
-        renewal: Time from one renewal of the claim to the next (seconds).
+        period: Time between copies; `renewal`: between renewals of the claim (seconds).
 
     Yields:
         A function that registers actions for the loss of the claim.

@@ -54,8 +54,6 @@ def _resumption(note: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of a run."""
-
     status: str  # "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed"
     time: float
     reason: str = ""
@@ -68,7 +66,6 @@ class Observer(Protocol):
     """Receives the events of a run; ignores them by default. An observer that raises is detached, and the run continues."""
 
     def started(self, header: Header) -> None:
-        """Receive the header, before the run starts."""
         return
 
     def observed(self, observation: Observation) -> None:
@@ -80,7 +77,6 @@ class Observer(Protocol):
         return
 
     def ended(self, ending: Ending) -> None:
-        """Receive the end of the run."""
         return
 
 

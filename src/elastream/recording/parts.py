@@ -28,8 +28,6 @@ PART = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Retention of a recording."""
-
     seconds: float  # of the run
     summed: Callable[[Any], dict[str, Any]]  # returns the totals of a recording, earlier parts included, as JSON
     part: int = PART  # bytes after which a new file begins; it does after `seconds`, too

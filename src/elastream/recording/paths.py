@@ -45,12 +45,9 @@ class FolderEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemotePath:
-    """A path on a file system that is not mounted, with the part of `pathlib.Path` that this package uses.
+    """A path on a file system that is not mounted, with what this package uses of `pathlib.Path`.
 
     Failures raise an OSError, as for a Path, or EnvironmentProblem if the library for such addresses is missing.
-
-    Args:
-        address: `scheme://authority/path`, without a slash at the end.
     """
 
     address: str
@@ -63,12 +60,10 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
         return self.address.rpartition("/")[2]
 
     @property
     def parent(self) -> "RemotePath":
-        """The folder that contains it."""
         return RemotePath(self.address.rpartition("/")[0])
 
     def with_name(self, name: str) -> "RemotePath":
@@ -96,7 +91,6 @@ class RemotePath:
         return (self._about() or {}).get("type") == "file"
 
     def entry(self) -> FolderEntry:
-        """Return its folder entry. Raises FileNotFoundError."""
         about = self._about()
         if about is None:
             raise FileNotFoundError(2, "No such file or directory", self.address)
@@ -106,12 +100,12 @@ class RemotePath:
         return (self / entry.name for entry in scanned(self))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yield the paths in this folder whose names match; nothing if there is no such folder."""
+        """Yield the paths in this folder whose names match."""
         with contextlib.suppress(FileNotFoundError):
             yield from (each for each in list(self.iterdir()) if fnmatchcase(each.name, pattern))
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create this folder and its parents; with `mode` if the file system has modes."""
+        """Create this folder and its parents; with `mode` if modes exist."""
         with _os_errors(self):
             fs = self._fs
             if not exist_ok and self.exists():
@@ -121,7 +115,7 @@ class RemotePath:
                 fs.chmod(self._path, oct(mode)[2:] if is_web(fs) else mode)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Open the file in binary mode, to read it or to write it anew."""
+        """Open the file in binary mode, to read or replace it."""
         with _os_errors(self):
             return cast(IO[bytes], self._fs.open(self._path, mode))
 
@@ -148,7 +142,6 @@ class RemotePath:
         return len(content)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
-        """Replace the content; create the folder."""
         return self.write_bytes(text.encode(encoding))
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -178,7 +171,6 @@ class RemotePath:
 
     @property
     def _path(self) -> str:
-        """Its path as the file system names it."""
         parts = urlsplit(self._reached)
         return (parts.path if parts.scheme in (*HADOOP, *MINE) else f"{parts.netloc}{parts.path}") or "/"
 
@@ -225,12 +217,11 @@ def _address(text: str) -> str | None:
 
 
 def names_in(folder: AnyPath) -> list[str]:
-    """Return the names in a folder. Raises FileNotFoundError."""
     return os.listdir(folder) if isinstance(folder, Path) else [entry.name for entry in scanned(folder)]
 
 
 def scanned(folder: AnyPath) -> list[FolderEntry]:
-    """Return the entries of a folder, without those that vanish meanwhile. Raises FileNotFoundError."""
+    """Return the entries of a folder, without those that vanish meanwhile."""
     if isinstance(folder, Path):
         entries = []
         for each in os.scandir(folder):
@@ -244,7 +235,7 @@ def scanned(folder: AnyPath) -> list[FolderEntry]:
 
 
 def stamp_of(file: AnyPath) -> tuple[int, int]:
-    """Return a stamp that changes when a file is replaced. Raises FileNotFoundError."""
+    """Return a stamp that changes when a file is replaced."""
     if isinstance(file, Path):
         about = file.stat()
         return about.st_ino, about.st_mtime_ns
@@ -253,7 +244,7 @@ def stamp_of(file: AnyPath) -> tuple[int, int]:
 
 
 def remove_tree(place: AnyPath) -> None:
-    """Remove a file or folder with its content; a missing one is no error."""
+    """Remove a file or folder, if it exists."""
     if isinstance(place, Path):
         if place.is_dir():
             shutil.rmtree(place)
@@ -277,7 +268,6 @@ def write_whole(place: AnyPath, content: bytes) -> None:
 
 
 def readable(place: AnyPath) -> Any:
-    """Return what Arrow can read a file from."""
     return str(place) if isinstance(place, Path) else place.open()
 
 
@@ -294,7 +284,7 @@ def written_at(folder: AnyPath) -> float:
 
 
 def modified_at(place: AnyPath) -> float:
-    """Return the epoch second of the last write to a file or folder. Raises FileNotFoundError."""
+    """Return the epoch second of the last write."""
     return place.stat().st_mtime if isinstance(place, Path) else place.entry().modified
 
 

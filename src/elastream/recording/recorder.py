@@ -84,7 +84,7 @@ class Entries:
 
 
 def _timed(header: Header) -> Json:
-    """Return the start time of a header of a later part, so that a reader from the end finds a time in each file."""
+    """Return the start time of a later part's header, so that every file has a time for readers from the end."""
     return {"time": header.before["time"]} if header.before else {}
 
 
@@ -208,10 +208,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":
-        """Read a recording from a file or a run directory.
-
-        A torn last line of a killed run is skipped. Raises InputError with file and line for any other damage.
-        """
+        """Read a recording from a file or folder, but a torn last line. Raises InputError with file and line."""
         file = file_of(Path(path))
         while True:
             files = files_of(file)
@@ -236,7 +233,7 @@ class Recording:
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
-        """Build a recording from `entries`. Raises InputError with `place` and line for a malformed entry."""
+        """Build a recording from `entries`, or raise InputError with `place` and line."""
         builder = RecordingBuilder(place)
         for number, entry in enumerate(entries, start=1):
             try:
@@ -305,7 +302,6 @@ class Recording:
 
     @property
     def leased(self) -> Floats:
-        """Number of paid hosts, over time."""
         return np.asarray(sum(self.host_count().values(), start=np.zeros(len(self.times))))
 
     def cost(self) -> Floats:
@@ -313,7 +309,7 @@ class Recording:
 
     @cached_property
     def hosts(self) -> tuple[Lease, ...]:
-        """All leases as last recorded, in request order; `history` has their states and times."""
+        """All leases as last recorded, in request order."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
         types = form.host_types(self.header)
@@ -322,7 +318,7 @@ class Recording:
 
     @property
     def batches(self) -> tuple[MicroBatch, ...]:
-        """All micro-batches of the run, in commit order; empty if the plant reports none."""
+        """All micro-batches of the run, in commit order."""
         return tuple(self.series.batches)
 
     @cached_property
@@ -409,7 +405,6 @@ class RecordingBuilder:
     """A recording that is built entry by entry. place: its file, for errors.
 
     Attributes:
-        header: None before the first entry.
         decisions: The last version of each round.
     """
 
@@ -444,7 +439,6 @@ class RecordingBuilder:
 
     @property
     def recording(self) -> Recording:
-        """The recording so far."""
         return Recording(self.header or Header("", ""), self.series, tuple(self.decisions.values()), self.ending)
 
 

@@ -16,9 +16,6 @@ class Request:
 
     Attributes:
         action: "pause", "unpause", "bounds" or "drain".
-        by: Who requested it.
-        time: Epoch seconds.
-        host: Host to drain.
         min_hosts, max_hosts: Bounds of the number of hosts; 0 for those of the run itself.
     """
 
@@ -38,7 +35,7 @@ class RequestLog:
         self._offset = 0
 
     def append(self, request: Request) -> None:
-        """Append a request, on disk before this returns. Raises EnvironmentProblem if it cannot be written."""
+        """Append a request, synced to disk."""
         try:
             with locked(self._path), contextlib.closing(Lines(self._path, "the requests")) as lines:
                 lines.append({**asdict(request), "time": time.time()})

@@ -20,7 +20,6 @@ class RunState:
     Attributes:
         state: "starting", "running" or "paused" while a process drives it; "finished", "stopped" or "failed" as recorded;
             "died" without an end; "void" if it never began.
-        driver: Process that drives the run; None if none does.
         recording: Header and ending; None before the first observation.
     """
 
@@ -35,7 +34,7 @@ class RunState:
 
 
 def driver_of(directory: RunDirectory) -> int | None:
-    """Return the process that holds the lock of a run; None if it is free."""
+    """Return the process that drives a run, or None."""
     try:
         file = os.open(directory.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

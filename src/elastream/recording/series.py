@@ -46,7 +46,7 @@ class Columns:
                 values_so_far.append(value)
 
     def column(self, row: str | None, metric: str, count: int) -> Floats:
-        """Return the values over `count` observations, shape (count,), NaN if unknown. row: None for the first row."""
+        """Return the values over `count` observations, NaN if unknown; `row` None: of the first row."""
         values = np.full(count, np.nan)
         name = next(iter(self.rows), "") if row is None else row
         if (column := self._columns.get((name, metric))) is not None:
@@ -118,7 +118,7 @@ class Series:
     _leased: Set[str] = frozenset()
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry. Raises KeyError, TypeError or ValueError if it is no observation."""
+        """Add an entry. Raises KeyError, TypeError or ValueError for others."""
         number, time = len(self.times), float(entry["time"])
         for name in ("application", "operators", "hosts", "links", "alternates"):
             frame = entry.get(name, {}) if name in ("links", "alternates") else entry[name]
@@ -175,7 +175,6 @@ class Series:
 
 
 def _ended(lease: Json, time: float) -> Json:
-    """Return a lease that an observation at `time` has no more. A run that ends in order records when it really ended."""
     leaving = lease["state"] in (HostState.RELEASING, HostState.REQUESTED)
     state = (HostState.RELEASED if leaving else HostState.LOST).value
     return {**lease, "state": state, "history": [*lease["history"], [time, state]], "until": time}

@@ -43,13 +43,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Operators and edges of a dataflow."""
-
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
 
     def with_figures(self, figures: Mapping[str, str], bottleneck: str, running: Mapping[str, str]) -> "Flow":
-        """Return the flow with figures and running alternates by operator, and the operator that bounds the others."""
         nodes = (
             replace(n, figures=figures.get(n.name, ""), bound=n.name == bottleneck, note=running.get(n.name, n.note))
             for n in self.nodes
@@ -58,12 +55,10 @@ class Flow:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """Names of the queries; empty if there is only one."""
         return tuple(dict.fromkeys(node.query for node in self.nodes if node.query))
 
 
 def flow_of_run(header: Header) -> Flow:
-    """Return the dataflow of a recorded run."""
     query_of = {name: stage["segment"] for stage in header.stages for name in stage["operators"]}
     operators = [(each["name"], each["kind"], each["alternates"]) for each in header.operators]
     links = tuple(
@@ -73,7 +68,6 @@ def flow_of_run(header: Header) -> Flow:
 
 
 def flow_of_graph(graph: Graph) -> Flow:
-    """Return the dataflow of a graph."""
     query_of = {name: stage.segment for stage in lay_out(graph).stages for name in stage.operators}
     operators = [(each.name, each.kind.value, [a.name for a in each.alternates]) for each in graph.operators]
     links = tuple(Link(each.source, each.target, each.durable or "", each.choice or "") for each in graph.edges)
@@ -147,7 +141,6 @@ class _Box:
 
 
 def _boxes(layers: Sequence[Sequence[Node]], down: bool) -> tuple[dict[str, _Box], float, float]:
-    """Return the place of each operator, and the size of the drawing."""
     boxes: dict[str, _Box] = {}
     if down:
         rows = [sum(map(_width, layer)) + GAP * (len(layer) - 1) for layer in layers]

@@ -43,8 +43,6 @@ from elastream.report.timeline import timeline
 
 @dataclass(frozen=True, slots=True)
 class SelectionShares:
-    """Selections of an operator with several alternates, or of a choice."""
-
     element: str  # its name
     shares: tuple[tuple[str, float], ...]  # share of the time for each option
     switches: int  # their number
@@ -53,7 +51,6 @@ class SelectionShares:
 
 
 def selections_of(recording: Recording) -> tuple[SelectionShares, ...]:
-    """Return the selections of each dynamic element of a run, by the requested compositions."""
     if not len(recording.times):
         return ()
     begin, end = float(recording.times[0]), max(recording.end, float(recording.times[-1]))
@@ -78,7 +75,6 @@ def _elements(recording: Recording) -> tuple[str, ...]:
 
 
 def _spans(recording: Recording, element: str, end: float) -> Iterator[tuple[str, float, float]]:
-    """Yield (option, begin, end)."""
     times = recording.series.times
     changes: list[tuple[str, float]] = []
     for number, query, composition in recording.series.compositions:
@@ -90,7 +86,7 @@ def _spans(recording: Recording, element: str, end: float) -> Iterator[tuple[str
 
 
 def _closed(recording: Recording, element: str, end: float) -> float:
-    """Return the seconds in which the guards of `element` allowed nothing; NaN without guards."""
+    """Return the seconds in which guards allowed nothing; NaN without guards."""
     times = recording.series.times
     changes = [
         (fields is not None and not fields["allowed"], times[number])
@@ -130,10 +126,7 @@ class Card:
 
 
 def write_report(recording: Recording, path: Path | str, summary: Summary | None = None) -> Path:
-    """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails.
-
-    summary: that of the recording if available; for a run of weeks it takes seconds.
-    """
+    """Write the report to `path` and return the path; `summary` of a run of weeks takes seconds to compute."""
     return write_text(Path(path), render(recording, summary), "report")
 
 
@@ -153,7 +146,6 @@ def report_problem(recording: Recording, path: Path | str, summary: Summary | No
 
 
 def render(recording: Recording, summary: Summary | None = None) -> str:
-    """Return the report of `recording` as HTML text."""
     summary, header = summary or summarise(recording), recording.header
     decisions = list(_quiet_or_not(recording.decisions))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
@@ -191,7 +183,6 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
 
 
 def cards(summary: Summary, recording: Recording) -> list[Card]:
-    """Return the figures at the top of the page, most important first."""
     target = recording.header.target_latency
     within_target = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
@@ -214,7 +205,6 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
 
 
 def in_time_aside(summary: Summary, target: float | None) -> str:
-    """Return the annotation of the records in time: the time in time, and the target."""
     if target is None:
         return "no target latency"
     if math.isnan(summary.records_within_target) and math.isnan(summary.within_target):
@@ -223,7 +213,6 @@ def in_time_aside(summary: Summary, target: float | None) -> str:
 
 
 def costs_text(summary: Summary) -> str:
-    """Return the cost of a run, of a million records, and of each query if there are several."""
     unit = f" {summary.currency}" if summary.currency else ""
     each = "" if math.isnan(summary.cost_per_million) else f", {money(summary.cost_per_million)} a million records"
     queries = ", ".join(f"{query} {money(cost)}" for query, cost in summary.costs.items())
@@ -266,7 +255,6 @@ def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Dec
 
 
 def _bar(lease: Lease, end: float) -> list[float]:
-    """Return when a lease began, was ready and ended, in percent of the run."""
     ready, until = lease.ready_at(), lease.until if lease.until is not None else end
     whole = max(end, until, 1e-9)
     return [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)]

@@ -41,7 +41,6 @@ class Curve:
     Attributes:
         x: Ascending.
         y: Unknown ones, NaN, are gaps.
-        axis: 2 for the right-hand axis.
         steps: Hold each value until the next point.
         dash: "solid", "dash" or "dot".
     """
@@ -75,10 +74,8 @@ class Plot:
         x: Unit of the axis. A time in seconds or minutes is shown as a clock does.
         y, y2: Units of the left and right axis.
         level: Name and height of a dashed line.
-        marks: Places of vertical lines, and their colours.
         begins: Time of 0 on the load's own clock, seconds since 1970.
         span: Ends of the axis; those of the curves if None.
-        top: Upper end of the left axis; that of the curves if None.
     """
 
     caption: str
@@ -95,13 +92,11 @@ class Plot:
     note: str = ""
 
     def ends(self) -> tuple[float, float]:
-        """Return the ends of the horizontal axis, which are apart."""
         ends = [float(curve.x[at]) for curve in self.lines if len(curve.x) for at in (0, -1)]
         low, high = self.span or (min(ends, default=0.0), max(ends, default=1.0))
         return low, max(high, low + 1e-9)
 
     def time_text(self, x: float) -> str:
-        """Return a place on the horizontal axis in words."""
         return _clock_text(x * TIME_UNITS[self.x], self.begins) if self.x in TIME_UNITS else amount(x)
 
 
@@ -109,11 +104,6 @@ def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     """Return at most `most` points (>= 4) of a curve: the lowest and the highest of each section, in order.
 
     First and last point stay. An unknown section is one unknown point; a partly unknown one shows its known points.
-
-    Args:
-        times: Shape (points,).
-        values: Shape (points,).
-        most: Number of points.
     """
     if len(values) <= most:
         return times, values
@@ -168,7 +158,6 @@ class _Scale:
 
 
 def _axis_ticks(plot: Plot, axis: int) -> list[Tick]:
-    """Return the ticks of an axis, of which the first and the last are its ends."""
     values = [np.asarray(curve.y, dtype=float) for curve in plot.lines if curve.axis == axis]
     finite = [each[np.isfinite(each)] for each in values]
     ends = [end for each in finite if each.size for end in (float(each.min()), float(each.max()))]
@@ -279,7 +268,6 @@ def _known_parts(times: Floats, values: Floats, scale: _Scale, ticks: Sequence[T
 
 
 def _path(points: Sequence[Point], steps: bool) -> str:
-    """Return SVG path data in relative whole numbers, which are short."""
     (x, y), path, command = points[0], [f"M{points[0][0]} {points[0][1]}h0"], ""
     for to_x, to_y in points[1:]:
         if steps:
@@ -301,7 +289,6 @@ def _band(band: Band, scale: _Scale, ticks: Sequence[Tick]) -> str:
 
 
 def _readings(plot: Plot) -> str:
-    """Return columns over the plot that show the figures under the pointer."""
     curves = [(c.name, np.asarray(c.x, dtype=float), np.asarray(c.y, dtype=float), c.steps) for c in plot.lines if len(c.x)]
     if not curves:
         return ""
@@ -319,7 +306,6 @@ def _readings(plot: Plot) -> str:
 
 
 def _row(times: Floats, x: float, steps: bool) -> int:
-    """Return the row of the point at `x`: the last before it of steps, otherwise the nearest."""
     after = int(np.searchsorted(times, x, side="right"))
     if steps or after == 0 or after == len(times):
         return max(0, after - 1)

@@ -34,21 +34,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The ring of an operator over a run."""
-
     operator: str
     intervals: tuple[Interval, ...]
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Every host that was ever on it, in order of arrival."""
         return tuple(dict.fromkeys(each.host for each in self.intervals))
 
 
 @dataclass(frozen=True, slots=True)
 class StateOf:
-    """State of an operator on one host."""
-
     operator: str
     host: str
     owned: int  # partitions that the host owns
@@ -107,13 +102,11 @@ def state_at_the_end(recording: Recording) -> tuple[StateOf, ...]:
 
 
 def _last(changes: Sequence[tuple[int, T]], number: int, before: T) -> T:
-    """Return the value of the last change by observation `number`."""
     at = bisect_right([each for each, _ in changes], number)
     return changes[at - 1][1] if at else before
 
 
 def _partitions(recording: Recording) -> Mapping[str, int]:
-    """Return the number of state partitions by operator, as ever observed."""
     series, names = recording.series, recording.operators
     counts: dict[str, int] = {}
     placements = {id(placed): placed for placed in series.placed}
@@ -133,7 +126,7 @@ def _parts(ring: Ring, host: str) -> tuple[tuple[float, float], ...]:
 
 
 def _keepers(replicas: Replicas, partitions: Sequence[int]) -> tuple[str, ...]:
-    """Return hosts with standby replicas of any of the partitions, most replicas first."""
+    """Return hosts with standby replicas, most first."""
     chosen = set(partitions)
     counts = {host: len(chosen.intersection(numbers)) for host, numbers in replicas.items()}
     return tuple(sorted((host for host in counts if counts[host]), key=lambda host: (-counts[host], host)))

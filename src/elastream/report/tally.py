@@ -50,15 +50,9 @@ class InTime:
                 self.by_batches = True
 
     def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
-        """Add periods; numbers or arrays of one shape, NaN if unknown.
+        """Add periods: seconds, 99th percentiles, shares in time and records, as numbers or arrays of one shape.
 
-        Records count here only if no batch reports latencies.
-
-        Args:
-            seconds: Lengths.
-            p99: 99th percentiles of latency.
-            compliance: Shares of records in time.
-            records: Their numbers.
+        Records count only if no batch reports latencies.
         """
         if self.target is None:
             return
@@ -72,7 +66,6 @@ class InTime:
 
     @property
     def records(self) -> float:
-        """Share of the records that were in time; NaN if none is known."""
         return self.within / self.judged if self.judged > 0 else math.nan
 
     @property
@@ -126,7 +119,6 @@ class Totals:
     spent: float = 0.0  # cost in all
 
     def to_json(self) -> dict[str, Any]:
-        """Return the totals as JSON, with grouped latencies."""
         rows = np.stack([self.weights, self.p50, self.p99])
         rows = rows[:, (self.weights > 0) & np.isfinite(self.p50) & np.isfinite(self.p99) & (self.p50 > 0)]
         steps = np.round(np.log(rows[1:]) / math.log1p(STEP)).astype(int)
@@ -213,7 +205,7 @@ def tally_of(recording: Recording) -> Totals:
 
 
 def _driven(recording: Recording, widths: Floats) -> Floats:
-    """Return `widths` of periods [s] without the gaps between two drivers of a resumed run."""
+    """Return `widths` of periods [s] without the gaps between drivers."""
     driven = widths.copy()
     before = float(recording.header.before.get("time") or 0.0)
     for note in recording.header.resumed:
@@ -226,7 +218,6 @@ def _driven(recording: Recording, widths: Floats) -> Floats:
 
 
 def _counted(recording: Recording) -> float:
-    """Return the records that micro-batches took from sources."""
     header = recording.header
     return records_from_sources(
         recording.batches,

@@ -26,8 +26,6 @@ MARKED_LINES = 80
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of a decision or a lost host."""
-
     time: float  # seconds
     round: int  # of planning; 0 for none
     lane: str
@@ -37,7 +35,6 @@ class Mark:
 
     @property
     def short_text(self) -> str:
-        """Return the text, cut if it is long: the table of decisions has all of it."""
         return self.text if len(self.text) <= TEXT else self.text[: TEXT - 1] + "…"
 
 
@@ -61,7 +58,6 @@ class Timeline:
     begin: float = 0.0
 
     def percent(self, time: float) -> float:
-        """Return the place of a time on the axis."""
         return 100 * (time - self.begin) / max(self.end - self.begin, 1e-9)
 
 

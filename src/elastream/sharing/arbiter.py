@@ -53,7 +53,7 @@ class Ledger:
         return tuple(self._of_members.get(application, self.members[application].hosts))
 
     def present(self, region: str) -> bool:
-        """Return True if a region reports, or did within `rules.absence` seconds."""
+        """Return True if a region reported within `rules.absence` seconds."""
         party = self.regions.get(region)
         return region in self.reporting or (party is not None and self.now - party.heard <= self.rules.absence)
 
@@ -69,10 +69,7 @@ class Ledger:
         heir: str = "",
         spared: float | None = None,
     ) -> None:
-        """Change the tenure of a host.
-
-        Args:
-            owner: New owner; empty for the current one, or none if the tenure has none.
+        """Change the tenure of a host; an empty `owner` stands for the current one, or none if the tenure has none.
 
         Raises:
             LifecycleError: The table has no such edge.
@@ -161,7 +158,6 @@ class Ledger:
         self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, heir=heir)
 
     def left(self, host: str) -> None:
-        """Record that an application has left a host."""
         record = self.hosts[host]
         if record.goes:
             self.strike(host)
@@ -252,8 +248,6 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Demand of an application."""
-
     minimum: int  # guaranteed hosts
     priority: float  # weight, above 0
     requested: int  # hosts that it holds or requests
@@ -319,13 +313,12 @@ def join_problem(state: Arbiter, application: str, minimum: int) -> str:
 
 
 def join(state: Arbiter, application: str, priority: float, minimum: int, now: float) -> Arbiter:
-    """Return the state with a new member without hosts; requires an empty `join_problem`."""
     member = Member(1, heard=now, priority=priority, minimum=minimum)
     return replace(state, applications={**state.applications, application: member})
 
 
 def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
-    """Return the state without an application that ended; its hosts are returned."""
+    """Return the state without an application; its hosts are returned."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
     return ledger.close()[0]
@@ -425,10 +418,7 @@ def _apply_proposals(ledger: Ledger, report: RegionReport) -> None:
 
 
 def _free_unwanted(ledger: Ledger) -> set[str]:
-    """Free hosts that regions propose to free, unless they are new to or needed by their application.
-
-    Returns the kinds of those that go now.
-    """
+    """Free hosts that regions propose to free, unless new or needed; return the kinds that go."""
     kinds = set()
     for host, why in ledger.unwanted.items():
         record = ledger.hosts.get(host)
@@ -480,7 +470,7 @@ def _apply_claim(ledger: Ledger, claim: Claim) -> bool:
 
 
 def _open_requests(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return requested kinds, less those of grants that the sender had not seen."""
+    """Return requested kinds, less those of unseen grants."""
     asks = list(claim.asks)
     for host in ledger.owned(claim.application) if asks else ():
         if ledger.hosts[host].term > claim.seen and ledger.hosts[host].kind in asks:
@@ -567,11 +557,7 @@ class _Demand:
             self.members[name] = replace(self.members[name], asks=tuple(left))
 
     def _supply(self, name: str, awaited: int) -> int:
-        """Order hosts for an application's unmet request, or recall those that it is due.
-
-        Args:
-            awaited: Ordered and recalled hosts that no earlier application waits for; returns how many this one uses.
-        """
+        """Order hosts for an unmet request, or recall those it is due; return how many `awaited` ones it uses."""
         entitled, reason = self._lacking(name), ""
         for number in range(max(0, awaited), self.asks[name]):
             if reason := self._order():
@@ -597,7 +583,7 @@ class _Demand:
         return self.ledger.add(region, self.kind)
 
     def _giver(self, pressing: bool) -> str:
-        """Return the host to recall: the latest of the application furthest above its due; empty if there is none."""
+        """Return the latest host of the application furthest above its due."""
         now, rules, best = self.ledger.now, self.ledger.rules, (0, 0.0, "")
         for owner, hosts in self.mine.items():
             excess = len(hosts) - self.due[owner]
@@ -614,7 +600,7 @@ class _Demand:
 
 
 def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-    """Assign each free host to the application with the fewest spare slots in its region, for its priority."""
+    """Assign each free host to the application with the fewest spare slots, for its priority."""
     free = [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]
     if not free:
         return

@@ -9,8 +9,6 @@ from elastream.sharing.messages import Claim, View
 
 @dataclass(frozen=True)
 class Holder:
-    """State of an application towards its arbiter."""
-
     name: str
     term: int = 0  # term of the last view
     number: int = 0  # claims sent so far

@@ -42,8 +42,6 @@ TRANSITIONS: Mapping[Tenure, Set[Tenure]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """A host."""
-
     region: str  # empty for a fixed machine
     kind: str
     tenure: Tenure = Tenure.ORDERED
@@ -85,8 +83,6 @@ class Member(Party):
 
 @dataclass(frozen=True)
 class Arbiter:
-    """State of an arbiter."""
-
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
     unsettled: frozenset[str] = frozenset()  # hosts that are not HELD, so that a round need not scan all
     regions: Mapping[str, Party] = field(default_factory=dict)

@@ -42,7 +42,6 @@ class Emissions:
 
     @cached_property
     def reach(self) -> NDArray[np.int64]:
-        """Cumulative number of records."""
         return np.cumsum(self.counts)
 
     @cached_property
@@ -52,7 +51,6 @@ class Emissions:
         return float(self.times[present][-1]) if present.any() else -math.inf
 
     def busiest(self, seconds: float) -> float:
-        """Return the largest number of records that arrive within `seconds`."""
         if not self.times.size:
             return 0.0
         lasts = max(seconds, self.span)
@@ -80,7 +78,6 @@ class Emissions:
 
     @classmethod
     def at(cls, times: ArrayLike) -> "Emissions":
-        """Place one record at each of `times` (seconds, any order)."""
         ordered = np.sort(np.asarray(times, dtype=np.float64))
         return cls(ordered, np.ones(ordered.size, dtype=np.int64))
 

@@ -41,10 +41,7 @@ class ClosedPeriods:
     """Metrics of the monitoring periods closed in one advance, a row each.
 
     Attributes:
-        before: Periods closed earlier.
-        table: Metrics of the operators; shape (periods, metrics, operators).
         offered: Records/s of all sources.
-        hosts: Busy cores by host, means over the window.
         samples: Earlier samples, and those of these periods.
         logs: Batches by query; columns as in `batching`.
         rates: Recent records/s and number of recent batches by query.
@@ -80,7 +77,6 @@ class BatchMetricsCollector(MetricsCollector):
         self._sources = tuple(dict.fromkeys(context.layout.stage_of[name].segment for name in network.sources))
 
     def tick(self, now: float) -> None:
-        """Close the monitoring periods that ended by `now`."""
         closed = self.fused.closed
         assert closed is not None
         count, period = closed.ends.size, self.settings.monitor
@@ -261,11 +257,8 @@ def enter_stage(
     """Enter a stage's figures in its `row` of `table`, and its busy cores in `busy`.
 
     Args:
-        figures: Figures of the stage's query; columns as in `batching`.
         rate, batches: Recent records/s of the query, and number of batches measured.
-        before: Rows of `busy` from earlier calls.
         part: The stage's fraction of the query's work.
-        volume: Records that reach the stage per record of the query.
         leads: True for a query's first stage, the only one with a queue.
         limited: True with a service level.
     """

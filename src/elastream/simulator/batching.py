@@ -34,7 +34,6 @@ class QueryState(NamedTuple):
 
     Attributes:
         remembered: Records and seconds of batches in the governor's memory.
-        spent: Durations of the open period and their records.
         charged, charges, busy: Hosts of the running batch, their core-seconds, and the sum.
     """
 
@@ -51,11 +50,8 @@ class Burdens(NamedTuple):
     """Work of a query's next batches on each of its hosts.
 
     Attributes:
-        hosts: Row of each host in the pool; shape (hosts,).
         share: Fraction of a stage's records on a host, standby replicas included; shape (stages, hosts).
         loading: Tasks that must load state first; shape (stages, hosts).
-        pace: Work done per second (core-seconds of speed 1); shape (stages, hosts).
-        speed: Speed of a host's core; shape (hosts,).
         floor: Cores in use without any record; shape (hosts,).
         coming: Number of hosts that are requested and do not run yet.
         careful: True if each batch may find its tasks elsewhere, so that a call simulates one batch.
@@ -75,11 +71,8 @@ class Rules(NamedTuple):
     """Constants of a query's batches.
 
     Attributes:
-        overhead: Seconds a batch and stage.
-        batch_work: Core-seconds a batch.
         state_load: Core-seconds to load a task's state.
         start_delay: Seconds a batch and starting host.
-        interval: Least seconds between starts.
         batch_seconds: Target of the governor.
         ratios: Recorded over expected durations; the first batch takes row `first_ratio`.
         limits: Service levels of the first stage (seconds).
@@ -102,9 +95,7 @@ class Turn(NamedTuple):
     Attributes:
         ends: Ends of the monitoring periods; inf after the last.
         worked: Core-seconds by period and host; added to.
-        speed: Speed by host.
         interval: Number of the interval with these speeds.
-        target: Target latency (seconds); inf without one.
     """
 
     ends: Floats
@@ -120,7 +111,6 @@ class Output(NamedTuple):
     """Rows that compiled batches write.
 
     Attributes:
-        table: Figures of each period; added to.
         batches: Start, seconds, records, oldest, newest.
         done: Commit, born, records; skipped if empty.
     """

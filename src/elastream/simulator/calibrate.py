@@ -142,8 +142,6 @@ ALIKE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """An estimated constant, with the recorded data it comes from."""
-
     name: str
     value: float
     unit: str
@@ -151,8 +149,6 @@ class Constant:
 
 
 class Notes:
-    """Estimated constants, and descriptions of those not determined."""
-
     def __init__(self) -> None:
         self.constants: list[Constant] = []
         self.unknown: list[str] = []
@@ -167,7 +163,6 @@ class Calibration:
 
     Attributes:
         origin: Recorded time at which the simulation begins.
-        unknown: Constants that keep their assumed values.
         in_peace: Indices of undisturbed non-empty batches.
         separable: True if batch sizes separate batch costs from record costs.
     """
@@ -193,8 +188,7 @@ def calibrate(
     """Estimate the constants from a recording of `layout`, a dataflow of one segment.
 
     A batch lasts a constant plus the work of the batch and its records, fitted to undisturbed batches. Starting hosts and
-    moved
-    state cost the mean excess over the fit, because the sum of delays determines the queue.
+    moved state cost the mean excess over the fit, because the sum of delays determines the queue.
 
     Args:
         batch_seconds: Target duration and least interval of batches.
@@ -267,11 +261,8 @@ class Costs:
     """Costs of batches.
 
     Attributes:
-        fixed: Seconds a batch.
         record, work: Core-seconds a source record and a batch.
         delivered: Fraction of the hosts' cores that tasks got.
-        delay: Seconds a starting host.
-        load: Core-seconds a moved task.
         ratios: Duration over expected duration of undisturbed batches.
         peace: Their indices.
     """
@@ -293,8 +284,6 @@ class Part:
 
     Attributes:
         share: Fraction of the record's cost.
-        came: Records the operator receives.
-        selectivity: Records out per record in.
         seconds: Service time (core-seconds); 0 where unknown.
     """
 
@@ -404,7 +393,7 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
 
 
 def _boost(recording: Recording, settling: int) -> tuple[float, int]:
-    """Return the median peak CPU use of hosts that joined a running load, and their number."""
+    """Return the median peak CPU use, and number, of hosts that joined a running load."""
     peaks = []
     for lease in recording.hosts:
         ready = lease.ready_at()
@@ -442,10 +431,7 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """Return (core-seconds a record, selectivity) of each alternate that ran.
-
-    `ratio` converts a service time to a cost, which includes a stage's overhead.
-    """
+    """Return (core-seconds a record, selectivity) of each alternate that ran; `ratio`: cost over service time."""
     costs: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"

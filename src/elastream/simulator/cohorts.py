@@ -49,10 +49,7 @@ def work_off(
 
     Args:
         came_times, came_born, came_counts: Cohorts, each spread over the time to the next.
-        grain: Longest spread (seconds).
-        free: Time at which each instance is ready; inf if unplaced.
         crew_busy: Seconds each instance worked; added to.
-        each: Items out per item in.
 
     Returns:
         (Waiting rows, starts, emitted rows of times, born times and counts, ring head, items done, waiting, in service).
@@ -106,9 +103,9 @@ def _serve(
     """Serve `queue` for `slots` slots.
 
     Args:
-        queue: Rows (available, queued, born, count, initial count, span) of items spread evenly over `span` seconds. Counts
-        are reduced.
-        finishing: Ring of items that finish in later slots, rows (count, count x queued, count x born).
+        queue: Rows (available, queued, born, count, initial count, span) of items spread evenly over `span` seconds;
+            reduced.
+        finishing: Ring of items that finish later, rows (count, count x queued, count x born).
 
     Returns:
         (Cohorts fully taken, starts (time, queued, count), finishes (time, born, count), busy instance-seconds, ring head).
@@ -215,8 +212,6 @@ def judge(
     """Return durations of started items: (items, sum, items within each limit, durations, weights).
 
     Args:
-        before: Equally likely seconds before the queue.
-        certain: Multiple of the mean that no service exceeds.
         points: Equally likely service times over their mean.
     """
     early_mean = before.mean()
@@ -266,7 +261,6 @@ MOST_ROWS = 2048
 
 
 def _quantiles(shape: Shape) -> Floats:
-    """Return `POINTS` equally likely service times divided by their mean."""
     levels = (np.arange(POINTS) + 0.5) / POINTS
     match shape.kind:
         case k if k == LOGNORMAL and shape.spread > 0:
@@ -316,7 +310,6 @@ class CohortStation(Station):
         return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances; lost ones return their share of items in service to the queue's head."""
         working = self.in_service
         if not lost or working <= ROUNDING or not rows.size:
             return
@@ -425,7 +418,6 @@ class CohortStation(Station):
         self.durations.append(Items(durations, weights, weights))
 
     def _matched(self) -> Items:
-        """Match the n-th item of each input with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
         if whole <= ROUNDING:

@@ -120,9 +120,6 @@ class Demand(NamedTuple):
     """Demand of a record that a query takes, under one composition.
 
     Attributes:
-        epoch: Number of the composition; grows with every switch.
-        work: Core-seconds of speed 1, by stage.
-        volume: Records that reach each stage.
         out: Records sent over each durable edge.
         results: Records that reach a sink other than a signal.
         signals: Signals that receive records.

@@ -24,7 +24,6 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def sequence(seed: int, stream: int) -> np.uint64:
-    """Return the start state of a stream's random numbers."""
     return _mixed(np.uint64(seed) + np.uint64(stream + 1) * _STREAM)
 
 

@@ -67,11 +67,9 @@ class Foresight(BatchMetricsCollector):
 
     @property
     def observed(self) -> tuple[float, Sequence[MicroBatch]]:
-        """Return the time of the last observation, and its batches."""
         return self._batch
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """Return the observation at `now`: the first one of this foresight, with the figures of the shown period."""
         if not self._fields:
             first = super().observation(now, composition)
             self._fields = {each.name: getattr(first, each.name) for each in fields(first)}

@@ -43,10 +43,6 @@ class Periods:
 
     Attributes:
         tables: By query; columns as in `batching`.
-        worked: Core-seconds by host.
-        offered: Cumulative records by source.
-        active: Hosts leased.
-        usable: Cores of running hosts.
     """
 
     ends: Floats
@@ -58,8 +54,6 @@ class Periods:
 
 
 class Reports(Sequence[MicroBatch]):
-    """Micro-batches, created from log rows on first access."""
-
     def __init__(self, rows: Sequence[tuple[str, Floats]]) -> None:
         self._rows = rows
 
@@ -244,10 +238,7 @@ class FusedNetwork:
         return [name for name in segment.operators if name in self.sources or name in read]
 
     def _mixed(self, changed: frozenset[str], after: Composition, *, at_once: bool) -> float:
-        """Return the records under way that meet changed operators under both compositions.
-
-        `at_once` includes running batches.
-        """
+        """Return the records under way that meet changed operators under both compositions."""
         costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.composition, self.tables))
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.composition, changed)

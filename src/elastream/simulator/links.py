@@ -86,10 +86,7 @@ def _by_region(shares: Mapping[str, Floats], edges: Sequence[Edge], pool: Simula
 def _by_pair(
     shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, trace: LinkTrace
 ) -> list[tuple[Floats, Floats]]:
-    """Return each edge's weights for the trace's factors.
-
-    They spare a loop over host pairs in every slot.
-    """
+    """Return each edge's weights for the trace's factors, which spare a loop over host pairs."""
     regional, per_byte = pool.between_regions()
     weights = []
     for edge in edges:
@@ -146,7 +143,6 @@ class EdgeTraffic(NamedTuple):
 
 
 def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
-    """Return every instance's row in the task frame; -1 if unplaced."""
     placed = np.concatenate([station.crew.host >= 0 for station in stations])
     rows = np.where(placed, np.cumsum(placed) - 1, -1)
     ends = np.cumsum([len(station.crew) for station in stations])

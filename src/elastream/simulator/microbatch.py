@@ -33,9 +33,7 @@ class TaskPlaces(NamedTuple):
     """Tasks of a stage by host.
 
     Attributes:
-        hosts: Rows in the pool.
         loading: Tasks that must load state.
-        share: Fraction of the records.
         heaviest: Fraction of the heaviest task.
         copied: Fraction of the state copied there.
     """
@@ -65,7 +63,6 @@ class StageStation(Station):
 
     @property
     def skewed(self) -> bool:
-        """True if some state partitions get more records than others."""
         return self.placed and self.name in self.settings.shares
 
     @property
@@ -218,9 +215,7 @@ class FusedSegment:
     """One query: its queue of records, current batch, and stages.
 
     Attributes:
-        demand: Demand of the next batches.
         running: Demand of the current or last batch.
-        effective: Composition of the last committed batch.
         later: Flows of newer compositions, with epochs; they count as arrived.
     """
 
@@ -358,7 +353,6 @@ class FusedSegment:
 
     @property
     def oldest(self) -> int:
-        """Oldest epoch under which records may still commit."""
         return min(self.running.epoch, self.demand.epoch) if self.marks[batching.RUNNING] else self.demand.epoch
 
     @property

@@ -30,8 +30,6 @@ from elastream.units import ROUNDING
 
 
 class CompositionInUse(NamedTuple):
-    """A composition with its costs and the live edges of each operator."""
-
     composition: Composition
     shares: Shares
     costs: Mapping[str, Cost]
@@ -125,12 +123,10 @@ class QueueNetwork:
         return any(epoch < self.epoch for epoch in self.epochs.values())
 
     def follows(self, query: str) -> bool:
-        """Return True if all of `query` uses the newest composition."""
         epochs = [self.epochs[name] for name in self.workers if self.layout.stage_of[name].segment == query]
         return min(epochs, default=self.epoch) == self.epoch
 
     def resize(self, composition: Composition) -> None:
-        """Adopt `composition`, which differs in parallelism only."""
         self.terms[self.epoch] = self.terms[self.epoch]._replace(composition=composition)
         self.settled = False
 
@@ -165,11 +161,9 @@ class QueueNetwork:
         self.settled = False
 
     def runs(self, name: str) -> Mapping[str, float]:
-        """Return an operator's record shares by running alternate."""
         return self.terms[self.epochs[name]].shares[name]
 
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
-        """Return the records under way that meet changed operators under both compositions."""
         rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
         met = passed(self.graph, rates, selectivity, self.composition, changed)
@@ -266,7 +260,6 @@ class QueueNetwork:
             self.means[station.name] = station.work / (cores * speeds[host]) if speeds.size else np.zeros(host.size)
 
     def _variation(self, name: str) -> float:
-        """Return the squared variation of random interarrival times."""
         variations = []
         for edge in self.graph.inputs[name]:
             station = self.by_name.get(edge.source)

@@ -65,8 +65,6 @@ class Advancing(Protocol):
 
 
 class SimulatedClock:
-    """Clock that advances only in `sleep_until`."""
-
     def __init__(self, plant: "Advancing") -> None:
         self._plant = plant
 
@@ -104,7 +102,6 @@ class SimulatedPlant:
 
     @property
     def network(self) -> QueueNetwork | FusedNetwork:
-        """The operators and their queues, at the present."""
         self._arrive()
         return self._network
 
@@ -123,7 +120,6 @@ class SimulatedPlant:
 
     @property
     def updates(self) -> Sequence[PendingUpdate]:
-        """Every switch, with its latency and mixed records."""
         return self.network.updates.all
 
     @property
@@ -216,7 +212,6 @@ class SimulatedPlant:
         return min(self._watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
-        """Apply one action; a refusal names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
         self._arrive()
@@ -237,7 +232,7 @@ class SimulatedPlant:
         return table
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Apply all possible switches as one composition; return an outcome each."""
+        """Apply all possible switches as one composition."""
         if self.closed:
             return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
         graph, tables = self.context.graph, self.network.tables
@@ -402,10 +397,7 @@ def make_plant(
     Args:
         hosts: Number of initial hosts of the first type, or each one's type. None: enough for every operator (`by_zones`).
         loads: Loads by source; override declared ones.
-        parallelism: Initial instances by operator; default 1.
         on: Initial hosts (from 0) of each operator's first instances.
-        seconds: Length limit of loads.
-        tables: Key tables, including later ones.
 
     Raises:
         DataflowError: For a source without a load, or a load without a source.

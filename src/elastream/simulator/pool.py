@@ -33,8 +33,6 @@ COLUMNS = (
 
 
 class Event(NamedTuple):
-    """A scheduled state change; `row` -1 is a fault that has yet to choose its host."""
-
     time: float
     order: int
     state: HostState
@@ -78,7 +76,6 @@ class SimulatedHosts:
 
     @property
     def active(self) -> NDArray[np.int64]:
-        """Rows of active (paid) leases, in lease order."""
         if self._active[0] != self.changes:
             rows = [row for row, lease in enumerate(self.leases) if lease.active]
             self._active = (self.changes, np.array(rows, dtype=np.int64))
@@ -205,7 +202,6 @@ class SimulatedHosts:
         return next((int(row) for row in self.active if self.up[row]), None)
 
     def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
-        """Return a mask of hosts with room."""
         return (
             self.open[: len(self)]
             & (self.used_cores[: len(self)] + cores <= self.cores[: len(self)] + SLACK)
@@ -263,11 +259,9 @@ class SimulatedHosts:
         self.tasks[row] = 0
 
     def cost(self, now: float) -> float:
-        """Return the cost of all leases (a vectorised `core.hosts.total_cost`)."""
         return float(self.costs(np.array([now]))[0])
 
     def costs(self, times: Floats) -> Floats:
-        """Return the cost of all leases at each of `times`."""
         count = len(self)
         seconds = np.minimum(self.until[:count], times[:, None]) - self.since[:count]
         units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - ROUNDING))
@@ -291,7 +285,6 @@ class SimulatedHosts:
         return latency, per_byte
 
     def mean_speed(self, now: float) -> float:
-        """Return the mean core speed of hosts that are up; default 1."""
         up = self.up[: len(self)]
         cores = self.cores[: len(self)][up]
         return float(cores @ self.speeds(now)[up]) / float(cores.sum()) if cores.size else 1.0
@@ -310,7 +303,6 @@ class SimulatedHosts:
         return -1 if trace is None else trace.slot(now)
 
     def next_slot(self, now: float) -> float:
-        """Return the start of the next trace slot (seconds)."""
         traces = [each for each in (self.settings.speed_trace, self.settings.link_trace) if each is not None]
         return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
 

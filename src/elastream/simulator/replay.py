@@ -23,8 +23,6 @@ from elastream.simulator.plant import SimulatedPlant, make_plant
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A figure of a run, measured and simulated."""
-
     metric: str
     unit: str
     measured: float
@@ -99,10 +97,6 @@ def drift_of(
 def figures_of(
     run: Recording, sources: Sequence[str], *, begins: float | None = None, origin: float = 0.0
 ) -> tuple[tuple[str, str, float], ...]:
-    """Return (name, unit, value) of each figure of a run.
-
-    Latency runs from due to committed; backlog is the mean from `begins` on.
-    """
     since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
     working = [batch for batch in run.batches if batch.records > 0]
     records, oldest, newest = np.array([(each.records, each.oldest, each.newest) for each in run.batches]).reshape(-1, 3).T
@@ -124,10 +118,7 @@ def _leased(lease: Lease, end: float) -> float:
 
 
 def _mean_backlog(run: Recording, sources: Sequence[str], since: float) -> float:
-    """Return the mean number of waiting records, by Little's law.
-
-    Without due times, uses observations, which depend on where in a batch they fall.
-    """
+    """Return the mean number of waiting records, by Little's law, or by observations without due times."""
     took = [batch for batch in run.batches if batch.records > 0 and batch.end > since]
     waited = [batch.records * (batch.start - batch.end + (batch.oldest + batch.newest) / 2) for batch in took]
     if took and not any(map(math.isnan, waited)):

@@ -23,8 +23,6 @@ SLOT_DUST = 1e-9
 
 
 class Distribution(StrEnum):
-    """Kind of service-time distribution."""
-
     DETERMINISTIC = "deterministic"
     LOGNORMAL = "lognormal"
     EXPONENTIAL = "exponential"
@@ -37,7 +35,6 @@ class Service:
 
     Attributes:
         variation: Coefficient of variation; LOGNORMAL only.
-        samples: Measured times for EMPIRICAL, in any unit.
         cost, selectivity: Measurements; override the alternates' declarations.
         alternates: Both by measured alternate; overrides the operator's.
     """
@@ -118,8 +115,6 @@ class HostFailure:
 
 
 class Travel(StrEnum):
-    """Representation of items."""
-
     # Exact start and finish times; cost grows with items.
     SINGLE = "single"
     # Counts with an enqueue time, single items where few arrive (`cohorts_above`); cost grows with time steps.
@@ -135,7 +130,6 @@ class Settings:
         record_bytes: Item size by operator; overrides the declared one.
         shares: Weights of a keyed stage's state partitions, or rows that each hold for `share_interval` seconds.
         batch_ratios: Recorded over expected batch durations; repeated from a random start.
-        consistency: Rule for records under way at a change of composition.
         key_weights: Relative frequency of keys by operator; default equal.
     """
 

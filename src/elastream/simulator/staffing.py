@@ -22,10 +22,7 @@ from elastream.simulator.watching import MetricsCollector
 
 
 class Staffing:
-    """Instances of all stations on the hosts of a pool.
-
-    `leaving` receives instances before removal; `shortfall` lists stations whose instances wait for room.
-    """
+    """Instances of all stations on the hosts of a pool. `leaving` receives instances before removal."""
 
     def __init__(
         self,
@@ -171,7 +168,6 @@ class Staffing:
         return refused
 
     def shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
-        """Remove instances: `without`, then the highest numbered; return a refusal or ""."""
         crew = station.crew
         named = [task.index for task in without if task.operator == station.name][:count]
         if unknown := [index for index in named if index not in crew.index]:
@@ -196,7 +192,6 @@ class Staffing:
         self.migrations += 1
 
     def empty(self, row: int, now: float) -> int:
-        """Move a host's instances away; return the number left."""
         left = 0
         self._leave_rings(row)
         for station in self.network.stations:
@@ -244,7 +239,6 @@ class Result:
     """Figures of a simulated run.
 
     Attributes:
-        leases: Hosts leased, including the first.
         prolongings: Billing time units beyond each lease's first.
         upscalings, downscalings: Instances added and removed on request.
         time_to_adapt: Mean seconds above the service level; NaN if never.

@@ -71,14 +71,10 @@ def work_off(
 
     Args:
         queued, born: Queueing and dataflow entry times of waiting items.
-        mean: Mean service time by instance (seconds).
-        free: Time at which each instance can take an item; updated.
         finish, finish_queued, finish_born: Items in service, inf if idle; updated.
         busy: Seconds worked; added to.
         leaving: Rows (finish, queued, born) of items at removed instances; unfinished ones move to the front.
         number: Draw number of the first waiting item.
-        messaging: Mean seconds before the queue.
-        each: Items out per item in.
 
     Returns:
         (Items taken, rows left in `leaving`, emitted times and born times, durations, their sum, items within limits).
@@ -189,10 +185,7 @@ KINDS = {
 
 
 class Items(NamedTuple):
-    """Items in transit, sorted by time.
-
-    `born` is the record's entry into the dataflow; `counts` is 1 for single items.
-    """
+    """Items in transit, sorted by time; `born` is the record's entry into the dataflow."""
 
     times: Floats
     born: Floats
@@ -246,8 +239,6 @@ def neighbours(begins: Floats, ends: Floats, most: int) -> NDArray[np.int64]:
 
 
 class Shape(NamedTuple):
-    """A service-time distribution for compiled loops."""
-
     kind: int
     spread: float
     samples: Floats
@@ -263,10 +254,8 @@ class Crew:
     """Instances of one operator, sorted by `index`.
 
     Attributes:
-        host: Row of the host; -1 if unplaced.
         free: Time at which it can take an item; inf if unplaced.
         finish, queued, born: Item in service; `finish` is inf without one.
-        busy: Seconds worked in this period.
     """
 
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -314,7 +303,6 @@ class Counters:
     Attributes:
         judged: Items of known duration (cohorts: from their start).
         within: Items within the service level, by factor.
-        delay: Sum of durations (seconds).
         available, busy: Instance-seconds available and worked.
     """
 
@@ -336,10 +324,8 @@ class Station:
     """Base of the stations.
 
     Attributes:
-        inputs: Number of joined inputs; 1: inputs are merged.
         limits: Longest allowed durations (seconds) by factor.
         single: True if `durations` are of single items.
-        aside: Flows of newer compositions, with epoch and input.
         ring: Ring that places state partitions; None: most room.
     """
 
@@ -373,7 +359,6 @@ class Station:
 
     @property
     def queued(self) -> float:
-        """Waiting items, including unmatched ones of a join."""
         raise NotImplementedError
 
     @property
@@ -390,7 +375,6 @@ class Station:
         raise NotImplementedError
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
-        """Serve in [begin, end) with `mean` service times (seconds); return emitted items."""
         raise NotImplementedError
 
     @property
@@ -400,17 +384,14 @@ class Station:
 
     @property
     def needs(self) -> tuple[float, float]:
-        """Cores and megabytes of an instance."""
         return self.operator.cores, self.operator.memory
 
     @property
     def placed(self) -> bool:
-        """True if its instances need hosts."""
         return True
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the items by instance."""
         return np.full(len(self.crew), 1 / max(1, len(self.crew)))
 
     def receive(self, flow: Items, port: int) -> None:
@@ -446,7 +427,6 @@ class ItemQueue:
 
     @property
     def flow(self) -> Items:
-        """All waiting items, as views valid until the next change."""
         head, tail = self._head, self._tail
         return Items(self._times[head:tail], self._born[head:tail], each_one(tail - head))
 

@@ -16,9 +16,6 @@ class PendingUpdate:
     """A change of the composition.
 
     Attributes:
-        epoch: Number of the new composition.
-        requested: Time of the request (seconds).
-        waiting: Queries with a changed element and no commit yet.
         newest: First commit of the last query to adopt it.
         until: Last commit under an older composition.
         mixed: Records that met changed operators under both.
@@ -34,7 +31,6 @@ class PendingUpdate:
 
     @property
     def in_force(self) -> float:
-        """Time at which each changed query had committed; NaN before."""
         return self.newest if not self.waiting and self.newest > -math.inf else math.nan
 
     @property
@@ -65,7 +61,6 @@ class Updates:
 
     @property
     def figures(self) -> dict[Metric, float]:
-        """Latency of the newest update in force, and mixed records."""
         if not self.all:
             return {}
         latency = next((each.latency for each in reversed(self.all) if not math.isnan(each.in_force)), math.nan)

@@ -61,7 +61,7 @@ def join(
     """Return the provider of `cloud`, whose hosts join the master of `spark`; the caller closes it.
 
     Raises:
-        ElastreamError: Wrong kind of master, or executors that do not fit the hosts.
+        ElastreamError: Wrong kind of master, or unfit executors.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
     master, memory, secret = str(spark.sparkContext.master), int(java_context(spark).executorMemory()), secret_of(spark)
@@ -71,8 +71,6 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """Leasing of hosts for a session's queries."""
-
     provider: Provider | None = None  # leases the hosts; None: Spark grants executors, or nothing does
     asks: bool = False  # True if Spark is asked for executors
     kinds: Sequence[HostType] = ()  # host types to lease; the first stands for an executor that Spark grants
@@ -98,10 +96,7 @@ def attach(
     """Return a plant over queries of `spark` and its executors, which outlive it.
 
     Args:
-        client: Requests and lists executors; created by default.
-        chosen: Returns the ids of the queries to manage; None for all.
         own_targets: Target latencies by id of queries with one of their own (seconds); may grow.
-        traffic: Measures bytes between tasks, at one more call a look and query.
     """
     assert can.driver is not None, "nothing can be attached to a session without a driver"
     leasing = leasing or Leasing()

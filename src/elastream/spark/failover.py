@@ -76,7 +76,6 @@ class FailoverPlan:
         return [self._messages.popleft() for _ in range(len(self._messages))]
 
     def close(self) -> None:
-        """Leave lost executors to Spark again."""
         try:
             self._recovery.close()
         except (Py4JError, OSError):

@@ -376,7 +376,7 @@ class SparkPlant(Generic[Q]):
         )
 
     def _measured(self, leases: Mapping[str, Lease]) -> Mapping[str, HostUsage]:
-        """Return the provider's measurements, without CPU times that include tasks of others: slots count there instead."""
+        """Return the provider's measurements, without CPU times that include others' tasks."""
         measured = self.hosts.provider.measure()
         shared = {name for name in leases if self.hosts.shared(name)}
         return {name: replace(each, cpu_seconds=None) if name in shared else each for name, each in measured.items()}

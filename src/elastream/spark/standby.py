@@ -91,7 +91,7 @@ class WarmStandby:
     def _places(
         self, task: TaskId, owner: str, replica_hosts: Mapping[TaskId, Sequence[str]], moving: Mapping[TaskId, str]
     ) -> Sequence[Location]:
-        """Return executors to keep a replica of `task`, which is at host `owner`; nearest successor first."""
+        """Return executors to keep a replica of `task`; nearest successor first."""
         successors = self._rings.successors(task, owner)
         usable = [name for name in dict.fromkeys(successors) if name != owner and self._hosts.target(name) is not None]
         hosts = [*usable[: self.replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
@@ -115,7 +115,6 @@ class WarmStandby:
         return {task: min(measured) for task, measured in lags.items() if measured}
 
     def _lags(self) -> Iterator[tuple[TaskId, Mapping[str, float]]]:
-        """Yield the missing batches of each task's replicas, by executor."""
         for name, (_, stage) in self._stages.items():
             for partition, by_executor in stage.lag(self._reports).items():
                 yield TaskId(name, partition), by_executor

@@ -86,7 +86,6 @@ class Events:
     """A sequence of events.
 
     Attributes:
-        seed: Chooses among sequences.
         load: Events due over time; event times follow it.
         disorder: Seconds by which an event's time may lie before its due time, evenly drawn.
         late_share: Share of events that are late besides.
@@ -109,7 +108,6 @@ class Events:
 
     @property
     def longest_auction(self) -> float:
-        """Return the longest time from an auction's opening to its expiry (seconds)."""
         return 2 * self._horizon_ms / 1e3
 
     @cached_property
@@ -118,7 +116,6 @@ class Events:
         return max(1, math.ceil(EVENTS_IN_FLIGHT * 1e3 * self.load.period / max(self.load.period_total, 1e-9)))
 
     def schema(self, kind: Kind) -> pa.Schema:
-        """Return the columns of a kind of event."""
         return SCHEMAS[kind]
 
     def reached(self, kind: Kind, events: int) -> int:
@@ -171,7 +168,6 @@ class Events:
 
 
 def kind_of(stream: str) -> Kind:
-    """Return the kind of event in the stream `persons`, `auctions` or `bids`."""
     return {"persons": "person", "auctions": "auction", "bids": "bid"}[stream]  # type: ignore[return-value]
 
 
@@ -209,7 +205,6 @@ class Draw:
         return _scaled(self.words(what), bound)
 
     def pick(self, choices: pa.Array, what: str) -> pa.Array:
-        """Return one of `choices` for each event."""
         return choices.take(pa.array(self.below(len(choices), what)))
 
 
@@ -333,7 +328,6 @@ def _text(draw: Draw, what: str, shortest: int, below: int, blanks: str = " ") -
 
 @lru_cache(maxsize=16)
 def _beginnings(below: int) -> NDArray[np.bool_]:
-    """Return, for each length up to `below`, which of `below` places lie before it."""
     return np.tri(below + 1, below, -1, dtype=np.bool_)
 
 
@@ -355,7 +349,6 @@ def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _reversed(number: int) -> int:
-    """Return the absolute value of a 32-bit integer with its bits in reverse order."""
     bits = int(f"{number:032b}"[::-1], 2)
     return abs(bits - 2**32 if bits >= 2**31 else bits)
 

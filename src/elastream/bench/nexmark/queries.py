@@ -26,11 +26,7 @@ class Query:
 
     Attributes:
         build: Function from streams to the result.
-        streams: Streams that it reads, in the order of its first parameters.
-        title: Contents of a row.
-        state: Kind of state.
         limits: Limits of Spark's operators that shaped it; empty if none did.
-        mode: Output mode.
         key: Columns whose latest row counts, in update mode.
         updates: Column that grows with each row of a key, if rows of one batch can have one key.
         python_state: True if it keeps state in Python by transformWithState, which needs RocksDB.
@@ -108,8 +104,6 @@ def winning_bids(auctions: DataFrame, bids: DataFrame, longest: str, *, lowest: 
     """Return each auction that is over with its winning bid: the highest in time, on equal prices the earlier.
 
     Args:
-        auctions: Auctions.
-        bids: Bids.
         longest: Longest time an auction is open. It bounds the state of the join.
         lowest: Choose the lowest bid rather than the highest.
     """
@@ -326,7 +320,6 @@ def _day() -> Column:
 
 
 def _by_class(name: str, measure: Callable[[Column], Column]) -> list[Column]:
-    """Return `measure` over all bids, then over those of each price class."""
     price = F.col("price")
     classes = [price < LOW, (price >= LOW) & (price < HIGH), price >= HIGH]
     numbered = [measure(of_class).alias(f"rank{n}_{name}") for n, of_class in enumerate(classes, start=1)]

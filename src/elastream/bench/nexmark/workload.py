@@ -28,7 +28,6 @@ WATERMARK_DELAY = f"{WATERMARK_S} seconds"
 
 
 def query_of(text: str) -> Query:
-    """Return the query that is called `text`, such as q5. Raises InputError if there is none."""
     name = text.strip()
     if name not in QUERIES:
         raise InputError(f"there is no query {name!r} (there are: q0 to q{len(QUERIES) - 1})")
@@ -39,7 +38,7 @@ def queries_of(text: str) -> Mapping[Query, float | None]:
     """Return the queries that `text` names, with targets of their own (seconds), such as "q0,q5@20s".
 
     Raises:
-        ElastreamError: There is no such query, or a target is no duration above 0.
+        ElastreamError: There is no such query, or a target is no positive duration.
     """
     named = [each.partition("@") for each in text.split(",")]
     return {query_of(name): Seconds(positive=True).read("target", target) if at else None for name, at, target in named}
@@ -66,37 +65,30 @@ class Nexmark:
 
     @property
     def name(self) -> str:
-        """Return the query's name."""
         return self.query.name
 
     @property
     def load(self) -> Pattern:
-        """Return the events' load."""
         return self.events.load
 
     @property
     def mode(self) -> Literal["append", "update"]:
-        """Return the query's output mode."""
         return self.query.mode
 
     @property
     def disk(self) -> bool:
-        """Return True if the query keeps state in Python."""
         return self.query.python_state
 
     @property
     def facts(self) -> tuple[str, str, str]:
-        """Return contents of a row, kind of state, and limits of Spark."""
         return self.query.title, self.query.state, self.query.limits or "-"
 
     def make(self, count: int) -> None:
-        """Make the first `count` events of all kinds, under a load without an end."""
         for kind in KINDS:
             for _ in Events(self.events.seed).batches(kind, 0, count):
                 pass
 
     def check(self, grouped: type = GroupedData, functions: Any = F) -> None:
-        """Raise EnvironmentProblem if the PySpark at hand lacks what the query needs."""
         if self.query.python_state and not hasattr(grouped, "transformWithStateInPandas"):
             raise self._lacking("transformWithState", "4.0")
         if self.name == "q19" and "k" not in inspect.signature(functions.min_by).parameters:
@@ -107,7 +99,6 @@ class Nexmark:
         return EnvironmentProblem(f"{has}: use {since} or later, or leave the query out")
 
     def result(self, spark: SparkSession, reading: Reading) -> DataFrame:
-        """Return the query's result stream."""
         streams = [
             with_watermark(read_events(spark, self.events, kind_of(stream), reading), "date_time", WATERMARK_DELAY)
             for stream in self.query.streams
@@ -118,7 +109,6 @@ class Nexmark:
         return self.query.build(*streams, **varied)
 
     def difference(self, rows: pd.DataFrame) -> Difference:
-        """Compare the final rows with the same query as a batch in pandas."""
         total = self.load.count(self.load.seconds)
         inputs = [self.events.table(kind_of(stream), 0, total).to_pandas() for stream in self.query.streams]
         answer = ANSWERS[self.name](*inputs, **({"side": SIDE} if self.name == "q13" else {}))

@@ -37,7 +37,7 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Archive for one Java, one set of jars and one set of options, in `folder` with its manifest."""
+    """Archive for one Java, set of jars and set of options, in `folder`."""
 
     java: Path
     folder: Path
@@ -68,7 +68,6 @@ class ClassArchive:
         return "" if checksum(self.file) == manifest["crc32"] else "its content has changed"
 
     def unwritable_reason(self) -> str:
-        """Return why no archive can be written; empty if one can."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with (self.folder.parent / LOCK).open("a"):
@@ -153,14 +152,12 @@ def archive_for(java: Path) -> ClassArchive | None:
 
 
 def options_for(file: Path) -> tuple[str, ...]:
-    """Return the JVM options that use the archive `file`."""
     # Mapped where it was made for, the JVMs of all hosts share its pages; anywhere else each would rewrite its own copy.
     return (f"-XX:SharedArchiveFile={file}", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 
 @functools.cache
 def default_archive(java: Path) -> Path | None:
-    """Return the archive of its own classes that most builds of Java include."""
     library = java.resolve().parent.parent / "lib"
     return next((file for file in sorted(library.glob(f"**/{ARCHIVE}"))), None)
 
@@ -182,7 +179,7 @@ class Classes:
             self._recording = False
 
     def options(self, recorded: Path) -> tuple[str, ...]:
-        """Return the options of a JVM, which records loaded classes to `recorded` if there is no archive yet."""
+        """Return the options of a JVM. Without an archive it records loaded classes to `recorded`."""
         if self._archive is None:
             return ()
         return (*options_for(self._link), *((f"-XX:DumpLoadedClassList={recorded}",) if self._recording else ()))

@@ -33,11 +33,7 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 
 def quiet_executors(folder: Path) -> str:
-    """Return the JVM option that limits executors to warnings; writes its file into `folder`.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Return the JVM option that limits executors to warnings; writes its file into `folder`."""
     file = folder / "executor-log4j2.properties"
     file.write_text(QUIET)
     return f"-Dlog4j2.configurationFile={file.as_uri()}"
@@ -71,7 +67,6 @@ class Secrets:
 
     @classmethod
     def new(cls) -> "Secrets":
-        """Return the secrets of a cluster with its own master."""
         return cls(secrets.token_hex(32))
 
     @property

@@ -116,7 +116,6 @@ class SupervisorConnection:
         return reply
 
     def close(self, grace: float) -> None:
-        """End everything within `grace` seconds, then by force; return when nothing is left."""
         with contextlib.suppress(EnvironmentProblem):  # it has ended already, or hangs
             self.ask("finish", grace=grace)
         self._socket.close()  # at which it ends what it started, and itself
@@ -129,9 +128,6 @@ class SupervisorConnection:
 
 class LocalCluster:
     """Processes of one `Local` cluster, with logs and work folders in `folder`.
-
-    Args:
-        ports: Ports of the master and its web page; None for free ones.
 
     Attributes:
         url: Master URL (`spark://127.0.x.1:PORT`), set by `start`.
@@ -204,9 +200,7 @@ class LocalCluster:
         return math.nan if bits is None else bits / 8
 
     def spawn(self, host: str, type: HostType | None = None) -> None:
-        """Start a worker called `host` without a CPU quota and return at once.
-
-        A name in use is not started again.
+        """Start a worker called `host` without a CPU quota and return at once, unless it exists.
 
         Raises:
             CloudError: `name_problem` rejects the name.
@@ -243,7 +237,6 @@ class LocalCluster:
 
     @staticmethod
     def name_problem(host: str) -> str:
-        """Return why no host can have this name; empty if one can."""
         if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             return f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one"
         return ""
@@ -253,7 +246,6 @@ class LocalCluster:
         return {name: state for name, state in self._ask("status").items() if name != MASTER}
 
     def forget(self, host: str) -> None:
-        """Drop a host that is gone, so that its name is free."""
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
@@ -278,35 +270,28 @@ class LocalCluster:
         return f"{self.driver_address.rpartition('.')[0]}.{self._number_of(host)}"
 
     def namespace(self, host: str) -> Path | None:
-        """Return the file of the host's network namespace; None if hosts share this machine's network."""
         return Path(f"/run/netns/{self._namespaces}-{self._number_of(host)}") if self._namespaces else None
 
     def log(self, host: str) -> Path:
-        """Return the log file of the host's worker, or of the `master`."""
         return self.folder / f"{host}.log"
 
     def alive(self, host: str) -> bool:
-        """Return True if the host's worker process starts or runs."""
         self._number_of(host)
         return bool(self._ask("status")[host]["alive"])
 
     def failure(self, host: str) -> str:
-        """Return why a host ended; empty while it is alive."""
         self._number_of(host)
         return self._failure(host, lines=12)
 
     @property
     def java_options(self) -> tuple[str, ...]:
-        """JVM options of executors: the class archive, and warnings only."""
         return (*self._classes.options(Path(RECORDED)), self._quiet)
 
     @property
     def driver_options(self) -> tuple[str, ...]:
-        """JVM options of a session's driver: the class archive."""
         return self._classes.options(self.folder / f"driver.{RECORDED}")
 
     def archive_classes(self) -> None:
-        """Start to make the class archive in idle time, if there is none."""
         if command := self._classes.maker(self.loaded_classes()):
             self._ask("start_helper", command=command, log=str(self.folder / "archive.log"))
 
@@ -338,7 +323,6 @@ class LocalCluster:
         self._ask("end", name=host, grace=TERMINATION_GRACE_S)
 
     def kill(self, host: str) -> None:
-        """Send SIGKILL to every process of the host."""
         self._number_of(host)
         self._ask("end", name=host, grace=0.0)
 

@@ -27,18 +27,16 @@ class CgroupV1:
     version: ClassVar[int] = 1
 
     def create(self, name: str) -> None:
-        """Create the group, without a quota."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name).mkdir(exist_ok=True)
         (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
 
     def join(self, name: str) -> None:
-        """Move the calling process and its future children into the group."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
-        """Set the quota (None lifts it) and the weight relative to other groups."""
+        """Set the quota (None lifts it) and the relative weight."""
         (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
         (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * weight)}")
 
@@ -46,11 +44,9 @@ class CgroupV1:
         return int((self.cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def members(self, name: str) -> set[int]:
-        """Return the ids of the group's processes."""
         return _members(self.cpu / name) | _members(self.cpuacct / name)
 
     def remove(self, name: str) -> bool:
-        """Remove the group; return True if it is gone."""
         quota_gone, account_gone = _remove(self.cpu / name), _remove(self.cpuacct / name)
         return quota_gone and account_gone
 
@@ -87,13 +83,13 @@ Cgroups: TypeAlias = CgroupV1 | CgroupV2  # parent of the hosts' groups, which a
 
 
 def group_of(run: str, host: str) -> str:
-    """Return the name of a host's group in the cluster `run`."""
     return f"elastream-{run}-{host}"
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Yield candidate parents for groups, best first: in version 2 every ancestor, as a group with processes cannot
-    delegate.
+    """Yield candidate parents for groups, best first.
+
+    In version 2 every ancestor, as a group with processes cannot delegate.
 
     Args:
         mountinfo: Contents of `/proc/self/mountinfo`.
@@ -111,7 +107,7 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
 
 
 def _mounted(mountinfo: str, own: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return this process's group and the root of its tree, by controller; "" is version 2."""
+    """Return this process's group and its tree's root, by controller; "" is version 2."""
     groups: dict[str, str] = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -227,7 +223,6 @@ def _remove(group: Path) -> bool:
 
 
 def kill(pids: set[int]) -> None:
-    """Send SIGKILL to each process; ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.kill(pid, signal.SIGKILL)
@@ -259,7 +254,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def megabytes(pid: int) -> float:
-    """Return the proportional set size of a process; 0 if it is gone."""
+    """Return a process's proportional set size; 0 if it is gone."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -151,12 +151,10 @@ def _other_user(connection: socket.socket) -> bool:
 
 
 def command_for(run: str, groups: Iterable[Path]) -> list[str]:
-    """Return the server's command for `main`; its environment needs `REQUIRED_ENVIRONMENT`."""
     return [os.path.abspath(sys.executable), "-m", "elastream.clouds.local.forks", run, *map(str, groups)]
 
 
 def main(run: str, *groups: str) -> None:
-    """Serve the cluster `run`; `groups` are the parents of the hosts' control groups, if any."""
     end_with_parent()
     folders = [Path(group) for group in groups]
     cgroups = CgroupV1(*folders) if len(folders) == 2 else CgroupV2(*folders) if folders else None

@@ -70,7 +70,7 @@ class LocalHosts(Provider):
         )
 
     def check(self, hosts: Mapping[str, HostType]) -> None:
-        """Raise CloudError for a name or region that hosts of this machine cannot have."""
+        """Raise CloudError for an impossible name or region."""
         for name, kind in hosts.items():
             if problem := self.cluster.name_problem(name):
                 raise CloudError(problem)

@@ -84,7 +84,6 @@ def version_of(java: Path) -> str:
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark. Raises EnvironmentProblem if pyspark is not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentProblem("the package pyspark is not installed")
@@ -92,14 +91,13 @@ def spark_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of files shared by runs: `elastream` in the user's cache folder."""
+    """Return the user's cache folder of files shared by runs."""
     from platformdirs import user_cache_path
 
     return user_cache_path("elastream")
 
 
 def scala_version() -> str:
-    """Return the Scala version of Spark's jars, such as `2.13`. Raises EnvironmentProblem if there are no jars."""
     jars = spark_home() / "jars"
     core = next(jars.glob("spark-core_*.jar"), None)
     if core is None:
@@ -127,7 +125,6 @@ def linked_home() -> Path:
 
 
 def class_path() -> str:
-    """Return the class path of Spark's processes, as Spark writes it."""
     home = linked_home()
     first = sorted((home / "jars").glob("slf4j-api-*.jar"))
     return os.pathsep.join(map(str, (home / "conf", *first, home / "jars" / "*")))
@@ -141,10 +138,9 @@ def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str
 
 
 def temporary_folder(name: str, usual: Sequence[Path] = USUAL_TEMPORARY) -> Path:
-    """Return a path for a host's temporary files, short enough for sockets of Spark's Python workers.
+    """Return a path for a host's temporary files, short enough for sockets of Python workers.
 
     Args:
-        name: Name of the folder.
         usual: Folders to try if the environment's own has too long a path.
 
     Raises:
@@ -162,12 +158,7 @@ def temporary_folder(name: str, usual: Sequence[Path] = USUAL_TEMPORARY) -> Path
 
 
 def daemon_environment(address: str, scratch: Path | None = None, temporary: Path | None = None) -> dict[str, str]:
-    """Return the environment of a daemon that listens only at `address`.
-
-    Args:
-        scratch: The host's own folder for shuffle files, removed after it.
-        temporary: The host's own folder for temporary files.
-    """
+    """Return the environment of a daemon that listens only at `address`, with its folder for shuffle files."""
     environment = {key: value for key, value in for_others(os.environ).items() if key not in FOREIGN}
     if scratch is not None and temporary is not None:
         options = f"{environment.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={temporary}".strip()

@@ -89,13 +89,11 @@ class Local(Cloud):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Regions of hosts, the driver's first."""
         regions = [type.region for type in self.types]
         return tuple(dict.fromkeys([self.driver_region or regions[0], *regions]))
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
-        """One-way delay by (from, to), in both directions (seconds). Raises CloudError if a latency is no duration."""
         delays = {}
         for source, target, seconds in self._latencies():
             delays[source, target] = delays[target, source] = seconds
@@ -113,7 +111,6 @@ class Local(Cloud):
 
         Raises:
             CloudError: Hosts cannot join `session`: another kind of master, own networks, or too small.
-            EnvironmentProblem: Another system than Linux, or as `LocalCluster.start` raises it.
         """
         check_system("Local()")
         for kind in self.types if session else ():

@@ -48,12 +48,10 @@ class Link:
 
     @property
     def bits_per_second(self) -> int | None:
-        """Rate in whole bits per second; None if unlimited."""
         return None if self.rate is None else max(1, round(8 * bytes_per_second(self.rate)))
 
     @property
     def delay_microseconds(self) -> int | None:
-        """One-way delay in microseconds; None if there is none."""
         return None if self.delay is None else round(1e6 * duration(self.delay))
 
     def __str__(self) -> str:
@@ -70,7 +68,6 @@ class Network:
     Args:
         number: 1 to 254; determines the bridges' names and the subnet 198.18.number.0/24.
         netem: The kernel can delay packets.
-        regions: Number of regions; the machine itself is in the first.
     """
 
     number: int
@@ -85,7 +82,6 @@ class Network:
         return f"elastream{self.number}r{region}" if region else f"elastream{self.number}"
 
     def end_of(self, region: int) -> str:
-        """Return the name of the device that connects the wire to a region's bridge."""
         return f"es{self.number}w{region}"
 
     def address(self, index: int) -> str:
@@ -100,11 +96,7 @@ class Network:
         return f"es{self.number}-{index}"
 
     def open(self) -> "Network":
-        """Create the bridges and test for netem.
-
-        Raises:
-            OSError: A step failed; the error names it.
-        """
+        """Create the bridges and test for netem."""
         for command in ("ip", "tc", "nsenter"):
             if shutil.which(command) is None:
                 raise OSError(f"the command {command} is missing")
@@ -165,7 +157,7 @@ class Network:
                 _run("ip", "link", "delete", self.bridge_of(region))
 
     def add(self, index: int, link: Link | None = None, region: int = 0) -> None:
-        """Create the namespace of a host in a region, limited by `link` in both directions; raises OSError."""
+        """Create the namespace of a host in a region, limited by `link` in both directions."""
         name, device = self.namespace(index), self.device(index)
         _run("ip", "netns", "add", name)
         # The kernel deletes a namespace asynchronously: the outer end of its link may still exist.

@@ -10,13 +10,11 @@ SECRET = "_SPARK_AUTH_SECRET"  # an executor receives the cluster's secret in th
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill the calling process when its parent ends."""
     assert LIBC is not None
     LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants children of the calling process."""
     assert LIBC is not None
     LIBC.prctl(SET_CHILD_SUBREAPER, 1)
 

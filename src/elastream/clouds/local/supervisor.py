@@ -36,8 +36,6 @@ FINISH_TIMEOUT_S = 30.0  # A process in the kernel (a hung disk) outlives even S
 
 @dataclass(slots=True)
 class Child:
-    """A host or the master."""
-
     name: str
     pid: int
     group: str | None = None
@@ -55,9 +53,6 @@ class Supervisor:
     """State behind the requests.
 
     Args:
-        run: Id of the cluster in tags and control groups.
-        network: Creates the network of each host; None for the machine's own.
-        link: Limits of each host's link.
         delays: Seconds between regions, by their numbers; empty for one region.
     """
 
@@ -92,7 +87,6 @@ class Supervisor:
     # Requests: each takes and returns what JSON can carry.
 
     def about(self) -> dict[str, Any]:
-        """Return facts about this machine, and the address of master and driver if hosts have networks."""
         return {
             "confinement": self.confinement(),
             "address": self.network.address(1) if self.network else None,
@@ -100,7 +94,6 @@ class Supervisor:
         }
 
     def confinement(self) -> str:
-        """Return one sentence on how hosts are limited."""
         if self.cgroups:
             sentence = f"each host is held to its cores by a CPU quota (control groups version {self.cgroups.version})"
         else:
@@ -234,7 +227,6 @@ class Supervisor:
         return self.memory
 
     def cpu(self, child: Child, pids: set[int]) -> float | None:
-        """Return the CPU seconds of a host, of which `pids` still live."""
         if self.cgroups and child.group:
             with contextlib.suppress(OSError):  # the group is being removed, or is gone
                 child.cpu = self.cgroups.cpu_seconds(child.group)
@@ -243,7 +235,7 @@ class Supervisor:
         return child.cpu
 
     def decommission(self, name: str) -> None:
-        """Send SIGPWR to the first process; it is ended once it has no child left."""
+        """Send SIGPWR to the first process; end it once it has no child left."""
         child = self.children[name]
         if child.exit is None and not child.retiring:
             child.retiring = True
@@ -262,7 +254,6 @@ class Supervisor:
     # What happens by itself.
 
     def members(self, child: Child, tags: Mapping[int, str] | None = None) -> set[int]:
-        """Return the ids of all living processes of a host."""
         pids = {pid for pid, host in (tagged(self.run) if tags is None else tags).items() if host == child.name}
         if self.cgroups and child.group:
             pids |= self.cgroups.members(child.group)
@@ -270,7 +261,6 @@ class Supervisor:
 
     @property
     def busy(self) -> bool:
-        """Return True if a child is ending and must be polled soon."""
         return any(
             not child.gone and (child.exit is not None or child.doomed is not None or child.retiring)
             for child in self.children.values()
@@ -288,7 +278,6 @@ class Supervisor:
                         child.exit = os.waitstatus_to_exitcode(ended[1])
 
     def tick(self) -> None:
-        """End what is due and clean up what has ended."""
         self.reap()
         if not self.busy:
             return
@@ -307,7 +296,6 @@ class Supervisor:
                     self.clear(child)
 
     def clear(self, child: Child) -> None:
-        """Remove what a host leaves behind; retried at the next tick."""
         self.cpu(child, set())
         if self.cgroups and child.group and not self.cgroups.remove(child.group):
             return
@@ -318,7 +306,6 @@ class Supervisor:
         child.gone = True
 
     def finish(self, grace: float) -> None:
-        """End everything within `grace` seconds, then by force; return when nothing is left."""
         for child in self.children.values():
             self.end(child.name, grace)
         kill(self.helpers)
@@ -382,7 +369,6 @@ def _reply(line: bytes, answer: Callable[[dict[str, Any]], Any]) -> bytes:
 
 
 def main(descriptor: int) -> None:
-    """Serve requests on the socket `descriptor` until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
     connection = socket.socket(fileno=descriptor)

@@ -24,11 +24,7 @@ MAX_FRAMES_PER_READ = 64  # frames read from one end before the next end
 
 
 def open_tap(name: str) -> int:
-    """Create a TAP device and return its descriptor; closing it removes the device.
-
-    Raises:
-        OSError: The device cannot be created.
-    """
+    """Create a TAP device and return its descriptor; closing it removes the device."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
@@ -59,7 +55,6 @@ class Wire:
 
     @property
     def next_due(self) -> float:
-        """Time of the next due frame; inf without frames in transit."""
         return min((queue[0][0] for queue in self._queues.values() if queue), default=float("inf"))
 
     def due(self, now: float) -> Sequence[tuple[int, bytes]]:
@@ -91,12 +86,6 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
 
 
 def main(settings: str) -> None:
-    """Open the devices, print "ready", and forward frames forever.
-
-    Args:
-        settings: JSON with `ends` (names of devices) and `delays` (a list of [from, to, seconds]). The parent connects
-            the devices.
-    """
     end_with_parent()
     parsed = json.loads(settings)
     wire = Wire(len(parsed["ends"]), {(source, target): seconds for source, target, seconds in parsed["delays"]})

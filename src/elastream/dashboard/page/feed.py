@@ -53,11 +53,7 @@ class Lane:
 
 
 class Feed:
-    """A run in `root`. Not for several threads at once.
-
-    Raises:
-        InputError: It is no run's folder.
-    """
+    """A run in `root`. Not thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.directory = RunDirectory(root)
@@ -88,12 +84,10 @@ class Feed:
 
     @property
     def max_hosts(self) -> int:
-        """Most hosts that the run allows."""
         return self._tail.recording.header.max_hosts
 
     @property
     def running_hosts(self) -> frozenset[str]:
-        """Names of the hosts that run."""
         leases = self._tail.newest.get("leases", ())
         return frozenset(each["host"] for each in leases if each["state"] == HostState.RUNNING)
 
@@ -152,10 +146,10 @@ class Feed:
             waiting = f"{amount(round(waits))} wait" if waits >= 1 else ""
             figures[name] = ", ".join(filter(None, [rate_text(rate), waiting]))
             busy[name] = self._value(name, Metric.BUSY_CORES) / max(1.0, self._value(name, Metric.PARALLELISM))
-        known = {name: each for name, each in busy.items() if not math.isnan(each)}
-        most = max(known, key=lambda name: known[name], default="")
+        measured = {name: each for name, each in busy.items() if not math.isnan(each)}
+        most = max(measured, key=lambda name: measured[name], default="")
         late = float(recording.application(Metric.BACKLOG)[-1]) > 0
-        bottleneck = most if most and known[most] >= BOUND and late else ""
+        bottleneck = most if most and measured[most] >= BOUND and late else ""
         requested = recording.compositions_at(recording.end).get("")
         alternates = {} if requested is None else dict(requested.alternates)
         running = {
@@ -191,7 +185,6 @@ class Feed:
         return lanes, len(active) + len(ended) - len(chosen)
 
     def _state_of_hosts(self) -> dict[str, float]:
-        """Return the state on each host (MB)."""
         tasks, hosts = self._tail.newest["tasks"], self._tail.newest["hosts"]["ids"]
         sizes = tasks.get("values", {}).get(Metric.STATE_SIZE.value, ())
         total: dict[str, float] = {}
@@ -263,7 +256,7 @@ def _next(recording: Recording, state: RunState, policy: str) -> Card:
 
 
 def _decisions(decisions: Iterable[Decision]) -> Iterator[tuple[str, str, bool]]:
-    """Yield time, text and True for an action, of the latest decisions that say something new; the newest first."""
+    """Yield time, text and True for an action, of the latest decisions with news; the newest first."""
     shown: list[Decision] = []
     for each in reversed(tuple(decisions)):
         if not (worth_showing(each) or each.faults):

@@ -51,7 +51,6 @@ class Guarded:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,12 +68,7 @@ class Guarded:
 
 
 class Page:
-    """The runs on one page.
-
-    Attributes:
-        watchers: Open connections of browsers.
-        left: When the last one ended, by `time.monotonic`.
-    """
+    """The runs on one page."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.feeds = [Feed(root) for root in roots]
@@ -98,7 +92,6 @@ class Page:
         return app if token is None else Guarded(app, token)
 
     def close(self) -> None:
-        """End all connections."""
         self._closing = True
         self._news.set()
 
@@ -210,7 +203,6 @@ class Page:
         return act()
 
     def _action(self, feed: Feed, fields: Mapping[str, Any]) -> tuple[str, Callable[[], str]]:
-        """Return what an action does, in a sentence, and the function that does it."""
         if not feed.state.live:
             raise InputError(f"{feed.name} is not live: it is {feed.state.state}")
         requests = RequestLog(feed.directory.requests)

@@ -39,7 +39,6 @@ def serve(
     """Serve the page of the runs in `roots` until interrupted.
 
     Args:
-        announce: Receives the page's address once it is served.
         guarded: False admits everyone without a token.
         parent_ended: Set when the run's program has ended; then the page ends once no browser shows it.
 
@@ -79,12 +78,9 @@ def serve(
 
 @contextmanager
 def page_beside(directory: RunDirectory, show: Callable[[str], None]) -> Iterator[None]:
-    """Serve the page of a run from a process of its own inside the context, and while a browser shows it afterwards.
+    """Serve a run's page from another process inside the context, and while a browser shows it afterwards.
 
-    A page that cannot be served is a warning: the run does not depend on it. Its address is also in the run's folder.
-
-    Args:
-        show: Receives the page's address.
+    A page that cannot be served is a warning. `show` receives its address, which is also in the run's folder.
     """
     with needed_by("the live page"):
         import starlette
@@ -117,7 +113,6 @@ def page_beside(directory: RunDirectory, show: Callable[[str], None]) -> Iterato
 
 
 def main() -> None:
-    """Serve the page of the run that the command line names, until standard input ends and no browser shows it."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
     ended = threading.Event()

@@ -66,10 +66,6 @@ class Cell:
     Attributes:
         load: Kind of a generated load, or the file of a recorded one.
         seed: Draws the load of its kind.
-        chained: True if the operators of a stage run in one task.
-        price: Way of billing, a key of `PRICES`.
-        target: Target latency (seconds).
-        start: Seconds that a host takes to start.
         hours: Length of a generated load; 0 for a recorded one.
     """
 
@@ -104,8 +100,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Run of one policy in a cell."""
-
     cell: Cell
     arm: str
 
@@ -119,13 +113,7 @@ def short(load: str) -> str:
 
 
 def grid(recorded: Sequence[str], *, quick: bool = False, sample: int | None = None) -> list[Cell]:
-    """Return the cells.
-
-    Args:
-        recorded: Recorded loads.
-        quick: A few loads of two hours, with one seed.
-        sample: Number of cells to draw from all.
-    """
+    """Return the cells."""
     if quick:
         cells = [Cell(load, 0, True, "by the second", 30.0, 60.0, QUICK_HOURS) for load in QUICK_KINDS]
     else:

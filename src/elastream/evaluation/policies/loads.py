@@ -39,12 +39,10 @@ class Course:
 
     @property
     def fill(self) -> float:
-        """Return the cores that its mean rate keeps busy."""
         return self.pattern.period_total * WORK_S / self.pattern.period
 
     @property
     def peak(self) -> float:
-        """Return its highest rate (records/s)."""
         return max(max(each.first, each.last) for each in self.pattern.pieces)
 
 
@@ -63,7 +61,6 @@ class _Draw:
         return np.exp(self.random.normal(0.0, deviation, self.times.size))
 
     def phases(self, period: float) -> Floats:
-        """Return the phase of a wave that begins anywhere (radians)."""
         return 2 * np.pi * (self.times / period + self.between(0.0, 1.0))
 
     def in_steps(self, levels: Callable[[], float], seconds: float) -> Floats:
@@ -71,7 +68,6 @@ class _Draw:
         return np.repeat([levels() for _ in range(-(-self.times.size // bins))], bins)[: self.times.size]
 
     def within(self, jump: tuple[float, float]) -> Floats:
-        """Return 1 during `jump`, else 0."""
         return ((self.times >= jump[0]) & (self.times < jump[1])).astype(np.float64)
 
 

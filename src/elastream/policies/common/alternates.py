@@ -35,7 +35,6 @@ class DynamicElement:
     """An operator with alternates, or a choice of branches, that can be switched now.
 
     Attributes:
-        active: The selected alternate or branch.
         options: Relative value of each one that may run, NaN if unknown. Lacks `active` if that may not run.
         choice: True for a choice of branches.
         standing: Decision of the guards; None without guards.
@@ -53,7 +52,6 @@ class DynamicElement:
         return self.active not in self.options
 
     def value(self, option: str) -> float:
-        """Return the value of `option`; -1 if unknown."""
         value = self.options.get(option, math.nan)
         return -1.0 if math.isnan(value) else value
 
@@ -63,7 +61,6 @@ class DynamicElement:
         return tuple(sorted(self.options, key=lambda option: (-self.value(option), option != self.active)))
 
     def switch(self, option: str, why: str) -> Switch:
-        """Return the action that selects `option`."""
         return SwitchEdge(self.name, option, why) if self.choice else SwitchAlternate(self.name, option, why)
 
 
@@ -105,7 +102,6 @@ def _element(
 
 
 def with_option(composition: Composition, element: DynamicElement, option: str) -> Composition:
-    """Return `composition` with `option` of `element`."""
     if element.choice:
         return replace(composition, choices={**composition.choices, element.name: option})
     return replace(composition, alternates={**composition.alternates, element.name: option})
@@ -154,7 +150,7 @@ class CompositionWork:
 
     @cached_property
     def _speeds(self) -> Mapping[str, float]:
-        """Speed of the cores of each operator; empty if operators share cores."""
+        """Speed of each operator's cores; empty if operators share cores."""
         if not self.observation.context.layout.unchained:
             return {}
         return {name: mean for name, (mean, _) in speeds_by_operator(self.observation).items()}
@@ -164,12 +160,11 @@ class CompositionWork:
 
     @cached_property
     def rates(self) -> Mapping[str, float]:
-        """Records/s that arrive at each source, averaged over the newest samples; NaN if unknown."""
+        """Mean records/s that arrive at each source; NaN if unknown."""
         return {source.name: recent_rate(self.observation, source.name) for source in self._graph.sources}
 
     @cached_property
     def usable(self) -> float:
-        """Cores of speed 1 of the hosts that take tasks."""
         return math.fsum([self.observation.capacities[host] for host in self.observation.usable])
 
     @cached_property
@@ -193,10 +188,7 @@ class CompositionWork:
         return {operator.name: self._beside(operator) for operator in working}
 
     def _beside(self, operator: Operator) -> float:
-        """Return the cores that an operator needs beside its alternate; 0 if unknown.
-
-        If a stage reports one figure, at its first operator, the work of its other operators is subtracted.
-        """
+        """Return the cores that an operator needs beside its alternate, less the rest of its stage; 0 if unknown."""
         layout, composition = self.observation.context.layout, self.observation.composition
         frame = self.observation.operators
         busy, done = (self._usual(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
@@ -213,11 +205,10 @@ class CompositionWork:
 
     @cached_property
     def frames(self) -> tuple[Frame, ...]:
-        """Metrics of the operators during the last micro-batch."""
         return frames_of_batch(self.observation)
 
     def _usual(self, operator: str, metric: Metric) -> float:
-        """Return the mean over a micro-batch; NaN if the newest value is unknown."""
+        """Return the mean over a micro-batch; NaN if its end is unknown."""
         values = [frame.value(operator, metric) for frame in self.frames]
         measured = [value for value in values if not math.isnan(value)]
         return math.nan if math.isnan(values[-1]) else math.fsum(measured) / len(measured)

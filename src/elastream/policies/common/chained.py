@@ -48,12 +48,9 @@ class SharedHosts:
     """Changes of hosts whose tasks share cores, for needs in cores of speed 1 (NaN if unknown).
 
     Attributes:
-        kind: Type to lease.
         most: Utilisation to which the remaining hosts may be filled.
         spare: Hosts to keep on top of the need.
-        equal: See `shared_capacity`.
         pace: Seconds until the next round.
-        settle: Seconds for which the need must be low before hosts go.
     """
 
     observation: Observation
@@ -65,16 +62,12 @@ class SharedHosts:
     settle: float
 
     def capacity(self, hosts: Sequence[str]) -> float:
-        """Return `shared_capacity` of `hosts`."""
         return shared_capacity(self.observation, hosts, equal=self.equal)
 
     def lease_missing(self, need: float, because: Callable[[], str]) -> list[Action]:
         """Return actions that add hosts for `need` cores: cancelled drains first, then leases.
 
         `min_hosts` holds whatever is needed.
-
-        Args:
-            because: Returns the reason.
         """
         observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
@@ -103,13 +96,12 @@ class SharedHosts:
         ]
 
     def hosts_for(self, need: float) -> float:
-        """Return the hosts that give `need` cores, with fractions; NaN if unknown."""
+        """Return the hosts that give `need` cores, with fractions."""
         there = (*self.observation.usable, *self.observation.coming)
         hosts = len(there) + (need - self.capacity(there)) / (self.kind.cores * self.kind.speed) + self.spare
         return hosts if math.isnan(hosts) else max(hosts, float(self.observation.context.min_hosts))
 
     def _suffice(self, rest: Sequence[str], highest: float) -> bool:
-        """Return True if `highest` busy cores fill `rest` to at most `most`, without its smallest `spare` hosts."""
         working = sorted(rest, key=lambda each: host_capacity(self.observation, each))[self.spare :]
         return len(rest) >= self.observation.context.min_hosts and highest <= self.most * self.capacity(working)
 
@@ -167,10 +159,9 @@ def thread_count(observation: Observation, operator: str, occupied: float, most:
 
     Args:
         occupied: Threads occupied now, over all tasks of the operator's stage.
-        most: Share of the threads, in (0, 1].
         limit: Most threads of a task. None: THREADS.
     """
     stage = observation.context.layout.stage_of[operator]
     wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
-    wanted = max(1, math.ceil(occupied / wide / most - ROUNDING))
-    return min(wanted, THREADS if limit is None else limit)
+    threads = max(1, math.ceil(occupied / wide / most - ROUNDING))
+    return min(threads, THREADS if limit is None else limit)

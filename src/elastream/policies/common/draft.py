@@ -54,10 +54,8 @@ class Draft:
     State partitions take turns with them and need no cores of their own.
 
     Attributes:
-        hosts: Leases that accept instances.
         speeds: Measured speed of the hosts' cores, else nominal.
         counts: Placed instances by host and unit.
-        floating: Floating instances by unit.
         closed: True for hosts that take no more instances.
         received: Hosts that got an instance in this draft.
     """
@@ -113,29 +111,23 @@ class Draft:
 
     @property
     def scalable(self) -> tuple[Unit, ...]:
-        """Units whose parallelism can change."""
         return tuple(unit for unit in self.units if unit.scalable)
 
     @property
     def may_lease(self) -> bool:
-        """True if `max_hosts` allows one more host."""
         return len(self.observation.leases) + self._leased < self.observation.context.max_hosts
 
     @property
     def open_hosts(self) -> int:
-        """Number of running hosts that accept instances."""
         return int((self.ready & ~self.closed).sum())
 
     def row(self, host: str) -> int:
-        """Return the row of `host` in the arrays."""
         return self._row[host]
 
     def is_ready(self, host: str) -> bool:
-        """Return True if `host` is running."""
         return bool(self.ready[self._row[host]])
 
     def unit_of(self, task: TaskId) -> Unit:
-        """Return the unit of `task`."""
         return self._unit_of[task.operator]
 
     def tasks_on(self, host: str) -> tuple[TaskId, ...]:
@@ -169,7 +161,6 @@ class Draft:
         return np.where(self.closed, 0.0, room)
 
     def mark(self) -> int:
-        """Return the current state for `rollback`."""
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
@@ -179,7 +170,6 @@ class Draft:
 
     @property
     def taking(self) -> int:
-        """Number of hosts that accept instances, including starting ones."""
         return int((~self.closed).sum())
 
     @property
@@ -206,12 +196,10 @@ class Draft:
             self._float(unit, self.floating[unit.name], 1)
 
     def add(self, unit: Unit, host: str, why: str) -> None:
-        """Add an instance of `unit` on `host`."""
         self._occupy(unit, host)
         self._set(unit, self.instances[unit.name] + 1, why, on=(host,))
 
     def remove(self, task: TaskId, why: str) -> None:
-        """Remove the instance `task`."""
         unit = self.unit_of(task)
         self._vacate(task, unit)
         self._set(unit, self.instances[unit.name] - 1, why, without=(task,))
@@ -226,7 +214,6 @@ class Draft:
         self._set(unit, self.instances[unit.name] - count, why)
 
     def move(self, task: TaskId, host: str, why: str) -> None:
-        """Move `task` to `host`."""
         unit = self.unit_of(task)
         self._vacate(task, unit)
         self._occupy(unit, host)
@@ -239,9 +226,6 @@ class Draft:
         """Return the cheapest type that holds an instance of `unit`, by price per core, speed and second; None without one.
 
         Floating instances fit every type.
-
-        Args:
-            only: Name of the only type to consider.
         """
         cores, memory = (0.0, 0.0) if self.floating[unit.name] else (unit.cores, unit.memory)
         context = self.observation.context
@@ -296,7 +280,6 @@ class Draft:
         return not any(self.unit_of(task).scalable for task in self.tasks_on(host))
 
     def value(self, unit: Unit, metric: Metric) -> float:
-        """Return the sum of `metric` over a unit's operators; NaN if none is known."""
         return sum_of(self.observation.operators, metric, unit.operators)
 
     @cached_property

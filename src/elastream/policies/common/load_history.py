@@ -1,6 +1,9 @@
-"""The load's past in a policy's memory: rates and busy cores over time, and conclusions from earlier rounds.
+"""The load's past in a policy's memory: rates and busy cores over time, lulls, and conclusions from earlier rounds.
 
 Each sample is read once, when it is new. An observation's own history is short, and reading all of it is slow.
+
+A host that starts for longer than a burst lasts serves none of it, and is idle again before the next one. Then hosts must
+be there before the need: they stay for as long as the lulls of the past lasted, and for a while after they came.
 """
 
 import math
@@ -14,9 +17,74 @@ from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch, Observation
 from elastream.dataflow.operators import Kind
-from elastream.policies.common.lulls import Lulls
 from elastream.policies.common.measures import sum_of, total_of
 from elastream.policies.forecasting.trend import Forecast, Surprises
+
+# Part of a need above which another one is like it; seconds for which needs and lulls are remembered.
+LIKE, MEMORY_S = 0.9, 1800.0
+# Hosts that came last, by which new ones are judged, and the share of them that came too late from which lulls count.
+JUDGED, TOO_LATE = 20, 0.5
+# Multiple of the longest lull for which hosts stay.
+MARGIN = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Lulls:
+    """Needs of the last half hour, and lulls between like ones.
+
+    Attributes:
+        needs: (last time, cores) of each need that none has reached since, oldest first; cores decrease.
+        lulls: (time of its end, seconds) of each lull.
+        came: For the hosts that came last, True if the need for which one was requested had passed and records were late.
+        late: Time when records were last late. That some will be is not enough: they may be few once a burst is over.
+    """
+
+    needs: tuple[tuple[float, float], ...] = ()
+    lulls: tuple[tuple[float, float], ...] = ()
+    came: tuple[bool, ...] = ()
+    late: float = -math.inf
+
+    def after(self, observation: Observation, cores: float, settle: float) -> "Lulls":
+        """Return the lulls after a round.
+
+        Args:
+            settle: Seconds for which idle hosts stay anyway: shorter lulls do not count.
+        """
+        now, target, latency = observation.time, observation.context.target_latency, observation.latency().value
+        late = now if target is not None and latency is not None and latency > target else self.late
+        needs = [each for each in self.needs if now - each[0] <= MEMORY_S]
+        last = next((time for time, highest in reversed(needs) if highest >= LIKE * cores), now)
+        before = max((time for time, _ in self.needs), default=now)
+        came = [late >= request and self._passed(request, cores) for request in _arrived(observation, before)]
+        while needs and needs[-1][1] <= cores:
+            needs.pop()
+        if needs and cores >= LIKE * needs[-1][1]:
+            needs[-1] = (now, needs[-1][1])
+        else:
+            needs.append((now, cores))
+        lulls = [each for each in self.lulls if now - each[0] <= MEMORY_S]
+        lulls += [(now, now - last)] if now - last > settle else []
+        return Lulls(tuple(needs), tuple(lulls), (*self.came, *came)[-JUDGED:], late)
+
+    def _passed(self, request: float, cores: float) -> bool:
+        """Return True if the need has fallen to `cores` since hosts were requested."""
+        return cores < LIKE * max((highest for time, highest in self.needs if time >= request), default=0.0)
+
+    def hold(self, observation: Observation, settle: float) -> float:
+        """Return the seconds for which needs count: `settle` or longer."""
+        now = observation.time
+        starting = [observation.leases[host].since for host in observation.coming if host not in observation.waiting]
+        recent = (*starting, *_arrived(observation, now - settle))
+        since = [now - request for request in recent if self.late >= request]
+        too_late = sum(self.came) > TOO_LATE * len(self.came)
+        return max((settle, *since, *(MARGIN * seconds for _, seconds in self.lulls if too_late)))
+
+
+def _arrived(observation: Observation, since: float) -> Sequence[float]:
+    """Return the requests of hosts that came after `since`."""
+    leases = (observation.leases[host] for host in observation.usable)
+    return [lease.since for lease in leases if (ready := lease.ready_at()) is not None and ready > since]
+
 
 # Standard errors of a one-sided bound: one case in twenty is higher.
 CERTAIN = 1.645
@@ -75,9 +143,6 @@ class HostTrial:
     """Figures of the round in which a query fell behind, to judge hosts that come later.
 
     Attributes:
-        cores: Cores of the hosts.
-        processed: Records/s.
-        busy: Busy cores.
         no_gain: Sentence if more hosts have brought next to nothing.
         low_gain: Sentence if more hosts have brought less than half of what they promised.
     """
@@ -100,16 +165,11 @@ class LoadHistory:
         since: Time of the first sample of the run.
         began: Time of the first sample with processed records; inf before.
         needs: (time, cores by part) of earlier rounds.
-        lulls: Lulls between needs for which new hosts come too late.
-        surprises: Unforeseen jumps of the arrival rate.
         shortfall: (cores that did not suffice, their rate, time) when the query last fell behind.
         running: Alternates and branches that run. `shortfall`, bounds and `trial` are valid for these only.
-        partition_bounds: Most cores that state partitions can keep busy, in the last rounds.
         rounds_beyond: Consecutive rounds in which the load needed more than that.
         last_drain: Time when a host was last draining. Observations do not contain ended leases.
-        trial: Trial of more hosts.
         last_batches: (end, seconds) of the last micro-batch by query.
-        ended: Micro-batches that have ended, by query.
         late: Late micro-batches in a row until now, by query.
     """
 
@@ -180,26 +240,23 @@ class LoadHistory:
         )
 
     def _with(self, **changes: object) -> "LoadHistory":
-        """Return a copy with `changes`. Several copies a round by `dataclasses.replace` would take most of its time."""
+        # Several copies a round by `dataclasses.replace` would take most of its time.
         copy = object.__new__(LoadHistory)
         vars(copy).update(vars(self), **changes)
         return copy
 
     @property
     def times(self) -> Floats:
-        """Times of the samples, ascending."""
         row: Floats = self.samples[0]
         return row
 
     @property
     def arriving(self) -> Floats:
-        """Records/s that arrive at the sources."""
         row: Floats = self.samples[1]
         return row
 
     @property
     def processed(self) -> Floats:
-        """Records/s that the sources have processed."""
         row: Floats = self.samples[2]
         return row
 
@@ -211,7 +268,6 @@ class LoadHistory:
 
     @property
     def busy(self) -> Floats:
-        """Busy cores of speed 1."""
         row: Floats = self.samples[4]
         return row
 
@@ -221,7 +277,7 @@ class LoadHistory:
         return np.asarray(self.samples[5] > 0)
 
     def with_need(self, time: float, cores: tuple[float, ...], settle: float) -> "LoadHistory":
-        """Return this history with a need at `time`, without needs older than `settle` seconds."""
+        """Return this history with a need, without needs older than `settle` seconds."""
         recent = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*recent, (time, cores))
         return self._with(needs=needs)
@@ -237,19 +293,17 @@ class LoadHistory:
         return self._with(surprises=surprises)
 
     def with_bounds(self, bounds: tuple[float, ...]) -> "LoadHistory":
-        """Return this history with `partition_bounds`."""
         return self if bounds == self.partition_bounds else self._with(partition_bounds=bounds)
 
     @property
     def highest(self) -> Floats:
-        """Most cores needed in any remembered round, by part."""
         return np.asarray(np.array([cores for _, cores in self.needs]).max(axis=0))
 
 
 def _with_batches(
     ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
 ) -> tuple[Mapping[str, int], Mapping[str, tuple[float, float]]]:
-    """Return `ended` with the batches that ended after the last ones, and the new last ones."""
+    """Return `ended` and the last batches, both with what ended since."""
     counts, newest = dict(ended), dict(last)
     for each in batches:
         segment, seconds = each.segment, each.seconds
@@ -301,7 +355,7 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
     """Return the source records/s that `busy` cores would finish in every query, in the mix that arrives.
 
     If one query falls behind and others do not, busy cores over processed records mislead. Each query's work is divided by
-    its own records, and counts for the records on their way to it. Returns `processed` if a query's figures are unknown.
+    its own records, and counts for the records on their way to it.
     """
     layout = observation.context.layout
     by_name = layout.graph.by_name

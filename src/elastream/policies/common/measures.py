@@ -20,7 +20,6 @@ TICK = 1e-6
 
 
 def price_of_core(kind: HostType) -> float:
-    """Return the price of a second on a core of speed 1."""
     return kind.price / kind.billing.unit / (kind.cores * kind.speed)
 
 
@@ -55,14 +54,13 @@ def types_to_lease(observation: Observation, kind: HostType, count: int) -> tupl
     return by_zones(context.leasable.values(), count, kind, copies=context.replicas, there=there)
 
 
-def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
+def source_sum(observation: Observation, metric: Metric) -> float:
     """Return `metric` summed over the sources; NaN if one is unknown."""
-    frame = observation.operators if operators is None else operators
-    return total_of(frame, metric, [source.name for source in observation.context.graph.sources])
+    return total_of(observation.operators, metric, [source.name for source in observation.context.graph.sources])
 
 
 def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
-    """Return the sum of `metric` over `names`; NaN if one is unknown."""
+    """Return `metric` summed over `names`; NaN if one is unknown."""
     return math.fsum([frame.value(name, metric) for name in names])
 
 
@@ -78,12 +76,11 @@ def frames_of_batch(observation: Observation) -> tuple[Frame, ...]:
 
 
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
-    """Return the sum of the known values of `metric` over `names`; NaN if none is known."""
+    """As `total_of`, over the known values; NaN if none is."""
     return known_sum([frame.value(name, metric) for name in names])
 
 
 def known_mean(values: Floats) -> float:
-    """Return the mean of the known `values`; NaN if none is known."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if measured.size else math.nan
 
@@ -94,7 +91,6 @@ def host_capacity(observation: Observation, host: str) -> float:
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
-    """Return the total capacity of `hosts` in cores of speed 1."""
     return observation.cores.of(tuple(hosts))
 
 
@@ -113,12 +109,10 @@ def speeds_by_operator(observation: Observation) -> dict[str, tuple[float, float
 
 
 def mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the least of `speeds`; 1 if there are none."""
     return (math.fsum(speeds) / len(speeds), min(speeds)) if speeds else (1.0, 1.0)
 
 
 def tasks_on(observation: Observation, host: str) -> int:
-    """Return the number of tasks placed on `host`."""
     row = observation.hosts.rows.get(host, -1)
     return int(observation.tasks.per_host[row]) if 0 <= row < observation.tasks.per_host.size else 0
 
@@ -138,7 +132,7 @@ def missing_metrics(observation: Observation) -> tuple[Unknown, ...]:
 
 
 def decision_figures(observation: Observation) -> dict[str, float]:
-    """Return the figures for a decision's record: load, backlog, latency, cores, hosts, cost."""
+    """Return the figures for a decision's record."""
     return {
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),

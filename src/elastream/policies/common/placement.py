@@ -81,8 +81,6 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
 
 
 class _Spread:
-    """Placement of tasks on usable hosts: `place` is each task's host number, -1 if elsewhere."""
-
     def __init__(self, observation: Observation) -> None:
         self._observation, self._usable = observation, observation.usable
         column = {observation.hosts.rows[host]: number for number, host in enumerate(self._usable)}

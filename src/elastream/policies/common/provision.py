@@ -40,9 +40,7 @@ class Provision:
     """A number of hosts of one type, and the instances that fill them.
 
     Attributes:
-        parallelism: Instances by name of `SetParallelism`; empty if unknown.
         rate: Records/s that the hosts are sized for; NaN if unknown.
-        cores: Cores of speed 1 for this rate; NaN if unknown.
     """
 
     hosts: int
@@ -60,8 +58,7 @@ def declared_cores(
 ) -> dict[str, float]:
     """Return the cores of speed 1 that each operator needs for `rates` (records/s by source).
 
-    Args:
-        costs: Measured costs in place of declared ones; None for values that were not measured.
+    Measured `costs` replace declared ones, unless they are None.
 
     Raises:
         DataflowError: An operator declares no cost.
@@ -129,18 +126,14 @@ def declared_provision(
     *,
     seconds: float | None = None,
     window: float | None = None,
-    utilisation: float = TARGET_UTILISATION,
     costs: Costs | None = None,
 ) -> Provision:
-    """Return the provision that a load's peak or mean fills to `utilisation`; parameters as in `rates_of`.
+    """Return the provision that a load's peak or mean fills to TARGET_UTILISATION, from declared costs.
 
-    Raises:
-        InputError: A load has no end, or a source has no load.
-        DataflowError: An operator declares no cost.
-        CloudError: An operator fits no host.
+    Parameters and errors as in `rates_of`; CloudError if an operator fits no host.
     """
     rates = rates_of(layout.graph, loads, at, seconds=seconds, window=window, costs=costs)
-    return provision_for_cores(layout, type, declared_cores(layout.graph, rates, costs), utilisation)
+    return provision_for_cores(layout, type, declared_cores(layout.graph, rates, costs))
 
 
 def provision_for_cores(
@@ -258,14 +251,12 @@ class Work:
         return math.sqrt(max(0.0, squares * records / work**2 - 1))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all sums as JSON."""
         sums = [self._time, self._known_time, self._cores, self._records, self._arrived, self._peak]
         minutes = [list(self._minute), list(self._moments)]
         return {"sums": sums, "past": [list(each) for each in self._past], "minutes": minutes}
 
     @classmethod
     def of_json(cls, window: float | None, fields: Mapping[str, Any]) -> "Work":
-        """Return the sums that `to_json` wrote."""
         work = cls(window)
         work._time, work._known_time, work._cores, work._records, work._arrived, work._peak = fields["sums"]
         work._past = deque((time, arrived) for time, arrived in fields["past"])

@@ -21,7 +21,6 @@ TRANSIT_S = 0.05
 
 
 def segment_of(context: Context, unit: Unit) -> Segment:
-    """Return the query that a unit is part of."""
     name = context.layout.stage_of[unit.operators[0]].segment
     return next(each for each in context.layout.segments if each.name == name)
 
@@ -103,7 +102,7 @@ def fixed_queue(context: Context) -> str:
 
 
 def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
-    """Return a remark for each query with more than `above` waiting records that no instance can help."""
+    """Return a remark for each query whose more than `above` waiting records no instance can help."""
     context = observation.context
     remarks = []
     for segment in () if context.layout.unchained else _fixed_queries(context):
@@ -117,7 +116,7 @@ def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
 
 
 def widened_queries(context: Context) -> frozenset[str]:
-    """Return the names of the queries of which a stage can have more instances."""
+    """Return the queries of which a stage can have more instances."""
     widens = {name for unit in context.units if unit.scalable for name in unit.operators}
     return frozenset(each.name for each in context.layout.segments if widens & set(each.operators))
 

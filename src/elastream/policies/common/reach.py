@@ -99,10 +99,6 @@ def within_reach(
     Counts their number, and their weight in the last `ROUNDS` rounds: the lowest of them, because one long task says
     little. The reason is given once the limit has held for as many rounds.
 
-    Args:
-        there: Cores of the usable and coming hosts.
-        base: Cores that the rate keeps busy.
-
     Returns:
         The limited need, the history after this round, and the reason; empty if nothing limits it.
     """
@@ -144,10 +140,6 @@ def after_trial(
     | begun | no gain, hosts younger than a window | waits |
     | begun | no gain | ends without gain |
     | ended | less than half an hour later | stays ended |
-
-    Args:
-        behind: `SizingInputs.behind`.
-        equal: See `chained.shared_capacity`.
 
     Returns:
         The history after this round, and why no hosts are leased beyond the metered work; empty if nothing is against it.

@@ -37,8 +37,6 @@ WITHIN = 0.5
 
 
 class SizingInputs:
-    """Figures of the load in cores of speed 1 and records/s; NaN if unknown."""
-
     def __init__(self, observation: Observation, history: LoadHistory, window: float, pace: float) -> None:
         self.observation = observation
         self.history = history
@@ -48,7 +46,7 @@ class SizingInputs:
 
     @once
     def arriving(self) -> float:
-        """Newest known arrival rate of the sources within the window (records/s)."""
+        """Newest known arrival rate of the sources within the window."""
         rates = self.history.arriving[self._recent :].tolist()
         return next((rate for rate in reversed(rates) if rate == rate), math.nan)
 
@@ -91,7 +89,7 @@ class SizingInputs:
 
     @once
     def cold(self) -> bool:
-        """True until a sample shows the lasting work per record, which is far higher at the start."""
+        """True until a sample shows the lasting work per record."""
         *_, processed, _, busy, warm = self.history.samples[:, -1].tolist()
         if warm and processed > 0 and busy >= 0:
             return False  # as in most rounds
@@ -99,7 +97,6 @@ class SizingInputs:
 
     @once
     def starting(self) -> bool:
-        """True while a query runs its first micro-batches."""
         ended, now = self.history.ended, self.observation.time
         counts = [ended.get(each.name, 0) for each in self.observation.context.layout.segments]
         if all(counts):
@@ -154,7 +151,7 @@ class SizingInputs:
 
     @once
     def backlog(self) -> float:
-        """Known records queued at all operators; NaN if none is known."""
+        """Known records queued at all operators."""
         return self.observation.backlog
 
     def late_backlog(self, rate: float, ahead: float = 0.0) -> float:

@@ -37,9 +37,7 @@ class CoreNeed:
     """Need of an operator in cores of speed 1.
 
     Attributes:
-        cores: Cores for the arriving records.
         drain: Cores for the late records in queues before it.
-        per_instance: Cores of one instance.
     """
 
     cores: float
@@ -47,7 +45,6 @@ class CoreNeed:
     per_instance: float
 
     def instances(self, utilisation: float) -> int:
-        """Return the instances filled to `utilisation`, at least one."""
         return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - ROUNDING))
 
 
@@ -57,7 +54,6 @@ def needs_of(
     """Return the need of each unit (one operator each), and the metrics that prevent one.
 
     Args:
-        rate: Records/s of all sources to size for.
         arriving: Records/s at which the newest figures were measured.
         start: Start of a host (seconds). Late records are processed within the target latency, or within `start` if longer.
         ahead: Seconds for which queues grow until a host leased now works; 0 if hosts are coming.
@@ -215,7 +211,7 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
 
 
 def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Return by host: True if the free cores suffice for its instances, less `left` surplus ones."""
+    """Return by host: True if the free cores suffice for its instances, less `left` ones."""
     free = draft.free_cores[draft.ready & ~draft.closed].sum()
     surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
     # What a host's instances take must fit on what is free of the others.
@@ -243,7 +239,7 @@ def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[st
 
 
 def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | None:
-    """Return the row of the host with most room, running hosts first. With `without`, only other running hosts count."""
+    """Return the row of the host with most room, running hosts first; `without` excludes starting ones and one row."""
     rows = [
         row
         for row in (draft.feasibility(unit) >= 1).nonzero()[0].tolist()
@@ -269,10 +265,7 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:
-    """Return the core-seconds of speed 1 per record: measured, else declared, else NaN.
-
-    Uses as many samples as give `ENOUGH` records. If several alternates exist, only the selected one's own cost counts.
-    """
+    """Return the core-seconds per record: over samples with ENOUGH records of the alternate, else declared, else NaN."""
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
         alternate = observation.composition.alternate(operator)
@@ -310,7 +303,7 @@ def _switches(observation: Observation, operator: Operator) -> bool:
 
 
 def _selectivity(observation: Observation, name: str) -> float:
-    """Return the records out per record in: as last measured, else declared, else 1."""
+    """Return the records out per record in: measured, else declared, else 1."""
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):
         alternate = observation.composition.alternate(operator)

@@ -35,8 +35,6 @@ class OperatorRules:
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposals in columns."""
-
     operator: Integers
     change: Integers  # +1 or -1
     instances: Integers  # number after the change
@@ -55,10 +53,6 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
     Scales out if an instance is used above S_s-out, to the least used host with a free slot in its region. Scales in if the
     total utilisation over n - 1 instances stays below c S_s-out; as in the paper, one of the two most used goes, at random.
     Unknown utilisation triggers neither.
-
-    Args:
-        owner: Row of the application that may use each host, -1 for none.
-        withheld: Hosts closed to placements.
     """
     instances, operators = snapshot.instances, snapshot.operators
     count = np.bincount(instances.operator, minlength=len(operators.names))
@@ -93,7 +87,7 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
 
 
 def _least_used(snapshot: Snapshot, rows: Integers, beside: Integers, owner: Integers, withheld: Booleans) -> Integers:
-    """Return the least used open host in the region of host `beside`; among equals, the operator's identity chooses."""
+    """Return the least used open host in the region of `beside`; among equals, the operator's identity chooses."""
     hosts, operators = snapshot.hosts, snapshot.operators
     regions = len(snapshot.regions)
     open_ = np.flatnonzero(hosts.up & ~withheld & (owner >= 0) & (snapshot.free > 0))
@@ -118,7 +112,6 @@ def _least_used(snapshot: Snapshot, rows: Integers, beside: Integers, owner: Int
 
 
 def _chance(identity: Identities, seed: int, time: float) -> Identities:
-    """Return random numbers that no other operator affects (splitmix64)."""
     step = np.uint64((seed * 0x9E3779B97F4A7C15 + round(time * 1000) * 0xD1B54A32D192ED03) % 2**64)
     with np.errstate(over="ignore"):
         x = identity * np.uint64(0xBF58476D1CE4E5B9) + step
@@ -133,7 +126,6 @@ class ApplicationRules:
 
     Args:
         tokens: Reconfigurations allowed at once; inf for no limit.
-        window: Time to refill the bucket (s).
         settle: Time for which a granted placement counts before it is observed (s).
     """
 
@@ -152,15 +144,12 @@ class Refusal(IntEnum):
 
     @property
     def reason(self) -> str:
-        """Text of the reason; empty if granted."""
         return ("", "the host was just given to another replica", "the response time is over its target",
                 "as much was reconfigured lately as is allowed")[self]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Application(Holder):
-    """State of an application manager beside its hosts."""
-
     tokens: float = math.inf  # reconfigurations it may grant as of `refilled`
     refilled: float = 0.0
     granted: Mapping[str, float] = field(default_factory=dict)  # time of the last granted placement by host
@@ -175,7 +164,6 @@ class Grants:
 
     @property
     def granted(self) -> Booleans:
-        """Mask of granted rows."""
         return np.asarray(self.refusals == Refusal.GRANTED)
 
 
@@ -223,11 +211,7 @@ def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
 
 
 def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Integers, free: Integers) -> tuple[Shift, ...]:
-    """Return moves off hosts `rows`, to the least used of `usable`, their region first; whole hosts or nothing.
-
-    Args:
-        free: Slots left on each host; reduced in place.
-    """
+    """Return moves off hosts `rows`, to the least used of `usable`, their region first; whole hosts or nothing."""
     hosts = snapshot.hosts
     order, first = snapshot.by_host
     cpu = np.where(np.isnan(hosts.cpu[usable]), 1.0, hosts.cpu[usable])
@@ -255,9 +239,6 @@ def answer(
     """Return the application's next claim, without requested hosts that it no longer uses.
 
     A critical application refuses to leave occupied hosts.
-
-    Args:
-        occupied: Hosts with its instances.
     """
     granted = {host: at for host, at in application.granted.items() if now - at < rules.settle}
     needed = {host for host in application.leave if host in occupied or host in granted}

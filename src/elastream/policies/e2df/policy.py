@@ -57,15 +57,11 @@ class InstanceActions:
         return moves
 
     def without(self, operator: str) -> list[str]:
-        held = self._tasks_by_host(operator)
-        return [host for host in self.observation.usable if host not in held]
+        tasks_by_host = self._tasks_by_host(operator)
+        return [host for host in self.observation.usable if host not in tasks_by_host]
 
     def remove(self, operator: str, count: int, instance: int, why: str, growth: float) -> list[Action]:
-        """Return actions for one instance fewer, `count` in all, without the one in row `instance`.
-
-        Args:
-            growth: Largest allowed increase of another instance's use, for fixed tasks; otherwise none go.
-        """
+        """Return actions for one instance fewer, `count` in all; none if another's use grew beyond `growth`."""
         instances = self.snapshot.instances
         if self._scalable(operator):
             placed = instances.host[instance] >= 0
@@ -121,12 +117,7 @@ class InstanceActions:
 
 
 def refusals(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
-    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck.
-
-    Args:
-        kinds: Type that each region adds.
-        name: Name that the next host would have.
-    """
+    """Return a plan without actions: refused proposals and remarks on operators and hosts that are stuck."""
     refused = (*_refused_instances(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
     return Plan(remarks=_stuck(snapshot, plan), refused=refused)
 
@@ -240,8 +231,6 @@ def _short_of_slots(observation: Observation, snapshot: Snapshot, plan: RoundPla
 
 @dataclass(frozen=True, slots=True)
 class E2dfMemory:
-    """Memory of `E2df`."""
-
     state: Hierarchy | None = None
     spread: bool = False  # the first placement is done
     due: float = -math.inf  # next round of the application level
@@ -316,7 +305,6 @@ class E2df(Policy):
         return self._round(observation, memory, hosts_too)
 
     def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
-        """Return the managers' rules within the plant's limits."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())

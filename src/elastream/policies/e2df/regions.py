@@ -66,9 +66,6 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
     Free slots (C_n - A_n), starting hosts included, must reach C_r. Above it, empty hosts go, the youngest first, then
     hosts at or below the low threshold while C_r slots stay free. The paper drains those in any case, and would lease
     again.
-
-    Args:
-        withheld: Hosts on their way out.
     """
     hosts, regions = snapshot.hosts, len(snapshot.regions)
     stays = ~withheld
@@ -92,7 +89,7 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
 
 
 def _fitting(rows: Integers, region: Integers, slots: Integers, excess: Integers, hosts: int) -> tuple[Booleans, Integers]:
-    """Return those of `rows` whose slots their region can spare, and the rest it can spare."""
+    """Return those of `rows` whose slots their region can spare, and what is left."""
     mask = np.zeros(hosts, dtype=np.bool_)
     if not len(rows) or not (excess > 0).any():
         return mask, excess
@@ -110,9 +107,6 @@ def report(rules: RegionRules, region: Region, now: float, leased: Mapping[str, 
     """Return the region's next state, and its report without proposals.
 
     An ordered host that is not leased counts as starting for `settle` seconds, then as lost.
-
-    Args:
-        leased: True for each leased host that is up.
     """
     up: list[str] = []
     coming: list[str] = []

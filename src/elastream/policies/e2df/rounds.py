@@ -20,8 +20,6 @@ from elastream.sharing.state import Arbiter, HostRecord, Tenure, adopt
 
 @dataclass(frozen=True)
 class HierarchyRules:
-    """Rules of the four kinds of managers."""
-
     operators: OperatorRules = field(default_factory=OperatorRules)
     applications: ApplicationRules = field(default_factory=ApplicationRules)
     regions: RegionRules = field(default_factory=RegionRules)
@@ -39,8 +37,6 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Result of a round."""
-
     grants: Grants  # verdicts on operators' proposals
     shifts: tuple[Shift, ...] = ()  # instances that move off hosts
     lease: tuple[tuple[str, str], ...] = ()  # hosts to lease as (name, type)
@@ -59,13 +55,7 @@ def begin(
     next_number: int,
     needed: Sequence[str] = (),
 ) -> Hierarchy:
-    """Return managers that take over the leased hosts.
-
-    Args:
-        host_types: Type of each host.
-        owner: Row of each host's application, -1 for none.
-        needed: Draining hosts.
-    """
+    """Return managers that take over the leased hosts."""
     hosts, names = snapshot.hosts, snapshot.applications.names
     region_of, owners, up = hosts.region.tolist(), owner.tolist(), hosts.up.tolist()
     records: dict[str, HostRecord] = {}

@@ -24,8 +24,6 @@ Identities: TypeAlias = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class LeasedHosts:
-    """Leased hosts."""
-
     names: tuple[str, ...]
     region: Integers  # row of the region
     slots: Integers  # instances it may hold (C_n)
@@ -40,8 +38,6 @@ class LeasedHosts:
 
 @dataclass(frozen=True)
 class Instances:
-    """Running instances."""
-
     operator: Integers  # row
     index: Integers  # number among the operator's instances
     host: Integers  # row, -1 if unknown
@@ -75,8 +71,6 @@ class Applications:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the managers use at `time`."""
-
     time: float
     regions: tuple[str, ...]
     hosts: LeasedHosts
@@ -105,7 +99,6 @@ class Snapshot:
 
     @cached_property
     def by_host(self) -> tuple[Integers, Integers]:
-        """Rows of placed instances sorted by host, and each host's start."""
         placed = np.flatnonzero(self.instances.host >= 0)
         order: Integers = placed[np.argsort(self.instances.host[placed], kind="stable")]
         return order, np.r_[0, np.cumsum(self.placed)].astype(np.int64)
@@ -117,12 +110,11 @@ class Snapshot:
 
 
 def identities(names: Sequence[str]) -> Identities:
-    """Return a number for each name that depends on nothing else."""
     return np.array([crc32(name.encode()) for name in names], dtype=np.uint64)
 
 
 def ranks(groups: Integers) -> Integers:
-    """Return the position of each element within its group, in the given order."""
+    """Return the position of each element within its group."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, dtype=np.int64)
@@ -137,8 +129,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
     If an operator is not scalable, its tasks on one host count as one instance (on Spark: its state partitions). Chained
     stages
     of a query take turns on the same slots: each instance counts as used for all turns together, and as fully used with
-    several
-    waiting micro-batches.
+    several waiting micro-batches.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -176,7 +167,6 @@ def holds(observation: Observation, kind: HostType) -> int:
 
 
 def lacking(observation: Observation, snapshot: Snapshot) -> Iterator[Unknown]:
-    """Yield metrics without which an operator manager proposes nothing."""
     instances, names, tasks = snapshot.instances, snapshot.operators.names, observation.tasks
     measured = set(instances.operator[~np.isnan(instances.utilisation)].tolist())
     for row, name in enumerate(names):
@@ -225,10 +215,8 @@ def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
 
 
 def _floating_slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
-    """Return the slots of each host used by floating instances, first beside tasks with state, then on the oldest hosts.
-
-    Spread evenly, one host more or less would change the free slots by more than its own.
-    """
+    """Return the slots of each host used by floating instances: first beside state, then on the oldest hosts."""
+    # Spread evenly, one host more or less would change the free slots by more than its own.
     wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
     if not wide:
         return None
@@ -277,7 +265,7 @@ def _always(parts: Sequence[_Part]) -> Floats:
 
 
 def _never_idle(observation: Observation) -> bool:
-    """Return True if the backlog is so large that micro-batches follow each other without a pause."""
+    """Return True if micro-batches follow each other without a pause."""
     last, operators = {batch.segment: batch.records for batch in observation.batches}, observation.operators
     for name in (segment.name for segment in observation.context.layout.segments):
         usual = LATE * last[name] if name in last else TURN * operators.value(name, Metric.ARRIVAL_RATE)
@@ -321,7 +309,6 @@ def _instances(observation: Observation, operator: int) -> _Part:
 
 
 def width(observation: Observation, operator: int) -> float:
-    """Return the instances of an operator, 0 if unknown."""
     return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
 
 

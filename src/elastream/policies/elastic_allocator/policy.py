@@ -57,11 +57,7 @@ class Objective(StrEnum):
 
 
 def deviation(loads: Floats, capacities: Floats) -> float:
-    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts.
-
-    Args:
-        loads: Shape (hosts,) or (hosts, resources), as `capacities`; squares of all resources are summed.
-    """
+    """Return Elastic Allocator's R_dev: root of the summed squared differences of utilisation from its mean over hosts."""
     used = loads / capacities
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
 
@@ -76,8 +72,6 @@ def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[F
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of `allocate`."""
-
     place: Integers  # host of each task
     trials: int  # pairs of task and host tried
     rest: int  # tasks spread over light hosts for want of trials or room
@@ -111,13 +105,9 @@ def allocate(
     `search`, moves and exchanges then improve the objective, from random starts while trials remain.
 
     Args:
-        needs: Shape (tasks, resources).
         base: Load of the hosts before (F0), shape (hosts, resources).
-        capacities: Shape (hosts, resources).
         most: Allowed part of a host's capacity (D_CPU, D_BW).
-        trials: Time limit in pairs of task and host.
         slots: Free slots of each host (section IV-D); None for any number.
-        search: False for Algorithm 1 alone.
     """
     wants, used, sizes = columns(needs, base, capacities)
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
@@ -138,7 +128,7 @@ def allocate(
 def _match(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
-    """Place tasks one by one, updating `place` and `load`. Returns (trials, tasks without trial or room)."""
+    """Place tasks one by one. Returns (trials, tasks without trial or room)."""
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
     inverse = 1 / sizes
@@ -245,7 +235,7 @@ def _search(
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
     tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
     best = _worth(load, sizes, most, utilise, scored)
-    at, held = place.copy(), load.copy()
+    at, tried_load = place.copy(), load.copy()
     draw, idle = 12345, 0
     while idle < PATIENCE * tasks and tried + 2 * (hosts + tasks) * tasks <= trials:
         for _ in range(SHAKEN):
@@ -254,19 +244,19 @@ def _search(
             draw = (draw * 1103515245 + 12345) % 2147483648
             h = (draw >> 8) % hosts
             if h != at[i]:
-                held[at[i]] -= wants[i]
-                held[h] += wants[i]
+                tried_load[at[i]] -= wants[i]
+                tried_load[h] += wants[i]
                 at[i] = h
-        tried += _improve(wants, held, sizes, at, most, trials - tried, utilise, scored)
+        tried += _improve(wants, tried_load, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
-        worth = _worth(held, sizes, most, utilise, scored)
+        worth = _worth(tried_load, sizes, most, utilise, scored)
         if worth < best - ROUNDING:
             best, idle = worth, 0
             place[:] = at
-            load[:] = held
+            load[:] = tried_load
         else:
             at[:] = place
-            held[:] = load
+            tried_load[:] = load
     return tried, rest
 
 
@@ -280,7 +270,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 @njit(cache=True)
 def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
-    """Return the objective, lexicographic: load above the allowed part, negative utilisation, n sum(u^2) - (sum u)^2."""
+    """Return the objective, lexicographic: overload, negative utilisation, n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape
     for k in range(kinds):
@@ -345,8 +335,6 @@ def overload(received: Floats, sent: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorMemory:
-    """Memory of the policy."""
-
     round: float = -math.inf  # time of the next round
     changed: float = -math.inf  # last change of hosts or of tasks' places
     hosts: frozenset[str] = frozenset()
@@ -356,7 +344,6 @@ class AllocatorMemory:
     began: float = math.nan  # start of the newest committed micro-batch, NaN without
 
     def after(self, observation: Observation) -> "AllocatorMemory":
-        """Return the memory, updated with an observation."""
         hosts = frozenset(observation.usable)
         changed = observation.time if observation.moving or (self.hosts and hosts != self.hosts) else self.changed
         began = max((batch.start for batch in observation.batches), default=self.began)
@@ -387,8 +374,7 @@ class AllocatorMemory:
 
 @dataclass(frozen=True)
 class ElasticAllocator(Policy):
-    """Elastic Allocator policy: every `period` seconds, `operators` are allocated beside all other load (C0, B_pre; section
-    IV).
+    """Elastic Allocator policy: allocates `operators` beside all other load (C0, B_pre; section IV) every `period` seconds.
 
     A round waits until measurements belong to the current placement, since unmeasured work moves along with its tasks.
 
@@ -421,7 +407,6 @@ class ElasticAllocator(Policy):
     name: ClassVar = "elastic_allocator"
 
     def plan(self, observation: Observation, memory: AllocatorMemory | None = None) -> Plan:
-        """Return the moves of this round; none between rounds or before measurements settle."""
         settling = (memory or AllocatorMemory()).after(observation)
         if observation.time < settling.round - TICK:
             return Plan(memory=settling)
@@ -535,12 +520,7 @@ def load_before(
     needs: Floats,
     background: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> Floats:
-    """Return F0: use of these hosts without the tasks in `mine`, shape (rows, 2).
-
-    Args:
-        needs: From `needs_of`.
-        background: Averaged C0 and B_pre by host, instead of current ones.
-    """
+    """Return F0: use of these hosts without the tasks in `mine`, shape (rows, 2)."""
     tasks = observation.tasks
     rank = np.full(len(observation.hosts) + 1, -1, dtype=np.int64)
     rank[rows] = np.arange(rows.size)

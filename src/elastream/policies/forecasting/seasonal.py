@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 
 
 class FittedSeries(Protocol):
-    """A fitted method."""
-
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
         """Return (mean, low and high quantile) of the `steps` after `values`, without fitting again."""
         ...
@@ -66,7 +64,6 @@ class Repeated:
     season: int = 1
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Return the values of one season earlier."""
         ahead = np.arange(steps)
         mean = values[values.size - self.season + ahead % self.season]
         off = values[self.season :] - values[: -self.season]
@@ -76,12 +73,9 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class StatsforecastModel:
-    """A model of statsforecast."""
-
     model: Any
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Return the model's forecast."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             forecast = self.model.forward(y=values, h=steps, level=[LEVEL])
@@ -125,7 +119,6 @@ class BackTested:
 
     @property
     def learns(self) -> bool:
-        """True: more data improves the forecast."""
         return True
 
     @property
@@ -133,7 +126,6 @@ class BackTested:
         return "back-tested"
 
     def lacking(self) -> str:
-        """Return that the extra `forecast` is missing, if it is."""
         if find_spec("statsforecast") is not None:
             return ""
         return "it forecasts with statsforecast: install it with pip install 'elastream[forecast]'"
@@ -144,8 +136,8 @@ class BackTested:
         pasts = {subject: self._past(series, ahead) for subject, series in book.items()}
         for group, members in _grouped(pasts).items():
             longest = max((pasts[each] for each in members), key=len)
-            known = chosen.get(group)
-            if _varies(longest) and longest.size >= LEAST and (known is None or ahead.start >= known.until - ROUNDING):
+            before = chosen.get(group)
+            if _varies(longest) and longest.size >= LEAST and (before is None or ahead.start >= before.until - ROUNDING):
                 chosen[group] = self._choose(longest, ahead)
         outlooks = {each: _outlook(past, ahead, chosen.get(_group(each)), each) for each, past in pasts.items()}
         return outlooks, chosen
@@ -162,7 +154,7 @@ class BackTested:
         return np.interp(places, measured, past[measured])
 
     def _choose(self, past: Floats, ahead: Ahead) -> ChosenForecaster:
-        """Return the method with the least mean absolute error in a back-test; of equal ones the simplest."""
+        """Return the method with the least error in a back-test; of equal ones the simplest."""
         held_out = min(past.size // 2, max(2 * ahead.steps, round(TESTED * past.size)))
         cut = past.size - held_out
         origins = np.unique(np.linspace(cut, max(cut, past.size - ahead.steps), ORIGINS).round().astype(int)).tolist()
@@ -181,7 +173,7 @@ class BackTested:
         return ChosenForecaster(best[1], fitted, until, best[0])
 
     def _seasons(self, past: Floats, ahead: Ahead) -> Sequence[int]:
-        """Return the season lengths (in bins) for which at least two full seasons of history exist."""
+        """Return the season lengths (in bins) with at least two full seasons of history."""
         bins = (round(season / ahead.seconds) for season in self.seasons)
         return [each for each in bins if each > 1 and 2 * each + ahead.steps <= past.size]
 
@@ -190,7 +182,6 @@ Group: TypeAlias = tuple[str, ...]
 
 
 def _group(subject: SeriesOf) -> Group:
-    """Return the key of series that share a method: each rate alone, all hosts, all links."""
     own = (subject.name,) if subject.rows is Rows.OPERATOR else ()
     return (str(subject.rows), str(subject.metric), *own)
 
@@ -208,8 +199,6 @@ def _varies(past: Floats) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of the past, with its deviation."""
-
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
         mean, wide = float(values.mean()), DEVIATIONS * float(values.std())
         return np.full(steps, mean), np.full(steps, mean - wide), np.full(steps, mean + wide)
@@ -252,11 +241,7 @@ def _fitting(make: Callable[[], Any]) -> Method:
 
 
 def statsforecast() -> Any:
-    """Import statsforecast's models.
-
-    Raises:
-        EnvironmentProblem: It is not installed.
-    """
+    """Import statsforecast's models, or raise EnvironmentProblem."""
     try:
         return import_module("statsforecast.models")
     except ModuleNotFoundError as error:

@@ -43,8 +43,6 @@ LEAST = 1e-6
 
 
 class Chooser(Protocol):
-    """Predictor of the best method."""
-
     def choose(self, vectors: Floats) -> Integers:
         """Return the number of the best method for each row of `vectors`, shape (n, inputs)."""
         ...
@@ -56,7 +54,6 @@ class NeuralNetwork:
 
     Attributes:
         hidden: Weights (inputs, HIDDEN) and biases.
-        output: Weights (HIDDEN, outputs) and biases. A single output separates two classes.
         classes: Numbers of the methods that were ever best.
     """
 
@@ -67,7 +64,6 @@ class NeuralNetwork:
     classes: Integers
 
     def choose(self, vectors: Floats) -> Integers:
-        """Return the number of the best method for each row. Unknown values count as average."""
         inputs = np.clip(np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0), -FAR, FAR)
         layer = 1 / (1 + np.exp(-np.clip(inputs @ self.hidden[0] + self.hidden[1], -500, 500)))
         scores = layer @ self.output[0] + self.output[1]
@@ -85,7 +81,6 @@ class Online:
         self._methods = methods
 
     def learn(self, vector: Floats, errors: Floats) -> None:
-        """Learn from one hour: its input vector and the error of each method."""
         self._model.learn_one(_named(vector), int(best(errors)))
 
     def choose(self, vectors: Floats) -> Integers:
@@ -98,7 +93,6 @@ class Selector:
     """Selection of the alternate of `operator` for each key.
 
     Attributes:
-        methods: Alternates in the order of the chooser's numbers.
         bound: Error above which the chooser is asked again, for keys without an entry in `bounds`.
         bounds: The same bound by key.
     """
@@ -120,15 +114,10 @@ class Selector:
         return self.methods[int(self.chooser.choose(np.asarray(vector, dtype=float)[None, :])[0])]
 
     def asks(self, key: str, running: str | None, error: float) -> bool:
-        """Return True if the chooser is asked for the next hour of `key`."""
         return running not in self.methods or not error <= self.bounds.get(key, self.bound)
 
     def check(self, graph: Graph, where: str = "this selector") -> None:
-        """Check that the selector fits the name, an operator and the alternates of `graph`.
-
-        Raises:
-            InputError: It does not.
-        """
+        """Raise InputError unless the selector fits the name, an operator and the alternates of `graph`."""
         if self.dataflow != graph.name:
             raise InputError(f"{where} is of dataflow {self.dataflow!r}, not of {graph.name!r}")
         operator = next((each for each in graph.operators if each.name == self.operator), None)
@@ -142,11 +131,6 @@ class Selector:
             )
 
     def save(self, path: Path) -> None:
-        """Write the selector as JSON.
-
-        Raises:
-            TypeError: Its chooser is no NeuralNetwork.
-        """
         if not isinstance(self.chooser, NeuralNetwork):
             raise TypeError(f"{type(self.chooser).__name__} cannot be saved")
         network = {name: _lists(getattr(self.chooser, name)) for name in NETWORK}
@@ -158,11 +142,7 @@ NETWORK = ("mean", "scale", "hidden", "output", "classes")
 
 
 def load_selector(path: Path, graph: Graph | None = None) -> Selector:
-    """Read a selector that `Selector.save` wrote.
-
-    Raises:
-        InputError: The file contains none, or one for another dataflow.
-    """
+    """Read a selector that `Selector.save` wrote; raise InputError if it is none, or for another dataflow."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         network_fields = fields["network"]
@@ -217,15 +197,7 @@ def excess(errors: Floats, chosen: Integers) -> float:
 
 
 def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
-    """Train a network.
-
-    Args:
-        vectors: Inputs, shape (n, inputs). Rows with unknown values are left out.
-        errors: Error of each method in the hour after, shape (n, methods).
-
-    Raises:
-        EnvironmentProblem: The extra `learned` is missing.
-    """
+    """Train a network on vectors of shape (n, inputs) and errors of each method in the hour after, shape (n, methods)."""
     networks = learned("sklearn.neural_network")
     complete = np.isfinite(vectors).all(axis=1) & np.isfinite(errors).all(axis=1)
     inputs, labels = _logarithms(vectors[complete]), best(errors[complete])
@@ -248,11 +220,7 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
 
 
 def learned(module: str) -> Any:
-    """Import a module of the extra `learned`.
-
-    Raises:
-        EnvironmentProblem: It is not installed.
-    """
+    """Import a module of the extra `learned`, or raise EnvironmentProblem."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -279,8 +247,7 @@ class SelectorSink(Observer):
     It also observes the run, which tells it the run's folder:
 
         chooser = SelectorSink(selector, key="customer", period="hour", method="method", error="error", vector="deviations")
-        errors.sink(chooser)
-        run(flow, ..., observers=(chooser,))
+        errors.sink(chooser) run(flow, ..., observers=(chooser,))
 
     The driver alone uses it. It stores two values by key.
 
@@ -288,9 +255,7 @@ class SelectorSink(Observer):
         key: Text column that the operator selects by.
         period: Column that grows with every error of a key. It identifies repeated errors of a replay.
         method: Column with the alternate that caused the error.
-        error: Column with the error (percent).
         vector: Column with the selector's input, an array or a JSON list.
-        running: Alternate by key at the start, if the run starts with a key table.
     """
 
     def __init__(
@@ -316,21 +281,11 @@ class SelectorSink(Observer):
         return dict(self._running)
 
     def refuse(self, graph: Graph) -> None:
-        """Check that the selector fits `graph`.
-
-        Raises:
-            InputError: The selector is for another dataflow, or the operator does not select by this key.
-        """
         self._selector.check(graph, "the selector")
         if graph.operator(self._selector.operator).selects != (self._key,):
             raise InputError(f"operator {self._selector.operator!r} does not choose its alternate by the key {self._key!r}")
 
     def started(self, header: Header) -> None:
-        """Open the key tables of the run.
-
-        Raises:
-            InputError: The selector is for another dataflow.
-        """
         about = self._selector
         if header.flow != about.dataflow:
             raise InputError(f"the selector is of dataflow {about.dataflow!r}, not of {header.flow!r}")

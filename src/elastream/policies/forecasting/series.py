@@ -42,11 +42,9 @@ class TimeSeries:
 
     Attributes:
         first: Number of the oldest bin, which begins at `first * width`.
-        means: Oldest first.
         newest_sum: (sum, count) of the values in the newest bin.
         part: 1 for the finest part; each `older` one has one more.
         last_time: Time of the newest value, known or not.
-        latest: (time, value) of the newest known value.
         older: Earlier means, in bins `FOLDED` times as wide.
     """
 
@@ -66,7 +64,6 @@ class TimeSeries:
 
     @property
     def newest(self) -> float:
-        """Newest known mean; NaN without one."""
         means = self.means[~np.isnan(self.means)]
         return float(means[-1]) if means.size else math.nan
 
@@ -173,7 +170,6 @@ class Ahead:
 
     @property
     def edges(self) -> Floats:
-        """Begin of each step and end of the last; shape (steps + 1,)."""
         return np.asarray(self.start + self.seconds * np.arange(self.steps + 1, dtype=np.float64))
 
     @property
@@ -188,7 +184,6 @@ class Outlook:
     Attributes:
         mean: Mean of each step, shape (steps,); NaN if unknown.
         quantiles: Shape (len(QUANTILES), steps).
-        by: Method used.
     """
 
     mean: Floats
@@ -280,16 +275,13 @@ class Oracle:
 
     @property
     def name(self) -> str:
-        """Name with error and bias, if any."""
         words = [f"error {self.error:.0%}"] * (self.error > 0) + [f"bias {self.bias:+.0%}"] * (self.bias != 0)
         return f"oracle, {', '.join(words)}" if words else "oracle"
 
     def prepared(self, prospect: Prospect) -> "Oracle":
-        """Return the oracle for this run."""
         return replace(self, prospect=prospect)
 
     def lacking(self) -> str:
-        """Return that it needs a simulated run, if it has none."""
         if self.prospect is not None:
             return ""
         return "an oracle knows simulated runs only: take forecast=real, or simulate"
@@ -346,5 +338,5 @@ def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
 
 
 def informed(forecaster: Forecaster, prospect: Prospect) -> Forecaster:
-    """Return an oracle with the future of the run; other forecasters unchanged."""
+    """Return `forecaster`, an oracle with the future of the run."""
     return forecaster.prepared(prospect) if isinstance(forecaster, Oracle) else forecaster

@@ -49,13 +49,7 @@ class Surprises:
         return rounds[:, int(times.searchsorted(times[-1] - MEMORY_S)) :] if times.size else rounds
 
     def after(self, time: float, level: float, expected: float, horizon: float, pace: float) -> "Surprises":
-        """Return the surprises after the round at `time`. No argument is NaN.
-
-        Args:
-            level: Value now.
-            expected: Forecast in `horizon` seconds.
-            pace: Seconds between rounds.
-        """
+        """Return the surprises after the round at `time`. No argument is NaN."""
         foreseen = self._foreseen(time - horizon)
         exceeded = level - foreseen
         jumps = tuple(dropwhile(lambda each: each[0] < time - MEMORY_S, self.jumps))
@@ -109,9 +103,7 @@ class Forecast:
     """Value and growth of a quantity.
 
     Attributes:
-        level: Value now, without noise.
         slope: Growth per second; 0 if uncertain.
-        expected: Value at the horizon.
         error: Standard error of `expected`, as a mean over the period asked for.
     """
 

@@ -41,8 +41,6 @@ class Missed:
 
 @dataclass(frozen=True)
 class StagedPlan:
-    """Plan for an interval."""
-
     stages: tuple[PlannedStage, ...]  # by time; the first is in force
     throughput: Floats  # expected throughput of each instant
     missed: tuple[Missed, ...] = ()  # times at which the target is missed
@@ -210,8 +208,6 @@ class TriedAction:
 
 @dataclass(frozen=True)
 class Choices:
-    """Possible actions for `assembly`, over the remaining instants."""
-
     assembly: Assembly
     flows: Flows  # rates of `assembly` under `bandwidth`
     bandwidth: Floats | None
@@ -256,7 +252,7 @@ class Choices:
         return not removed and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
 
     def _linked(self) -> TriedAction | None:
-        """Return more instances next to their senders, where links are the limit."""
+        """Return more instances next to their senders if links limit."""
         if self.bandwidth is None:
             return None
         trial, hosts = self.assembly.copy(), len(self.assembly.hosts)
@@ -416,10 +412,8 @@ def look_ahead(
     """Return a plan for the interval of `conditions`.
 
     Args:
-        deployment: Plan in force.
         ending: Hosts whose paid time ends before the next round. They go if the interval is worth more without them
             ("repacking and shut-down", line 29).
-        hold: Scope of the tolerance.
     """
     schedule = _Search(problem, deployment, conditions, hold).schedule()
     left = [sorted(ending)] if ending else []
@@ -474,7 +468,7 @@ def _way(reached: float, goal: Goal) -> int:
 
 
 class _Search:
-    """Loop of Algorithm 5. `begin` is the instant (ot) from which `assembly` runs.
+    """Loop of Algorithm 5 from the instant `begin` (ot).
 
     Actions at a cross-over go one way, and each improves the throughput. If none helps, the next instant follows; the
     printed loop does not end then.
@@ -551,17 +545,13 @@ class _Search:
         yield self.assembly
 
     def _keeps(self, after: Floats, before: Floats) -> bool:
-        """Return True if no instant drops below the tolerance or an already lower throughput."""
         if self.hold == "interval":
             upto = np.arange(1, before.size + 1)
             after, before = np.cumsum(after) / upto, np.cumsum(before) / upto
         return bool((after >= np.minimum(before, self.goal.lowest) - ROUNDING).all())
 
     def _adapt(self) -> bool:
-        """Plan actions at the cross-over (lines 18 to 27); False if none helps.
-
-        Goes on to the target as Algorithm 4 does: a plan at the edge of the tolerance leaves it at the first deviation.
-        """
+        """Plan actions at the cross-over (lines 18 to 27) up to the target; return False if none helps."""
         way = _way(self._choices.judged, self.goal)
         if not way:
             return False

@@ -58,8 +58,6 @@ TIME_TOLERANCE_S = 1e-6
 
 @dataclass(frozen=True)
 class ForecastMemory:
-    """Memory of a look-ahead policy."""
-
     book: Book = field(default_factory=dict)  # measured series
     ahead: Ahead | None = None  # range of the forecast in use
     outlooks: Mapping[SeriesOf, Outlook] = field(default_factory=dict)  # forecast in use
@@ -244,7 +242,6 @@ class Plasticc(LookAhead):
             raise InputError(f"hold is {self.hold!r}; it is 'step' or 'interval'")
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Run Algorithm 3 in the first round and Algorithm 5 afterwards."""
         problem, now = request.situation.problem, request.observation.time
         own, remarks = self._updated(request), tuple[str, ...]()
         if not request.round:
@@ -304,7 +301,6 @@ class _Representative(LookAhead):
         raise NotImplementedError
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Run Algorithm 3 in the first round and Algorithm 4 afterwards, for the representative values."""
         problem, deployment, current = request.situation.problem, request.situation.deployment, request.situation.conditions
         own = self._updated(request)
         values = self.representatives(own, request.observation.time)
@@ -330,7 +326,6 @@ class Caf(_Representative):
     ahead: ClassVar[bool] = False
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return nothing, so that current conditions stay."""
         return {}
 
 
@@ -342,7 +337,6 @@ class Waaf(_Representative):
     ahead: ClassVar[bool] = False
 
     def representatives(self, own: ForecastMemory, now: float) -> Mapping[SeriesOf, float]:
-        """Return means of the last steps, the current one included."""
         bins = max(1, round(self.horizon / self.step))
         return {subject: known_mean(series.recent(bins)) for subject, series in own.book.items()}
 

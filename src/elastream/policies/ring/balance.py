@@ -28,11 +28,8 @@ class Arc:
 
     Attributes:
         first: Number of the first partition.
-        count: Partitions of the operator.
-        loads: Busy cores by partition.
         owned: Partitions that each host owns now.
         fixed: Busy cores of each host beside its partitions.
-        capacity: Cores of each host.
     """
 
     hosts: tuple[str, ...]
@@ -44,7 +41,6 @@ class Arc:
     capacity: Floats
 
     def levels(self, owned: Sequence[int]) -> Floats:
-        """Return busy cores over cores of each host, if each owns the given number of partitions."""
         reach = np.concatenate([[0.0], np.cumsum(self.loads)])
         ends = np.cumsum(owned)
         return np.asarray((self.fixed + reach[ends] - reach[ends - np.asarray(owned)]) / self.capacity)

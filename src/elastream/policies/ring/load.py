@@ -33,13 +33,7 @@ TREND_S = 120.0
 
 @dataclass(frozen=True)
 class RingLoad:
-    """Figures of one observation.
-
-    Args:
-        busy: Part of its cores from which a host is busy.
-        late: Waiting time from which records wait long (seconds).
-        target: Target for the mean latency (seconds).
-    """
+    """Figures of one observation. `busy`: part of its cores from which a host is busy; `late`, `target`: seconds."""
 
     observation: Observation
     busy: float
@@ -53,7 +47,7 @@ class RingLoad:
 
     @cached_property
     def waits(self) -> Mapping[str, float]:
-        """Seconds that new records will wait for each operator beyond one batch; NaN if unknown."""
+        """Seconds that new records will wait beyond one batch, by operator; NaN if unknown."""
         held_up = self._batch if self.without_pause and self._batch >= self.late else 0.0
         latency = self.observation.overall(Metric.LATENCY)
         if latency > self.target and self._batch == self._batch:
@@ -227,7 +221,6 @@ class RingLoad:
 
     @cached_property
     def other(self) -> Mapping[str, float]:
-        """Busy cores of each usable host beside its state partitions; may be slightly negative."""
         busy = {host: used * self.observation.capacities[host] for host, used in self.used.items() if used == used}
         return {host: cores - self._state.get(host, 0.0) for host, cores in busy.items()}
 
@@ -243,7 +236,6 @@ class RingLoad:
 
         Args:
             joins: Another host behind them, without partitions.
-            other: Better figures than the last measurement for busy cores beside state.
         """
         count, loads = self.observation.context.partitions[operator], self.loads(operator)
         owned = [ring.partitions(host, count) for host in hosts]
@@ -270,9 +262,7 @@ class RingLoad:
         return done
 
     def uncertainty(self, host: str) -> float:
-        """Return the relative standard error of the work of the partitions on `host`, as if errors had one sign; 0 if
-        unknown.
-        """
+        """Return the relative standard error of the work of the partitions on `host`; 0 if unknown."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids
         there = tasks.host == (names.index(host) if host in names else -1)
         busy, error = (tasks.column(each)[there] for each in (Metric.BUSY_CORES, Metric.BUSY_CORES_ERROR))
@@ -305,7 +295,6 @@ class RingLoad:
 
     @cached_property
     def lacking(self) -> tuple[Unknown, ...]:
-        """Unknown metrics without which no host can be judged."""
         missing = [Unknown(Metric.CPU, Rows.HOST, host) for host, level in self.levels.items() if math.isnan(level)]
         for name, seconds in self.waits.items():
             if math.isnan(seconds):

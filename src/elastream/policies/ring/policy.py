@@ -47,14 +47,7 @@ LEAST_CALM_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RingMemory:
-    """Memory of the policy.
-
-    Attributes:
-        high: Time since which each host is overloaded.
-        low: Time since which each host is light.
-        changed: Time when hosts or rings last changed.
-        other: Busy cores of each host beside its state partitions, a moving mean while nothing moved.
-    """
+    """Memory of the policy. `high`, `low`: since when each host is overloaded or light; `other`: as `Round._other`."""
 
     time: float
     high: Mapping[str, float] = field(default_factory=dict)
@@ -70,11 +63,9 @@ class RingBalance(Policy):
 
     A host is *overloaded* if its CPU use is at least `cpu_high` and records wait `queue_high` seconds; *light* up to
     `cpu_low` and `queue_low`. An overloaded host gives partitions to clockwise neighbours, up to the first light one.
-    Without
-    a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise neighbour were light
-    for
-    `calm` seconds, the neighbour can carry both, and its paid time ends. A remark names a heavy partition that cannot be
-    cut.
+    Without a light one hosts are leased, which join beside the fullest. A host goes if it and its clockwise neighbour were
+    light for `calm` seconds, the neighbour can carry both, and its paid time ends. A remark names a heavy partition that
+    cannot be cut.
 
     Args:
         cpu_low: None: half of `cpu_high`.
@@ -121,7 +112,6 @@ class RingBalance(Policy):
 
     @property
     def light(self) -> float:
-        """Return the part of its cores that a light host uses at most."""
         return self.cpu_high / 2 if self.cpu_low is None else self.cpu_low
 
     def queues(self, target_latency: float | None) -> tuple[float, float]:
@@ -192,11 +182,8 @@ class Round:
         return RingMemory(now, high, low, changed, hosts, self._other(before, changed))
 
     def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
-        """Return the busy cores of hosts beside state: a moving mean.
-
-        Single measurements differ by a third and would make cuts go to and fro. Uncertain ones count less, such as at the
-        start of a skew.
-        """
+        """Return the busy cores of hosts beside state: a moving mean, because single measurements differ by a third."""
+        # Uncertain measurements count less, such as at the start of a skew.
         measured = {host: cores for host, cores in before.other.items() if host in self.load.other}
         if not self._measured_after(changed):
             return measured
@@ -216,7 +203,7 @@ class Round:
 
     @cached_property
     def _unsettled(self) -> bool:
-        """True if metrics may be from before the last change, or if a required one is unknown."""
+        """Return True if metrics may predate the last change, or one is unknown."""
         self.unknown = self.load.lacking
         return not self._measured_after(self.memory.changed) or bool(self.unknown) or not self.rings
 
@@ -270,10 +257,7 @@ class Round:
         ]
 
     def _fullest(self, operator: str, ring: Ring, joins: str, among: Sequence[str] = ()) -> str:
-        """Return the host with the highest level, or the longest interval if loads are unknown.
-
-        Of about equal ones, the one that gives `joins` the fewest neighbours of its own fault zone.
-        """
+        """Return the host with the highest level, or the longest interval; ties by the fault zone of `joins`."""
         hosts, arc = among or ring.nodes, self._arc_of(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
@@ -285,7 +269,7 @@ class Round:
         return max(alike, key=lambda host: (-alike[host], full[host]))
 
     def _parted(self, ring: Ring, joins: str) -> list[str]:
-        """Return the hosts before which `joins` would separate two neighbours of one fault zone."""
+        """Return the hosts before which `joins` would separate equal zones."""
         zones = {host: self.observation.leases[host].zone for host in (*ring.nodes, joins)}
         return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]
 
@@ -304,16 +288,12 @@ class Round:
         return ring.at(host, cut).with_node(joins, ring.tokens[host]) if before else ring.with_node(joins, cut)
 
     def _before(self, ring: Ring, host: str, joins: str) -> bool:
-        """Return True if `joins` has fewer neighbours of its fault zone before `host` than behind it.
-
-        A replacement of a lost host therefore comes to the same position (section 6.6): the neighbour that took over is the
-        fullest.
-        """
+        """Return True if `joins` has fewer neighbours of its zone before `host`, where a lost host was (section 6.6)."""
         behind, before = self._alike(ring, host, joins)
         return before < behind
 
     def _alike(self, ring: Ring, host: str, joins: str) -> tuple[int, int]:
-        """Return the pairs of neighbours of one fault zone around `host`, with `joins` behind and before it."""
+        """Return the pairs of neighbours of one zone around `host`, with `joins` behind and before it."""
         near, far = ring.before(host), ring.successors(host, 1) or (host,)
 
         def alike(*hosts: str) -> int:
@@ -407,10 +387,8 @@ class Round:
         return None
 
     def _balanced_arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
-        """Return neighbours on the ring that share their partitions anew, and how many each then has.
-
-        They are `hosts`; with the policy's `cut` of "load", as many more behind them as it takes. None if nothing helps.
-        """
+        """Return neighbours from `hosts` on that share their partitions anew, with numbers; None if nothing helps."""
+        # With the policy's `cut` of "load", as many more hosts behind these as it takes.
         ring = self.rings[operator]
         arc = self._arc_of(operator, ring, hosts)
         owned = self._cut(arc)
@@ -420,7 +398,7 @@ class Round:
         return None if owned is None else (arc, owned)
 
     def _cut(self, arc: Arc) -> tuple[int, ...] | None:
-        """Return how many partitions each host of `arc` has after a change; None if it would not help."""
+        """Return the partitions of each host of `arc` after a change; None if it would not help."""
         half = half_cut(arc)
         if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
             return half
@@ -433,8 +411,7 @@ class Round:
     def _is_divisible(self, host: str) -> bool:
         """Return True if other hosts could take enough work from `host`.
 
-        They can take some of its partitions, or a part of its other work if there are a quarter more of them. Partitions up
-        to the number of its cores already run side by side: dividing these gains nothing.
+        Partitions up to the number of its cores already run side by side: dividing these gains nothing.
         """
         there, width = len(self.observation.usable), self.observation.leases[host].type.width
         for name, ring in self.rings.items():
@@ -540,7 +517,7 @@ class Round:
         return []
 
     def _kind(self, beside: str | None = None) -> HostType:
-        """Return the type to lease. Of the cheapest ones, one in another fault zone than `beside` and its neighbour."""
+        """Return the type to lease: the cheapest, in another zone than `beside` and its neighbour."""
         context = self.observation.context
         if self.policy.host_type is not None:
             return context.host_types[self.policy.host_type]

@@ -30,10 +30,8 @@ class ContTune(Rival):
     """Double what falls behind; else have the least number whose predicted capacity suffices, near one tried before.
 
     An operator falls behind if more records wait than arrive in an interval (the paper leaves open how big its big step
-    is).
-    Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
-    reaches
-    the rate is taken if one within `alpha` was tried; else DS2 decides.
+    is). Otherwise a Gaussian process over the numbers tried so far predicts the processing ability. The least number that
+    reaches the rate is taken if one within `alpha` was tried; else DS2 decides.
 
     Args:
         alpha: Largest distance to a number tried before. The paper does not fix it.
@@ -54,7 +52,7 @@ class ContTune(Rival):
         return self.interval, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the number of the phase. The memory has the processing abilities by number."""
+        """Return the number of the phase; the memory has abilities by number."""
         samples: Mapping[int, tuple[float, ...]] = memory if isinstance(memory, Mapping) else {}
         if observation.time - group.changed < self.warm_up_time * self.interval or group.coming:
             return Target(None, samples)

@@ -30,7 +30,7 @@ AHEAD_S, LINE_S, WORST_ERROR, LOOPS, FEWEST, ORDER = 900, 600, 0.25, 120, 10, 2
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Memory: sums of the regression, capacity by number, load by loop, and its forecast for this one."""
+    """Memory: sums of the regression, capacity by number, load by loop and its forecast."""
 
     sums: tuple[float, ...] = (0.0,) * 5
     capacities: Mapping[int, float] = field(default_factory=dict)
@@ -44,10 +44,8 @@ class Daedalus(Rival):
     """Have the least number that takes the forecast load and recovers from its own rescaling within `recovery_target`.
 
     The capacity is where the line through utilisation and throughput reaches full utilisation; numbers that never ran have
-    one
-    in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through the
-    last
-    loop while that errs. Hosts are equal here, so that no worker limits the others.
+    one in proportion. An autoregressive model forecasts 15 minutes (the authors search an ARIMA model), or a line through
+    the last loop while that errs. Hosts are equal here, so that no worker limits the others.
 
     Args:
         recovery_target: `target_recovery_time` (seconds).
@@ -67,7 +65,6 @@ class Daedalus(Rival):
         return self.loop_time, self.loop_time
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the number that the load needs for long, or now. The memory is a `Knowledge`."""
         now, before = observation.time, memory if isinstance(memory, Knowledge) else Knowledge()
         knowledge = with_samples(before, group)
         forecast, loads = forecast_of(knowledge, group, self.loop_time), knowledge.loads

@@ -55,7 +55,6 @@ class Databricks(ChainedRival):
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the hosts for the tasks of the interval. The memory is a `Usage`."""
         now, slots = observation.time, sum(observation.leases[host].type.width for host in observation.usable)
         queued = max(0, widest(observation) - slots) / 2 * min(1.0, group.load)
         tasks, width, there = group.load * slots + queued, slots / group.count, group.count + group.coming

@@ -39,14 +39,12 @@ class Dra(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Measure the true processing rate over `RATES_S`, and decide in each round."""
         return RATES_S, 0.0
 
     def tasks(self, observation: Observation) -> list[Action]:
         return fixed_tasks(observation)
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the hosts after the requests of the last batch, less idle ones. The memory has each host's last use."""
         now, there = observation.time, group.count + group.coming
         before = memory if isinstance(memory, Mapping) else {}
         cpu = dict(zip(observation.hosts.ids, observation.hosts.column(Metric.CPU).tolist(), strict=True))
@@ -59,7 +57,6 @@ class Dra(ChainedRival):
         return Target(max(1, there - idle), used, f"no task ran for {self.idle_timeout:g} s")
 
     def requested(self, there: int, needed: int, waits: float) -> int:
-        """Return the hosts that a batch requests whose tasks wait for `waits` seconds."""
         added = 0
         for number in range(int(waits // self.backlog_timeout)):
             if there + added >= needed:

@@ -39,11 +39,9 @@ class Ds2(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Rates of one interval, decided on once an interval."""
         return self.policy_interval, self.policy_interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the instances at which the true processing rate reaches the offered rate."""
         if observation.time - group.changed < self.warm_up_time * self.policy_interval:
             return Target(None)
         if math.isnan(group.capacity):

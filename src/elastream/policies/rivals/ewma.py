@@ -21,8 +21,6 @@ TRIGGER_S, RATES_S = 1.0, 10.0
 
 
 class Smoothed(NamedTuple):
-    """Memory: sums of the smoothed ratio, and the time when the next batch ends."""
-
     ratios: float = 1.0
     weights: float = 1.0
     ends: float = -math.inf
@@ -57,11 +55,9 @@ class Ewma(ChainedRival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """True processing rate of a while; `target` decides once a batch."""
         return RATES_S, 0.0
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the hosts times the smoothed ratio, if it is outside the band. The memory is a `Smoothed`."""
         before, now = memory if isinstance(memory, Smoothed) else Smoothed(), observation.time
         trigger = self.trigger or (observation.context.target_latency or 2 * TRIGGER_S) / 2
         seconds = due_seconds(group, observation, trigger)

@@ -24,8 +24,6 @@ class Wish(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Scale-down that waits until its first wish, of time `since`, is old enough."""
-
     since: float
     wishes: tuple[Wish, ...]
 
@@ -37,15 +35,11 @@ class Flink(Rival):
     The backlog is to be processed within `catch_up`. Each operator has a band of true processing rates in which nothing
     happens. After a change, the next decision waits for the `stabilization_interval` and for a full `metrics_window`. An
     operator shrinks once smaller numbers were computed for the whole `scale_down_interval`, to the largest of them.
+    Arguments are named after Flink's options; durations are seconds.
 
     Args:
-        utilization_target: `utilization.target`.
         utilization_boundary: `target.utilization.boundary`: half the width of the band.
-        metrics_window: `metrics.window` (seconds).
-        stabilization_interval: `stabilization.interval` (seconds).
-        catch_up: `catch-up.duration` (seconds).
         restart_time: `restart.time` (seconds): records of so long wait after a change.
-        scale_down_interval: `scale-down.interval` (seconds).
         scale_down_max_factor: `scale-down.max-factor`: most of the instances to take away at once.
         lag_threshold: `backlog-processing.lag-threshold` (seconds): with more backlog the band reaches from 0 to 1.
         interval: `kubernetes.operator.reconcile.interval` (seconds): time between decisions.
@@ -71,11 +65,9 @@ class Flink(Rival):
 
     @property
     def timing(self) -> tuple[float, float]:
-        """Metrics of a window, decided on once a reconciliation."""
         return self.metrics_window, self.interval
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the number after band, factor and delay; the memory is a `Delayed` or None."""
         now, there = observation.time, group.count + group.coming
         delayed = memory if isinstance(memory, Delayed) and memory.since >= group.changed else None
         if now - group.changed < self.stabilization_interval + self.metrics_window or math.isnan(group.capacity):
@@ -102,7 +94,6 @@ class Flink(Rival):
         return group.rate / min(1.0, utilisation) + (behind / self.catch_up if self.catch_up else 0.0)
 
     def outside(self, group: Group) -> bool:
-        """Return True if the true processing rate is outside the band."""
         low, high = (self.utilization_target + sign * self.utilization_boundary for sign in (-1, 1))
         if group.backlog > self.lag_threshold * group.capacity * group.load:
             low, high = 0.0, 1.0

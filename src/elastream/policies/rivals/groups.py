@@ -30,7 +30,6 @@ class Window:
         times: Shape (samples,).
         values: Shape (samples, metrics, operators).
         measured: True if known at any time of the run; shape (metrics, operators).
-        fleet: Usable hosts, or instances by operator.
         changed: Time of the last change of `fleet`.
     """
 
@@ -84,9 +83,7 @@ class Group:
         coming: Requested ones that do not work yet.
         changed: Time when `count` last changed.
         arriving: Records/s that would arrive if no queue held records back.
-        processed: Records/s.
         busy: Part of the cores that is busy.
-        waiting: Records in its queues.
     """
 
     name: str
@@ -117,7 +114,6 @@ class Group:
 
     @property
     def backlog(self) -> float:
-        """Newest known `waiting`; NaN if never known."""
         measured = self.waiting[~np.isnan(self.waiting)]
         return float(measured[-1]) if measured.size else math.nan
 

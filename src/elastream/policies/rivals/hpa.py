@@ -49,7 +49,6 @@ class Hpa(Rival):
         return self.sync_period, self.sync_period
 
     def target(self, group: Group, memory: object, observation: Observation) -> Target:
-        """Return the recommendation within the limits of both behaviours."""
         now, present = observation.time, group.count + group.coming
         recommended = self.recommended(group.load, group.count, group.coming)
         past = memory if isinstance(memory, tuple) else ()

@@ -42,8 +42,6 @@ class Target(NamedTuple):
 
     Attributes:
         number: Hosts or instances to have; None: as decided before.
-        memory: Memory of the rival for the group.
-        why: Reason of a change.
     """
 
     number: int | None
@@ -53,15 +51,6 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Memory of a rival.
-
-    Attributes:
-        window: Figures of the last seconds.
-        time: Time of the last round.
-        decided: Time of the last decision.
-        targets: Last target by group.
-    """
-
     window: Window | None = None
     time: float = math.nan
     decided: float = -math.inf
@@ -71,9 +60,6 @@ class State:
 @dataclass(frozen=True)
 class Rival(Policy):
     """Policy that decides a number for each `Group`, and keeps to it until it decides again.
-
-    Args:
-        host_type: Type to lease. None: the one with the lowest price per core and second.
 
     Raises:
         ElastreamError: A parameter is outside its range.

@@ -74,7 +74,6 @@ def deployed(
     """Return the initial deployment (Algorithm 3): alternates, then cores until the goal is reached or hosts run out.
 
     Args:
-        hosts: Leased hosts with their instances.
         sharded: Use SH's cost function and skip repacking (Table 4.1).
     """
     active = chosen(problem, sharded=sharded)
@@ -104,8 +103,6 @@ def adapted(
     Within the tolerance only hosts in `due` and `soon` may change.
 
     Args:
-        alternates: Run the alternate stage.
-        resources: Run the resource stage.
         due: Hosts whose paid time ends before the next resource stage.
         soon: Hosts that a cheaper one, leased now, could replace in time.
         bought: Operators that take their next better option (see `policy.overdue`).
@@ -159,8 +156,7 @@ def switched(assembly: Assembly, *, pinned: Collection[int] = (), traded: bool =
 
     `AlternateReDeploy` (Algorithm 4): below the goal the best option that needs less, above it one of more value. Instances
     move, none is leased. If no single switch suffices, several are combined; with `traded`, those that pay off (`worth`)
-    are
-    made in any case.
+    are made in any case.
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
@@ -218,7 +214,6 @@ def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
 
 
 def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> float:
-    """Return the cores of speed 1 that all operators use at the mean rates without backpressure."""
     rates = np.zeros(len(problem.operators))
     rates[problem.sources] = conditions.rates.mean(axis=0)
     return float(problem.network.unlimited(rates, problem.selectivities(active)) @ problem.costs(active))
@@ -260,7 +255,7 @@ def money_of(assembly: Assembly, operator: int, option: int) -> float:
 
 
 def _dear(assembly: Assembly, operator: int, option: int, pace: float) -> bool:
-    """Return True if the value lost in `pace` seconds exceeds an hour of the saved hosts, and hosts may be leased."""
+    """Return True if the value lost in `pace` seconds exceeds an hour of the saved hosts."""
     problem, active = assembly.problem, assembly.active
     lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
     money = money_of(assembly, operator, option)
@@ -268,7 +263,7 @@ def _dear(assembly: Assembly, operator: int, option: int, pace: float) -> bool:
 
 
 def cheaper(assembly: Assembly, operator: int) -> int | None:
-    """Return the option of `operator` with the next lower total cost, or None."""
+    """Return the option of `operator` with the next lower total cost, or None; `better`: the next higher value."""
     costs = with_successors(assembly.problem, assembly.active)[operator]
     active = assembly.active[operator]
     rows = [row for row, cost in enumerate(costs) if cost < costs[active] * (1 - ROUNDING)]
@@ -276,7 +271,6 @@ def cheaper(assembly: Assembly, operator: int) -> int | None:
 
 
 def better(assembly: Assembly, operator: int) -> int | None:
-    """Return the option of `operator` with the next higher value, or None."""
     options = assembly.problem.options[operator]
     value = options[assembly.active[operator]].value
     rows = [row for row, option in enumerate(options) if option.value > value + ROUNDING]
@@ -304,7 +298,7 @@ def alone(problem: Problem, operator: int) -> Problem:
 
 
 def under(conditions: Conditions, operator: int, arriving: float) -> Conditions:
-    """Return the conditions of one operator: its arriving and waiting records."""
+    """Return one operator's conditions: its arriving and waiting records."""
     return replace(
         conditions,
         rates=np.full((conditions.instants, 1), arriving),

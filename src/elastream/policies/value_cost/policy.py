@@ -50,7 +50,6 @@ from elastream.units import ROUNDING
 
 
 def missed(problem: Problem, deployment: Deployment, conditions: Conditions) -> tuple[str, ...]:
-    """Return a remark if the deployment misses the goal's throughput."""
     predicted, goal = score(problem, deployment, conditions), problem.goal
     if predicted.feasible(goal):
         return ()
@@ -66,7 +65,6 @@ def missed(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
 
 
 def loss(problem: Problem, deployment: Deployment, conditions: Conditions) -> tuple[str, ...]:
-    """Return a remark if hosts cost more than the deployment's value earns."""
     line, value = problem.line, score(problem, deployment, conditions).value
     even = (line.at_highest + (value - line.highest) / line.sigma) * HOUR / problem.goal.period
     hourly = math.fsum([rate_of(host.type) for host in deployment.hosts])
@@ -133,10 +131,6 @@ def enacted(
 
     Unnamed hosts are leased now. Surplus hosts are released when their paid time ends before the next round. Instances move
     only to hosts that are up.
-
-    Args:
-        pace: Time to the next round (s).
-        why: Reason recorded with each action.
     """
     draft = Draft(observation)
     for row, option in enumerate(deployment.active):
@@ -161,8 +155,6 @@ class _Enacting:
 
 
 class _Apart(_Enacting):
-    """Actions on plants where instances hold cores of single hosts."""
-
     def actions(self) -> tuple[Action, ...]:
         draft, target = self.draft, self._target()
         removals: list[TaskId] = []
@@ -265,7 +257,7 @@ class _Shared(_Enacting):
         return [DrainHost(host, "not needed, and what is paid of it ends") for host in self._going()[: max(0, most)]]
 
     def _widened(self, operator: str, going: Sequence[Action]) -> list[Action]:
-        """Set tasks to the number of slots, or a waiting operator's threads to those it keeps busy."""
+        """Set tasks to the number of slots, or a waiting operator's threads."""
         observation = self.observation
         now = observation.composition.parallelism.get(operator, math.nan)
         now = observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(now) else now
@@ -289,8 +281,6 @@ SHORTEST = 1.0
 
 @dataclass(frozen=True)
 class SearchMemory:
-    """Memory of a value-against-cost policy."""
-
     round: int = 0  # number of the next search
     history: WorkHistory = field(default_factory=WorkHistory)  # memory of `reading.read`
     time: float = math.nan  # time of the last round; NaN before it
@@ -299,8 +289,6 @@ class SearchMemory:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """Input of a search."""
-
     observation: Observation
     situation: Situation  # problem, plan in force, lasting conditions
     round: int  # number of this search, from 0
@@ -315,8 +303,6 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of a search."""
-
     deployment: Deployment  # plan to enact
     why: str  # reason recorded with each action
     own: Any = None  # memory for the next search
@@ -332,7 +318,6 @@ class ValueCost(Policy):
         throughput: Target relative throughput, waiting records counted (thesis: 0.8).
         tolerance: Allowed deviation from it (thesis: 0.05).
         break_even_best: Money/h at which the highest value breaks even. None derives both from the first records' work.
-        break_even_worst: Money/h at which the lowest value breaks even.
         profit_period: Period over which profit counts (s; thesis: 12 h).
         over: Operators whose value counts: `dynamic` (several alternates) or `all`.
         alternates: Rounds between alternate stages. The thesis gives no number.
@@ -366,7 +351,6 @@ class ValueCost(Policy):
 
     @property
     def goal(self) -> Goal:
-        """Goal from the policy's settings."""
         return Goal(
             self.throughput, self.tolerance, self.break_even_best, self.break_even_worst, self.profit_period, self.over
         )
@@ -418,10 +402,8 @@ def _pace(observation: Observation, last: float) -> float:
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
-    """Return hosts whose paid time ends before the next round, and hosts to compare with cheaper ones.
-
-    Those are paid by short units, or a replacement leased now is up before their paid time ends.
-    """
+    """Return hosts whose paid time ends before the next round, and hosts to compare with cheaper ones."""
+    # Compared are hosts paid by short units, or for which a replacement leased now is up before their paid time ends.
     leases, now = observation.leases, observation.time
     starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
     ahead = pace * math.ceil(starts / pace)
@@ -446,7 +428,6 @@ class Centralised(ValueCost):
     name: ClassVar[str] = "ce"
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Run Algorithm 3 in the first round and Algorithm 4 afterwards."""
         problem, conditions = request.situation.problem, request.situation.conditions
         begun = (
             deployed(problem, conditions, request.situation.deployment)
@@ -492,7 +473,6 @@ class Sharded(ValueCost):
     whole: ClassVar[bool] = False
 
     def search(self, request: SearchRequest) -> SearchResult:
-        """Run Algorithms 3 and 4 for each operator; Algorithm 3 once its rate and cost are known."""
         problem, observation = request.situation.problem, request.observation
         arriving = _arriving(request)
         begun: frozenset[str] = request.own or frozenset()

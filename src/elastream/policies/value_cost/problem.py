@@ -27,8 +27,6 @@ Over: TypeAlias = Literal["dynamic", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Alternate that may run now."""
-
     name: str  # empty for sources and sinks, which have nothing to choose
     value: float  # relative to the best of its operator (Eq. 4.1)
     cost: float  # core-seconds of speed 1 per record
@@ -40,8 +38,6 @@ class Goal:
     """Target share of the possible throughput, and the line at which values break even.
 
     Args:
-        throughput: Target relative throughput.
-        tolerance: Allowed deviation from it.
         break_even_best: Money/h at which the highest value breaks even (4.9: C_max at Gamma_max, over T).
         break_even_worst: Money/h for the lowest value (C_min at Gamma_min). Give both or none.
         period: Period over which profit counts (s; T).
@@ -74,17 +70,14 @@ class Goal:
 
     @property
     def best(self) -> float:
-        """Money/h at which the highest value breaks even; default 1."""
         return 1.0 if self.break_even_best is None else self.break_even_best
 
     @property
     def worst(self) -> float:
-        """Money/h at which the lowest value breaks even; default 0.5."""
         return 0.5 if self.break_even_worst is None else self.break_even_worst
 
     @property
     def lowest(self) -> float:
-        """Least relative throughput within the tolerance."""
         return self.throughput - self.tolerance
 
 
@@ -115,7 +108,6 @@ class Problem:
 
     @cached_property
     def network(self) -> FlowNetwork:
-        """Edges, prepared for Eqs. 4.4 to 4.7."""
         return FlowNetwork(len(self.operators), self.edges, self.parts, self.sources, self.outputs)
 
     @cached_property
@@ -129,14 +121,12 @@ class Problem:
 
     @cached_property
     def line(self) -> BreakEven:
-        """Break-even line over the period (Eqs. 4.8, 4.9)."""
         hours = self.goal.period / HOUR
         low, high = self.bounds
         return BreakEven(low, high, self.goal.worst * hours, self.goal.best * hours)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """Operators whose value Eq. 4.3 counts."""
         working = np.array([bool(options[0].name) for options in self.options], dtype=np.bool_)
         return self.dynamic if self.goal.over == "dynamic" else working
 
@@ -149,7 +139,6 @@ class Problem:
         return tuple(tuple(each) for each in targets)
 
     def costs(self, active: Sequence[int]) -> Floats:
-        """Return the cost of each operator's active option (core-seconds of speed 1 per record)."""
         return np.array([options[each].cost for options, each in zip(self.options, active, strict=True)])
 
     def selectivities(self, active: Sequence[int]) -> Floats:
@@ -158,8 +147,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Host of a plan. Times are in seconds of the run."""
-
     name: str  # empty for a host to lease
     type: HostType
     speed: float  # speed of a core
@@ -181,8 +168,6 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Rates, queues, speeds and links over T instants from `time` on."""
-
     rates: Floats  # records/s, shape (T, sources)
     queues: Floats  # records that wait at `time`, shape (operators,)
     seconds: float  # length of an instant
@@ -204,8 +189,6 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a plan."""
-
     throughput: Floats  # relative throughput of the application by instant, waiting records counted (4.7)
     by_operator: Floats  # relative throughput of each operator, shape (T, operators) (4.4)
     value: float  # application value of the plan (4.3)
@@ -214,7 +197,6 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Mean relative throughput of the application (Omega)."""
         return float(self.throughput.mean())
 
     def feasible(self, goal: Goal) -> bool:
@@ -255,12 +237,7 @@ def capacities(problem: Problem, deployment: Deployment, conditions: Conditions)
 def throughput(
     problem: Problem, active: Sequence[int], capacity: Floats, conditions: Conditions, bandwidth: Floats | None = None
 ) -> Flows:
-    """Return the rates of all operators (Eqs. 4.4 to 4.7), without a loop over hosts.
-
-    Args:
-        capacity: From `capacities`.
-        bandwidth: From `limits`.
-    """
+    """Return the rates of all operators (Eqs. 4.4 to 4.7), without a loop over hosts."""
     return flows(
         problem.network,
         conditions.rates,
@@ -338,12 +315,10 @@ def profit_of(problem: Problem, conditions: Conditions, value: float, cost: floa
 
 
 def power(type: HostType) -> float:
-    """Return the cores of speed 1 of a host of `type`."""
     return type.cores * type.speed
 
 
 def rate_of(type: HostType) -> float:
-    """Return the price of a host of `type` (money/h)."""
     return type.price * HOUR / type.billing.unit
 
 
@@ -382,18 +357,16 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
     Args:
         order: Operators in packing order, so that neighbours share hosts.
         needs: Cores of speed 1 of each operator; with shared cores their sum, shape (1,).
-        least: Minimum instances of each operator.
-        most: Maximum number of hosts.
     """
     sizes = sorted(_worth_asking(problem.types), key=lambda t: (-power(t), rate_of(t), t.name))
     rates = [rate_of(kind) / power(kind) for kind in sizes]
     best: tuple[float, int, tuple[Bin, ...]] | None = None
     for first in range(len(sizes)):
-        kept, rest, few = list[Bin](), needs, least
+        chosen, rest, few = list[Bin](), needs, least
         for number in range(first, len(sizes)):
-            all_of_it = _filled(problem, order, rest, few, sizes[number], most - len(kept))
+            all_of_it = _filled(problem, order, rest, few, sizes[number], most - len(chosen))
             if all_of_it is not None:
-                bins = (*kept, *all_of_it)
+                bins = (*chosen, *all_of_it)
                 if (
                     best is None
                     or (_price(bins), len(bins)) < (best[0] - ROUNDING, best[1])
@@ -401,9 +374,9 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
                 ):
                     best = _price(bins), len(bins), bins
             if rates[number] <= min(rates[number:]) + ROUNDING:
-                kept += _filled(problem, order, rest, few, sizes[number], most - len(kept), full=True) or ()
-                rest, few = _left(problem, needs, least, kept)
-            if best is not None and _price(kept) > best[0]:
+                chosen += _filled(problem, order, rest, few, sizes[number], most - len(chosen), full=True) or ()
+                rest, few = _left(problem, needs, least, chosen)
+            if best is not None and _price(chosen) > best[0]:
                 break
     return None if best is None else best[2]
 
@@ -436,7 +409,7 @@ def _filled(
     *,
     full: bool = False,
 ) -> list[Bin] | None:
-    """Return hosts of `type` with instances for `needs`, or None. `full` returns full hosts only."""
+    """Return hosts of `type` with instances for `needs`; full ones only with `full`."""
     if problem.shared:
         hosts = float(needs[0]) / power(type)
         count = math.floor(hosts + ROUNDING) if full else math.ceil(hosts - ROUNDING)

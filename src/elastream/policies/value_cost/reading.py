@@ -27,8 +27,6 @@ PROFITABLE = 2.0
 
 @dataclass(frozen=True)
 class WorkHistory:
-    """Memory of earlier readings."""
-
     costs: Costs = field(default_factory=dict)  # measured costs of alternates
     break_even: tuple[float, float] | None = None  # money/h of the highest and the lowest value, from the first records
     began: float = math.nan  # start of the goal's period
@@ -39,8 +37,6 @@ class WorkHistory:
 
 @dataclass(frozen=True)
 class Situation:
-    """Problem, plan in force and conditions of an observation."""
-
     problem: Problem
     deployment: Deployment
     conditions: Conditions
@@ -150,11 +146,8 @@ class _Reading:
         return self.composition if element is None else with_option(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
-        """Return the core-seconds of speed 1 to provision for a record, or NaN.
-
-        With shared cores, fixed overhead is divided among the due records. The target utilisation keeps batches short, for
-        which records then wait less.
-        """
+        """Return the core-seconds of speed 1 to provision for a record, or NaN."""
+        # With shared cores, fixed overhead is divided among the due records; the target utilisation keeps batches short.
         if self.shared and operator.waits:
             return 0.0
         cost = self.worked.cost(operator, composition)
@@ -241,7 +234,7 @@ class _Reading:
         return filled, break_even if records else None
 
     def _break_even(self) -> tuple[float, float] | None:
-        """Return the default money/h at which the highest and the lowest value break even, or None if cores are free."""
+        """Return the default break-even money/h of the highest and the lowest value; None if cores are free."""
         types = self.observation.context.host_types.values()
         cheapest = min((_hourly(kind) / (kind.cores * kind.speed) for kind in types), default=0.0)
         if cheapest <= 0:
@@ -294,10 +287,7 @@ class _Reading:
         )
 
     def _queue(self, name: str) -> float:
-        """Return the records that wait at an operator.
-
-        With shared cores the minimum over a micro-batch shows the standing queue (CoDel, RFC 8289).
-        """
+        """Return the records that wait at an operator; chained, the standing queue (CoDel, RFC 8289)."""
         waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.frames]
         return min((each for each in waited if not math.isnan(each)), default=0.0)
 

@@ -29,16 +29,7 @@ CORES, MEMORY, FREE_CORES, FREE_MEMORY, PRICE, LEFT, READY = range(7)
 
 
 class Assembly:
-    """Working copy of a deployment.
-
-    Attributes:
-        active: Row of the option of each operator.
-        hosts: New ones last.
-        capacity: Cores of speed 1, shape (T, operators).
-        total: Instances of each operator.
-        order: Operators, depth first.
-        sizable: Operators with a variable number of instances.
-    """
+    """Working copy of a deployment. `sizable`: operators with a variable number of instances; `order`: depth first."""
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
         self.problem, self.conditions = problem, conditions
@@ -66,7 +57,6 @@ class Assembly:
 
     @property
     def instances(self) -> Integers:
-        """Instances by host and operator; a view."""
         return self._instances[: len(self.hosts)]
 
     @property
@@ -79,7 +69,6 @@ class Assembly:
 
     @property
     def prices(self) -> Floats:
-        """Price of each host (money/h)."""
         return self._of[PRICE, : len(self.hosts)]
 
     @property
@@ -121,7 +110,6 @@ class Assembly:
         return throughput(self.problem, self.active, self.capacity, self.conditions, bandwidth)
 
     def limits(self) -> Floats | None:
-        """Return the records/s over each edge that links allow, or None if unlimited. Loops over pairs of hosts."""
         if not len(self.problem.edges) or np.isnan(self.problem.record_bytes).all():
             return None
         return limits(self.problem, self.deployment(), self.conditions)
@@ -133,7 +121,6 @@ class Assembly:
         self.active[operator] = option
 
     def holding(self, operator: int) -> Integers:
-        """Return the rows of hosts with room for an instance of `operator`."""
         free = self._of[[FREE_CORES, FREE_MEMORY], : len(self.hosts)]
         return np.asarray(np.flatnonzero((free >= self._needs[:, operator, None] - ROUNDING).all(axis=0)))
 
@@ -177,7 +164,6 @@ class Assembly:
         return row
 
     def without(self, rows: Collection[int]) -> "Assembly":
-        """Return a copy without the hosts in `rows` and their instances."""
         left_out = set(rows)
         rest = [row for row in range(len(self.hosts)) if row not in left_out]
         hosts = tuple(self.hosts[row] for row in rest)
@@ -186,12 +172,7 @@ class Assembly:
         )
 
     def alone(self, operator: int, problem: Problem, conditions: Conditions, *, room: bool = True) -> "Assembly":
-        """Return the view of one operator's scheduler.
-
-        Args:
-            problem: Problem of the operator alone.
-            room: Show the free cores of hosts.
-        """
+        """Return the view of one operator's scheduler."""
         own = Assembly(
             problem, Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]), conditions
         )
@@ -208,7 +189,6 @@ class Assembly:
             self.add(operator, row, int(change[row]))
 
     def types_for(self, operator: int) -> tuple[HostType, ...]:
-        """Return the leasable types that hold an instance of `operator`."""
         if self.problem.shared:
             return self.problem.types
         cores, memory = self._needs[:, operator].tolist()
@@ -299,7 +279,7 @@ def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
 
 
 def _taken_over(assembly: Assembly, operator: int, flows: Flows) -> int | None:
-    """Remove another operator's spare instance to make room. Return its host row, or None."""
+    """Remove another operator's spare instance to make room; return its host row."""
     problem, speeds = assembly.problem, assembly.speeds
     spare = assembly.capacity.mean(axis=0) - needs_of(assembly, flows)
     for other in sorted(
@@ -388,22 +368,22 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
     if not new:
         return assembly
     problem, floor = assembly.problem, min(target, assembly.reached(assembly.limits()))
-    kept = assembly.without(new)
-    has = np.where(assembly.sizable | problem.shared, kept.capacity.mean(axis=0), 0.0)
+    rest = assembly.without(new)
+    has = np.where(assembly.sizable | problem.shared, rest.capacity.mean(axis=0), 0.0)
     if problem.shared:
         needs = np.array([max(0.0, shared_need(assembly, target) - has[0])])
         least = np.zeros(1, dtype=np.int64)
     else:
         needs = np.where(assembly.sizable, np.maximum(just_enough(assembly, target) - has, 0.0), 0.0)
-        least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
-    bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
+        least = np.where(assembly.sizable & (rest.total == 0), 1, 0)
+    bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(rest.hosts))
     if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - ROUNDING:
         return assembly
     for each in bins:
-        row = kept.lease(each.type)
+        row = rest.lease(each.type)
         for operator in np.flatnonzero(each.counts).tolist():
-            kept.add(operator, row, int(each.counts[operator]))
-    return kept if kept.reached(kept.limits()) >= floor - ROUNDING else assembly
+            rest.add(operator, row, int(each.counts[operator]))
+    return rest if rest.reached(rest.limits()) >= floor - ROUNDING else assembly
 
 
 def just_enough(assembly: Assembly, target: float) -> Floats:
@@ -493,7 +473,7 @@ def shed(assembly: Assembly, target: float) -> Assembly:
 
 
 def cores_of(assembly: Assembly) -> float:
-    """Return the cores of speed 1 of all hosts together, where operators share them."""
+    """Return the cores of speed 1 of all hosts together."""
     return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
 
 
@@ -506,16 +486,16 @@ def shared_need(assembly: Assembly, target: float) -> float:
 def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
     """Remove hosts in `rows` while `need` cores of speed 1 are left; None: all by ascending weight (4.10)."""
     problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
-    kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
+    stays, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
     for row in np.argsort(weights(assembly)).tolist() if rows is None else rows:
         if len(cores) - len(gone) <= max(1, problem.min_hosts):
             break
-        kept[row] = False
-        has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
+        stays[row] = False
+        has = cores[stays].sum() * speeds[stays].min() if problem.equal else cores[stays] @ speeds[stays]
         if has >= need - ROUNDING:
             gone.append(row)
         else:
-            kept[row] = True
+            stays[row] = True
     return assembly.without(gone) if gone else assembly
 
 

@@ -28,11 +28,7 @@ def build_walk(
     arriving: Sequence[pa.Schema],
     schema_of: Callable[[str], pa.Schema],
 ) -> Walk:
-    """Build the walk of `region`. Raises DataflowError for merged streams of different types.
-
-    Args:
-        arriving: Schemas of the inlets after their native part.
-    """
+    """Build the walk of `region`, for inlets of schemas `arriving`. Raises DataflowError for unequal merged streams."""
     graph = codec.graph
     ends = [*region.written, *(outlet for outlet in region.outlets if outlet.signal is not None)]
     nodes = [*(object() for _ in region.inlets), *region.steps, *ends]
@@ -123,11 +119,7 @@ def inlet_frame(frame: DataFrame, natives: NativeSteps, lane: str | None) -> Dat
 
 
 def union_inlets(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
-    """Return several inlets as one frame, with the inlet's number and a struct of its columns.
-
-    Args:
-        lanes: Single-task stage of each inlet, if any.
-    """
+    """Return several inlets as one frame, with the inlet's number and a struct of its columns."""
     schemas = [frame.schema for frame in frames]
     tagged: dict[str | int, DataFrame] = {}
     for number, frame in enumerate(frames):

@@ -40,12 +40,7 @@ class _Run(NamedTuple):
 
 
 def write_changes(frame: DataFrame, path: AnyPath, batch: int, key: Sequence[str], retention: float) -> None:
-    """Write the changes of one batch, through the driver, to one small file.
-
-    Args:
-        key: Key columns.
-        retention: Time for which single changes stay (seconds).
-    """
+    """Write the changes of one batch, through the driver, to one small file."""
     _write(frame.toArrow(), path / f"batch={batch}" / "changes.parquet")
     if batch % MERGE_BATCHES == 0:
         try:
@@ -167,7 +162,7 @@ def _files(folder: AnyPath) -> list[FolderEntry]:
 def _put_together(
     folders: Sequence[tuple[int, AnyPath]], key: Sequence[str], before: float, merge_batches: int, max_past_batches: int
 ) -> None:
-    """Compact the batches written before epoch second `before` into the youngest of them."""
+    """Compact the batches before epoch second `before` into the youngest of them."""
     # The first may be an earlier compaction. It is rewritten only once the batches after it are as large.
     past = list(folders[:1])
     for each in folders[1:]:

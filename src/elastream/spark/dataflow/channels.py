@@ -52,13 +52,7 @@ from elastream.spark.worker.exits import EXIT
 
 @dataclass(frozen=True)
 class Outflow:
-    """Records that leave a chain to a sink, a keyed operator or a durable edge.
-
-    Attributes:
-        exit: Exit number, if `frame` holds several flows.
-        natives: Native operators to apply to each batch, or before a keyed operator in the stream.
-        awake: Returns True if a composition's code lets records through; None for always.
-    """
+    """Records that leave a chain to a sink, a keyed operator or a durable edge; `awake` tells by code if any pass."""
 
     target: Operator | Edge
     frame: DataFrame
@@ -71,7 +65,7 @@ class Outflow:
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
     def part(self, frame: DataFrame, code: int | None = None) -> DataFrame:
-        """Return the records of this flow in `frame`. code: of the composition, if `frame` is a batch's."""
+        """Return the records of this flow in `frame`; `code` is a batch's."""
         return self.natives(self.rows(frame), code=code)
 
     def rows(self, frame: DataFrame) -> DataFrame:
@@ -120,14 +114,7 @@ def query_writer(
     versions: bool = False,
     retention: float = RETENTION,
 ) -> DataStreamWriter:
-    """Return the writer of the query `name`, which writes `flows` from their common frame. Raises EnvironmentProblem.
-
-    Args:
-        key: Key columns if rows are updates, else empty.
-        composition_of: Returns the composition of a batch.
-        versions: True if durable edges store the composition.
-        retention: Time for which single changes stay (seconds).
-    """
+    """Return the writer of the query `name`, which writes `flows` from their common frame. Raises EnvironmentProblem."""
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
     grouped: dict[Edge | str, list[Outflow]] = {}
@@ -221,7 +208,7 @@ BatchWriter = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True)
 class _Part:
-    """The writer of one destination; `rest` replaces it in batches that no flow reaches."""
+    """The writer of one destination; `rest` replaces it in batches without records."""
 
     flows: tuple[Outflow, ...]
     write: BatchWriter

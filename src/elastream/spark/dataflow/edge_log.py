@@ -42,7 +42,6 @@ class EdgeLog:
     A batch's folder appears atomically and never changes, so all processes agree on record numbers.
 
     Args:
-        versions: True to read the composition of each batch.
         spare_batches: Newest batches, which are never removed.
         removed_batches: Fewest batches that are removed at once.
     """
@@ -114,21 +113,17 @@ class EdgeLog:
 
     @property
     def total(self) -> int:
-        """Return the records written up to the last `refresh`."""
         return self._ends[-1] if self._ends else self._forgotten
 
     @property
     def batches(self) -> int:
-        """Return the number of the next batch after the last `refresh`."""
         return self._batches
 
     @property
     def forgotten(self) -> int:
-        """Return the number of forgotten records."""
         return self._forgotten
 
     def forget(self, upto: int) -> None:
-        """Drop the files with only records before number `upto`."""
         gone = bisect_right(self._ends, upto)
         if gone:
             self._forgotten = self._ends[gone - 1]

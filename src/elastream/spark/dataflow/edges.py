@@ -30,8 +30,6 @@ RETENTION_S = 600.0
 
 @dataclass(frozen=True)
 class EdgeSlice(InputPartition):
-    """The records that one task reads."""
-
     pieces: tuple[FilePiece, ...]
 
 
@@ -49,14 +47,7 @@ def open_edge(
     batch_seconds: float,
     checkpoint: AnyPath,
 ) -> DataFrame:
-    """Open the stream of the records in a folder.
-
-    Args:
-        steering: Source of composition and parallelism.
-        rows_each: Minimum number of records per task.
-        batch_seconds: Target duration of a batch.
-        checkpoint: Checkpoint of the reading query, whose commit log dates batches.
-    """
+    """Open the stream of the records in a folder."""
     records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
     return (
@@ -74,11 +65,8 @@ def open_edge(
 
 
 class EdgeSource(DataSource):
-    """Spark data source of a durable edge."""
-
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "EdgeReader":
@@ -110,7 +98,6 @@ class EdgeReader(RangeReader):
         self._name, self._rows_each = steering.name, rows_each
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before the first record."""
         self._next_batch.look()
         return self._offset(edge=self._name, n=0)
 
@@ -130,7 +117,6 @@ class EdgeReader(RangeReader):
         return self._offset(edge=self._name, n=upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:
-        """Divide the batch into even, contiguous, non-empty shares."""
         first, last = int(start["n"]), int(end["n"])
         if self._log.total < last:  # after a restart, Spark replays a batch before it requests the latest offset
             self._log.refresh()

@@ -39,7 +39,6 @@ def with_connector(own: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def source_options(topic: KafkaTopic) -> Mapping[str, str]:
-    """Return the options of `readStream.format("kafka")`, by default from the earliest record."""
     return {
         "kafka.bootstrap.servers": topic.servers,
         "subscribe": topic.topic,
@@ -49,7 +48,6 @@ def source_options(topic: KafkaTopic) -> Mapping[str, str]:
 
 
 def sink_options(topic: KafkaTopic) -> Mapping[str, str]:
-    """Return the options of `writeStream.format("kafka")`."""
     return {"kafka.bootstrap.servers": topic.servers, "topic": topic.topic, **topic.options}
 
 

@@ -38,8 +38,6 @@ NEVER_LATE_US = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The parts of a query that workers of its keyed operator need."""
-
     segment: str
     codec: CompositionCodec
     paths: WorkerPaths
@@ -106,7 +104,7 @@ def with_moments(frame: DataFrame, timeout: Timeout, time: Column) -> DataFrame:
 
 
 def schema_from(ddl: object, what: str) -> StructType:
-    """Parse columns in Spark's DDL. Raises DataflowError that quotes them."""
+    """Parse columns in Spark's DDL, or raise DataflowError."""
     with contextlib.suppress(ParseException, AnalysisException):
         schema = StructType.fromDDL(str(ddl))
         if isinstance(schema, StructType) and len(schema):

@@ -21,7 +21,6 @@ class NativeSteps:
     """Native operators, one behind the other.
 
     Attributes:
-        codec: Encodes compositions.
         branches: Of the query that runs them. None if no operator has alternates.
     """
 
@@ -36,8 +35,6 @@ class NativeSteps:
         """Apply the operators to `frame`.
 
         Args:
-            frame: Records of a stream, or of one batch.
-            keep: Further columns that stay.
             code: Of the batch's composition. None: in a stream, each batch chooses its alternates.
 
         Raises:
@@ -137,7 +134,6 @@ def _check_returned(operator: Operator, which: str, frame: DataFrame, keep: Sequ
 
 
 def as_column(expression: Any) -> Column:
-    """Return SQL text, or a Column, as a Column."""
     return F.expr(expression) if isinstance(expression, str) else expression
 
 

@@ -40,12 +40,8 @@ class Steering:
     """Files from which a reader learns its next composition, as an option of a data source.
 
     Attributes:
-        name: Source or edge.
         request: File of the newest request.
-        partitions: Default number of tasks.
         wave: True if records keep their version; needs the next three.
-        checkpoint: Checkpoint of the query.
-        edges: Folders of the query's durable edges, by name.
         before: Composition before an edge's first batch.
     """
 
@@ -97,7 +93,7 @@ class NextBatchPlan:
         self.next = self.last = steering.before
 
     def look(self) -> None:
-        """Update `next`, the next batch's composition, and `last`, that of the newest planned batch."""
+        """Update `next`, the next batch's composition, and `last`, the newest planned batch's."""
         self.request = read_request(self._steering.request)
         self.next = self.request.composition
         if not self._steering.wave:
@@ -112,7 +108,6 @@ class NextBatchPlan:
 
     @property
     def wave(self) -> bool:
-        """Return True if records keep the version that they entered under."""
         return self._steering.wave
 
     @property
@@ -146,7 +141,6 @@ class Pacing:
 
     @property
     def allowance(self) -> int:
-        """Return the most records of the next batch."""
         return self._governor.allowance
 
     def allow(self, records: int) -> None:

@@ -43,12 +43,7 @@ _PART = re.compile(r"\.?part-\d{5}-[0-9a-f-]{36}.*\.parquet(\.crc)?$")
 
 
 def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") -> None:
-    """Raise ElastreamError for a folder or topic that a run cannot write.
-
-    Args:
-        changes: True for a change log.
-        run: Run whose results may be there; None allows any.
-    """
+    """Raise ElastreamError for a folder or topic that a run cannot write."""
     match sink:
         case ParquetSink(path) if path and is_address(path):
             if changes:  # appended rows are written by Spark alone
@@ -103,11 +98,7 @@ def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
 
 
 def begin_results(path: AnyPath, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
-    """Prepare `path` for the results of `run`; with `key` as a change log. Raises EnvironmentProblem.
-
-    Args:
-        fresh: True if no batch was planned yet.
-    """
+    """Prepare `path` for the results of `run`; with `key` as a change log. Raises EnvironmentProblem."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if fresh or run:
@@ -149,13 +140,7 @@ def _appear(written: AnyPath, folder: AnyPath, composition: BatchComposition | N
 
 
 def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the newest row of each key in the change log at `path`. Raises InputError.
-
-    Keys are in order of first appearance.
-
-    Args:
-        key: Key columns, by default those of the log.
-    """
+    """Return the newest row of each key in the change log at `path`, keys in order of first appearance."""
     root = path_of(path)
     if not (root / KEY_FILE).exists() and not any(BATCH.match(each.name) for each in root.glob("batch=*")):
         raise InputError(f"{root} holds no change log: it has no folder batch=0")
@@ -195,7 +180,7 @@ def forget_collected(name: str) -> None:
 
 
 def collected(name: str) -> pa.Table:
-    """Return the rows collected under `name` so far, in batch order. Raises InputError for none."""
+    """Return the rows collected under `name` so far, in batch order."""
     with _collecting:
         batches = dict(_collected.get(name, {}))
     if not batches:
@@ -214,7 +199,6 @@ def tables_collected(names: Iterable[str]) -> dict[str, pa.Table]:
 
 
 def as_records(frame: DataFrame) -> DataFrame:
-    """Return rows as Kafka messages for a downstream query: JSON in `value`."""
     return frame.select(F.to_json(F.struct("*")).alias("value"))
 
 

@@ -38,7 +38,7 @@ CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "h
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """Records `first` to `last` (exclusive) of the load, which one task reads."""
+    """Records `first` to `last` (exclusive) of the load."""
 
     first: int
     last: int
@@ -59,10 +59,6 @@ def open_source(
     A load begins after the query's first, empty batch and follows the clock across restarts.
 
     Args:
-        control: Folder of stored records and control files.
-        steering: Source of composition and parallelism.
-        batch_seconds: Target duration of a batch.
-        checkpoint: Checkpoint whose commit log dates batches.
         inputs: Folder from which tasks read the stored records; default `control`.
     """
     match operator.reads:
@@ -156,8 +152,6 @@ def check_source(operator: Operator) -> None:
 
 
 class ShapedSource(DataSource):
-    """Spark data source of a load."""
-
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -203,12 +197,10 @@ class ShapedReader(RangeReader):
         return load
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset before the load begins."""
         self._next_batch.look()
         return self._offset(n=0, t=0.0, started=0.0)
 
     def plan(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Plan the due records up to the governor's limit; `start` for no batch."""
         now = time.time()
         self._pacing.settle(now)
         self._next_batch.look()
@@ -244,7 +236,6 @@ class ShapedReader(RangeReader):
         return {**self._planned, "n": due, "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
-        """Divide the batch into even, contiguous, non-empty shares."""
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
         return [Slice(a, b) for a, b in shares(first, last, width)]

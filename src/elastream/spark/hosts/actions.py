@@ -39,7 +39,6 @@ class HostActions:
         table.on(ReleaseHost, self.release)
 
     def lease(self, action: LeaseHost) -> Outcome:
-        """Request the host; raises what `Hosts.lease` raises."""
         host, lease = action.host, self.hosts.leases.get(action.host)
         if lease is not None and lease.active:
             return Outcome(action, Status.DONE)
@@ -63,7 +62,6 @@ class HostActions:
         return self.hosts.expect(action, action.host, *ACTIVE) or Outcome(action, Status.DONE)
 
     def drain(self, action: DrainHost) -> Outcome:
-        """Move the host's tasks to the others."""
         host = action.host
         if self.hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)

@@ -66,8 +66,6 @@ class EarlierLeases:
 
 @dataclass(frozen=True, slots=True)
 class FirstHosts:
-    """The hosts that a run begins with: those of an earlier driver, and new ones."""
-
     before: EarlierLeases
     first: Mapping[str, HostType]
     since: float

@@ -44,8 +44,6 @@ ENDED_LEASES = 250
 
 @dataclass
 class HostRecord:
-    """Progress of one host, beside its lease."""
-
     provider: Provider
     status: HostStatus | None = None
     executor: Executor | None = None
@@ -84,7 +82,6 @@ class HostLedger:
 
     @property
     def leases(self) -> Mapping[str, Lease]:
-        """Return every lease by host name, ended ones too."""
         with self._lock:
             return dict(self._leases)
 
@@ -95,7 +92,6 @@ class HostLedger:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Return the hosts that take tasks."""
         return tuple(name for name, lease in self.active.items() if lease.state is HostState.RUNNING)
 
     @property
@@ -111,24 +107,22 @@ class HostLedger:
 
     @property
     def next_number(self) -> int:
-        """Return a number above those of all hosts named `h` and a number."""
         with self._lock:
             return self._next_number
 
     def state(self, host: str) -> HostState | None:
-        """Return the lifecycle state of a host; None if there is no such host."""
         with self._lock:
             return lease.state if (lease := self._leases.get(host)) is not None else None
 
     def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        """Return a refusal of `action` unless `host` is in one of `states`."""
+        """Refuse `action` unless `host` is in one of `states`."""
         state = self.state(host)
         if state is None:
             return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
         return None if state in states else Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
 
     def reason(self, host: str) -> str:
-        """Return why a host waits or is lost; empty without a reason."""
+        """Return why a host waits or is lost."""
         with self._lock:
             record = self._records[host]
             return record.reason or (record.status.reason if record.status is not None else "")
@@ -138,7 +132,6 @@ class HostLedger:
         return dict(self._records[host].milestones)
 
     def cost(self, now: float) -> float:
-        """Return the money owed by `now`."""
         if (owed := self.provider.owed()) is not None:
             return owed
         with self._lock:
@@ -163,11 +156,9 @@ class HostLedger:
         return Location(executor.host, executor.id)
 
     def status(self, host: str) -> HostStatus | None:
-        """Return the provider's last status of a host."""
         return self._records[host].status
 
     def describe(self, host: str) -> str:
-        """Return a host's name for people."""
         record = self._records.get(host)
         executor = record.executor if record is not None else None
         return host if executor is None else f"executor {executor.id} ({executor.host})"
@@ -183,12 +174,12 @@ class HostLedger:
             return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
 
     def others(self, host: str) -> str:
-        """Return what others run or keep on a host; empty for nothing, or if unknown."""
+        """Return what others run or keep on a host, as far as known."""
         executor = self.executor(host)
         return "" if executor is None else executor.others
 
     def endless(self, host: str) -> str:
-        """Return why a host must stay: work there has no known end; empty otherwise."""
+        """Return why work without a known end keeps a host, or ""."""
         executor = self.executor(host)
         return "" if executor is None else executor.endless
 
@@ -245,7 +236,7 @@ class HostLedger:
                 self._log.forget(self.past, leased)
 
     def _write_ends(self) -> None:
-        """Write the ends of leases; failed ones stay for the next time, under an alarm."""
+        """Write the ends of leases; failed ones later, under an alarm."""
         try:
             while self._log is not None and self._unwritten:
                 lease = self._unwritten[0]
@@ -276,8 +267,6 @@ def unpriced(slots: int) -> HostType:
 
 
 class Hosts(HostLedger):
-    """All hosts so far, and their lifecycle."""
-
     def __init__(
         self,
         executors: Executors,
@@ -296,11 +285,8 @@ class Hosts(HostLedger):
         """Create an empty ledger over `executors` and `provider`.
 
         Args:
-            clock: Seconds of the run.
-            fence: Keeps further tasks off an executor.
             warm: Warms a new executor up, on its own thread, before it counts.
             session: Adopts and releases executors that were not leased, if any.
-            existing: Host type of these, by slots.
             alone: True if nobody else leases from the provider: hosts without a lease are released.
             drain_timeout: Seconds that a host which is to go waits for what its executor runs and keeps.
         """
@@ -548,7 +534,7 @@ class Hosts(HostLedger):
             record.provider.release([name])
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
-        """Return True if nothing depends on a fenced executor any more, or `drain_timeout` is over."""
+        """Return True if nothing depends on a fenced executor, or `drain_timeout` is over."""
         if executor.endless or not (executor.uses and grace_over):
             return grace_over and not executor.endless
         waited = self._clock() - record.waiting_since

@@ -53,11 +53,6 @@ def borrowed(
 ) -> Iterator[SparkSession]:
     """Yield a clone of `spark` with settings of its own; at the end nothing of it is left.
 
-    Args:
-        settings: Settings for the clone; those that no session may change are left out.
-        required: Settings that must hold.
-        environment: Environment of Python workers meanwhile.
-
     Raises:
         EnvironmentProblem: The session has another value of a required setting that cannot be changed.
     """
@@ -100,7 +95,6 @@ def _activate(spark: SparkSession) -> None:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Return True if the session's JVM has the class `name`."""
     try:
         jvm_of(spark).org.apache.spark.util.Utils.classForName(name, False, True)
     except Py4JError:

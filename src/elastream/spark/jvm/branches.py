@@ -27,7 +27,7 @@ _STATEFUL = {
 
 
 class _Codes:
-    """Java's view of `code_of`: from `"QUERY BATCH"` to the code of the batch's composition, as text."""
+    """Java's view of `code_of`: from `"QUERY BATCH"` to the code of its composition."""
 
     def __init__(self) -> None:
         self.code_of: dict[str, Callable[[int], int]] = {}
@@ -37,8 +37,6 @@ class _Codes:
         return str(self.code_of[query](int(batch)))
 
     class Java:
-        """Interface for py4j."""
-
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
 
 
@@ -81,10 +79,7 @@ class QueryBranches:
         """Return the result of `functions`; a batch with the code c runs the one at the position c // weight % radix.
 
         Args:
-            frame: Stream that they get.
             functions: Alternates, which keep no state.
-            weight: Of the digit of the code.
-            radix: Of the digit.
         """
         name, stream, empty = self.session.input(frame)
         branches = [functions[0](stream), *(function(empty()) for function in functions[1:])]

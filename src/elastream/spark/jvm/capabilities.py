@@ -40,7 +40,7 @@ class Capabilities:
 
 
 def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
-    """Probe `spark`, and whether `provider` can lease hosts."""
+    """Probe `spark`, and if `provider` can lease hosts."""
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:

@@ -83,11 +83,7 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
-    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity.
-
-    Args:
-        slots: Cores of an executor; 0 if unknown.
-    """
+    """Return the most executors that the cluster manager allows, such as a quota or the queue's capacity."""
     source = _source_for(spark)
     if source is None:
         return NO_LIMIT
@@ -104,7 +100,6 @@ def parse_limit(lines: list[list[str]]) -> SessionLimit:
 
 
 def _asker(spark: SparkSession, source: str) -> Callable[..., list[list[str]]]:
-    """Return a function that calls a method of `source`, compiled at the first call. It raises EnvironmentProblem."""
     reader = cache(lambda: DriverSide(spark, HERE / source))
 
     def ask(method: str, *arguments: object) -> list[list[str]]:
@@ -162,7 +157,6 @@ class ClusterEvents:
         self._lock = threading.Lock()
 
     def __call__(self, event: RunEvent) -> None:
-        """Queue `event`; wait for delivery only if it is the last of a run."""
         with self._lock:
             self._waiting.append((event, time.time()))
             if self._thread is None:

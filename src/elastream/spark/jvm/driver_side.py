@@ -23,7 +23,6 @@ Java: TypeAlias = Any
 
 
 def jvm_of(spark: SparkSession) -> Java:
-    """Return the JVM's packages and classes."""
     return spark._jvm
 
 
@@ -33,12 +32,11 @@ def gateway_of(spark: SparkSession) -> Java:
 
 
 def java_session(spark: SparkSession) -> Java:
-    """Return the JVM's SparkSession."""
     return spark._jsparkSession
 
 
 def java_context(spark: SparkSession) -> Java:
-    """Return the JVM's SparkContext (the Scala object, not JavaSparkContext)."""
+    """Return the JVM's SparkContext (not JavaSparkContext)."""
     return spark.sparkContext._jsc.sc()
 
 
@@ -98,7 +96,7 @@ class DriverSide:
             raise EnvironmentProblem(f"this Spark lacks internals that are read: {why_in_java(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
-        """Call `method`; return the fields of each line. Raises Py4JError, for instance if the session has stopped."""
+        """Call `method`; return the fields of each line. Raises Py4JError."""
         answer: str = getattr(self._object, method)(*arguments)
         return [line.split("\t") for line in answer.split("\n")[:-1]]
 
@@ -108,7 +106,7 @@ class DriverSide:
 
 
 class TaskLoads(DriverSide):
-    """The methods of `TaskLoads.java`. Raises EnvironmentProblem if this Spark does not expose task costs."""
+    """The methods of `TaskLoads.java`, if this Spark exposes task costs."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
@@ -136,7 +134,7 @@ class RunningQuery(NamedTuple):
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
-    """Return all running queries of the application of `spark`, of any session. Raises Py4JError if it was stopped."""
+    """Return all running queries of the application, of any session."""
     rows = driver.ask("queries", java_queries(spark))
     return tuple(
         RunningQuery(query, run, int(batch), idle == "1", mode, name) for query, run, batch, idle, mode, name in rows
@@ -144,7 +142,7 @@ def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQue
 
 
 def runs_python(driver: DriverSide, spark: SparkSession) -> bool:
-    """Return True unless it is certain that no task of the application's queries runs Python. Raises Py4JError."""
+    """Return True unless it is certain that no task runs Python."""
     for _ in range(PLAN_ATTEMPTS):
         if answer := driver.ask("python", driver.context, java_queries(spark)):
             return answer != [["0"]]

@@ -18,8 +18,6 @@ LONG_TASK_S = 10.0
 
 
 class Kind(StrEnum):
-    """Kinds of use of an executor."""
-
     TASK = "task"
     SHUFFLE = "shuffle"  # files that a job under way may read
     CACHE = "cache"
@@ -28,16 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of an executor.
-
-    Attributes:
-        query: Id of the streaming query; empty for other work.
-        label: Its job in words.
-        count: Tasks, files or blocks.
-        seconds: Running time of its oldest task.
-        ended: Tasks of its stage that have succeeded.
-        mode: "with a continuous trigger" or "in real-time mode" for a query whose tasks do not end.
-    """
+    """One use of an executor. `query`: id, or empty; `ended`: succeeded tasks of its stage; `mode`: of endless tasks."""
 
     executor: str
     kind: Kind
@@ -89,7 +78,7 @@ class Snapshot:
 
 
 class ExecutorUse(DriverSide):
-    """The listener in the JVM of a session, active from `start` to `close`. Raises EnvironmentProblem if unsupported."""
+    """The listener in the JVM of a session, active from `start` to `close`."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "ExecutorUse.java", "org.apache.spark.scheduler.SparkListener")
@@ -99,20 +88,17 @@ class ExecutorUse(DriverSide):
             raise EnvironmentProblem(f"this Spark does not tell what executors run: {first_line(error)}") from error
 
     def start(self) -> None:
-        """Count tasks and shuffles from now on. Raises Py4JError."""
         self._object.listen()
 
     def look(self) -> Snapshot:
-        """Return the uses now. Raises Py4JError."""
         return read_uses(self.ask("use"))
 
     def close(self) -> None:
-        """Stop listening. Raises Py4JError if the session has stopped."""
+        """Stop listening."""
         self._object.end()
 
 
 def read_uses(lines: Sequence[Sequence[str]]) -> Snapshot:
-    """Parse the lines of `ExecutorUse.java`."""
     uses, busy, soon = list[Use](), dict[tuple[str, str], float](), ""
     for kind, *fields in lines:
         if kind == "soon":

@@ -104,7 +104,7 @@ class Executors:
         )
 
     def ending(self, executor: str) -> str:
-        """Return Spark's reason for the end of an executor; empty if unknown. Raises Py4JError."""
+        """Return Spark's reason for the end of an executor, or ""."""
         lines = self._driver.ask("ending", self._driver.context, executor)
         return " ".join(" ".join(line[0] for line in lines).split())
 
@@ -119,7 +119,7 @@ def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executo
 
 
 class AllocationClient:
-    """Spark's allocation client, the calls of dynamic allocation. Methods raise Py4JError if the session has stopped."""
+    """Spark's allocation client, the calls of dynamic allocation. Raises Py4JError in a stopped session."""
 
     def __init__(
         self,
@@ -127,7 +127,6 @@ class AllocationClient:
         executors: Executors,
         word: Callable[[int], PendingReason] = lambda registered: PendingReason(),
     ) -> None:
-        """Create a client of `executors`. `word` explains pending requests."""
         self._spark, self.executors, self._word = spark, executors, word
 
     @property
@@ -136,7 +135,6 @@ class AllocationClient:
 
     @property
     def registered(self) -> Mapping[str, Executor]:
-        """Return the executors of the last look, by id."""
         return self.executors.newest
 
     def take_over(self) -> None:
@@ -150,7 +148,6 @@ class AllocationClient:
         java_context(self._spark).requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
 
     def kill(self, executor: str) -> None:
-        """Release an executor, with all tasks on it. Set the requested total first."""
         jvm = jvm_of(self._spark)
         java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
 
@@ -159,7 +156,6 @@ class AllocationClient:
         return self._word(len(self.registered))
 
     def ending(self, executor: str) -> str:
-        """Return Spark's reason for the end of an executor; empty if unknown."""
         return self.executors.ending(executor)
 
     def release_leftovers(self, application: str) -> None:

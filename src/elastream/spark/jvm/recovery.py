@@ -35,7 +35,7 @@ class Loss(NamedTuple):
 
 
 class Recovery(DriverSide):
-    """The listener in the JVM of a session, active from `start` to `close`. Raises EnvironmentProblem if unsupported."""
+    """The listener in the JVM of a session, active from `start` to `close`."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
@@ -46,27 +46,24 @@ class Recovery(DriverSide):
             raise EnvironmentProblem(f"this Spark does not tell of lost executors: {first_line(error)}") from error
 
     def start(self) -> None:
-        """Act on lost executors from now on. Raises Py4JError."""
         self._object.listen()
 
     def follow(self, stages: Sequence[StageSuccessors]) -> None:
-        """Replace all partitions and their successors; makes a call only on a change. Raises Py4JError."""
+        """Replace all partitions and their successors, by a call only on a change."""
         table = "\n".join(_line(each) for each in stages)
         if table != self._sent:
             self._object.follow(table)
             self._sent = table
 
     def losses(self) -> tuple[Loss, ...]:
-        """Return executors lost since the last call, oldest first. Raises Py4JError."""
+        """Return executors lost since the last call, oldest first."""
         return tuple(_loss(fields) for fields in self.ask("losses"))
 
     @property
     def over(self) -> bool:
-        """True if the session was stopped, and its executors with it. Raises Py4JError."""
         return bool(self.context.isStopped())
 
     def close(self) -> None:
-        """Stop listening. Raises Py4JError if the session has stopped."""
         self._object.end()
 
 

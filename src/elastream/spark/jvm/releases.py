@@ -15,7 +15,7 @@ OLDEST, NEWEST = (4, 0), (4, 3)
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Return the release of a version: (4, 3) for `4.3.0-SNAPSHOT`, (0, 0) if it is no version."""
+    """Return the release of a version: (4, 3) for `4.3.0-SNAPSHOT`."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

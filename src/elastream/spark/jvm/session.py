@@ -121,7 +121,6 @@ def settings_for(
     """Return the Spark settings of an elastic session.
 
     Args:
-        executor_memory: MiB.
         executor_cores: None if hosts differ: each host's executor takes all slots.
         host_cores: Cores that executors are limited to, by host type.
     """
@@ -159,7 +158,7 @@ def settings_for(
 
 
 def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
-    """Return the Spark settings that compiled queries need. Raises InputError for an unknown state store."""
+    """Return the Spark settings that compiled queries need."""
     if state_store not in STATE_STORES:
         raise InputError(f"there is no state store {state_store!r}; known: {', '.join(STATE_STORES)}")
     return {
@@ -190,9 +189,7 @@ def open_session(
     """Return a session on `master`.
 
     Args:
-        folder: Takes Spark's warehouse and scratch files.
         python: Interpreter of executors, by default the driver's.
-        packaged: True if Spark's home must have PySpark as archives.
 
     Raises:
         EnvironmentProblem: A session is open already, or Spark does not start.
@@ -240,7 +237,7 @@ def open_session(
 
 
 def unfetched_packages(log: str) -> str:
-    """Return a sentence about packages that the JVM could not fetch, from its `log`; empty if there are none."""
+    """Return a sentence about packages missing in the JVM's `log`, or ""."""
     packages = re.findall(r"unresolved dependency: ([^;,\s]+;[^:,\s]+)", log)
     if not packages:
         return ""
@@ -253,7 +250,8 @@ def unfetched_packages(log: str) -> str:
 
 
 def _silence(accumulators: Any) -> None:
-    """Suppress the accumulator server's traceback after its JVM has gone: a signal may end the JVM before the driver."""
+    """Suppress the accumulator server's traceback after its JVM has gone."""
+    # A signal may end the JVM before the driver.
     if accumulators is None:
         return
     report = accumulators.handle_error
@@ -327,7 +325,7 @@ def session_stopped(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Send the stderr of processes started inside to `file`; it would break the live view."""
+    """Send the stderr of processes started inside to `file`, away from the live view."""
     before = os.dup(2)
     with file.open("ab") as log:
         os.dup2(log.fileno(), 2)

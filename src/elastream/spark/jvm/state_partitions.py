@@ -182,7 +182,7 @@ def find_opener(spark: SparkSession, execution: Java, operator: int, partitions:
 
 
 def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java | None, Java | None]:
-    """Return the plan's node of `operator`, and its StateStoreRDD over no input; two times None without one."""
+    """Return the plan's node of `operator` and its StateStoreRDD over no input, or (None, None)."""
     jvm = jvm_of(spark)
     with _session_of(jvm, execution):
         for node in _nodes(execution.executedPlan()):
@@ -241,7 +241,7 @@ def _module(jvm: Java, name: str) -> Java:
 
 
 def _reads_nothing(gateway: Java) -> Java:
-    """Return a serializable Scala function of two arguments, of Scala's own classes, that returns an empty iterator."""
+    """Return a serializable Scala function of two arguments that returns an empty iterator."""
     jvm: Java = gateway.jvm
     empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
     answer = gateway.new_array(jvm.java.lang.Object, 1)
@@ -384,7 +384,7 @@ class StatePartitions:
         return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
     def _has_ended(self, execution: Java) -> bool:
-        """Return True if the batch of `execution` has ended; an earlier read would create its plan with wrong settings."""
+        """Return True if the batch has ended; an earlier read would create its plan with wrong settings."""
         stream = self._queries.get(self._query_id)
         progress = None if stream is None else stream.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
@@ -410,8 +410,6 @@ class StatePartitions:
 
 
 class _OpeningThread(threading.Thread):
-    """A thread that loads partitions into executors."""
-
     def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
         super().__init__(name="open-state", daemon=True)
         self._opener, self._arguments = opener, arguments

@@ -127,7 +127,7 @@ class Latencies:
         return BatchMoments(each.batch, tuple(parts))
 
     def _along(self, edge: Edge, number: int, batch: Batch) -> Moments | None:
-        """Return the moments of records that a batch took from a durable edge; None while unknown."""
+        """Return the moments of records that a batch took from a durable edge, if known."""
         before = self._batches[self._segment_of[edge.source]]
         last = max(before, default=-1)
         if (queue := self._queues.get(edge)) is not None:
@@ -152,10 +152,7 @@ class Latencies:
         return condensed(moments_taken)
 
     def _before(self, edge: Edge, by: int, at: float) -> float:
-        """Return an upper bound for records written at second `at` by batch `by`, whose progress was missed.
-
-        They arrived after the batch before it was planned, as the checkpoint dates it.
-        """
+        """Return an upper bound for records written at second `at` by batch `by`, whose progress was missed."""
         running = self._running[self._segment_of[edge.source]]
         for inlet in running.reads:
             if isinstance(inlet, str):
@@ -174,13 +171,7 @@ def _during(batches: Mapping[int, BatchMoments], at: float) -> BatchMoments | No
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Measured cost of an alternate.
-
-    Attributes:
-        service_time: Meter seconds per record.
-        selectivity: Records out per record in.
-        at: Epoch second of the measurement.
-    """
+    """Measured cost of an alternate: meter seconds per record, records out per record in, epoch second."""
 
     service_time: float
     selectivity: float
@@ -295,8 +286,8 @@ class Telemetry:
         """Add new batches, and measure backlogs at epoch second `now`."""
         self.batches += len(fresh)
         for each, number in self._sources.values():
-            taken = (batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
-            self.rows += sum(int(rows) for rows in taken if rows > 0)  # NaN: unknown
+            rows_taken = (batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
+            self.rows += sum(int(rows) for rows in rows_taken if rows > 0)  # NaN: unknown
         self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
         self._latencies.add_batches(fresh)
         for name, (each, _) in self._sources.items():
@@ -391,8 +382,7 @@ class Telemetry:
         """Return a row per operator.
 
         Core use that no meter sees (the way into Python and back, shuffles, native aggregation) is charged to the keyed
-        operators,
-        or to the sources without any, so that the operators' busy cores add up to the hosts'.
+        operators, or to the sources without any, so that the operators' busy cores add up to the hosts'.
 
         Args:
             now: Epoch seconds.
@@ -519,7 +509,7 @@ class Telemetry:
                 describe_durations(columns, name, passed)
 
     def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe native operators, which run in the JVM unmetered. Columns yield a record each, unless one explodes."""
+        """Describe native operators, which run unmetered. Columns yield a record each, unless one explodes."""
         graph, window = self._layout.graph, self._window(now)
         for name in graph.order:
             operator = graph.operator(name)
@@ -532,7 +522,7 @@ class Telemetry:
     def _arriving(
         self, name: str, columns: Mapping[Metric, Mapping[str, float]], window: Mapping[str, Sequence[Batch]]
     ) -> float:
-        """Return the input rate [records/s]: the predecessors' output, or what the query read from durable edges."""
+        """Return the input rate [records/s]: the predecessors' output, or reads from durable edges."""
         graph, segment = self._layout.graph, self._layout.stage_of[name].segment
         return sum(
             rate_of(window.get(segment, ()), self._numbers[edge])
@@ -542,7 +532,7 @@ class Telemetry:
         )
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe keyed operators: a record arrives when the previous stage ends and leaves when the batch commits."""
+        """Describe keyed operators, from the end of the previous stage to the commit."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -559,7 +549,7 @@ class Telemetry:
                 describe_durations(columns, name, spans)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        """Describe the queue behind each durable edge: a record waits from its write until its commit."""
+        """Describe the queue behind each durable edge, from write to commit."""
         window = self._window(now)
         for each in self._running:
             batches = window.get(each.segment.name, ())
@@ -613,7 +603,7 @@ class Telemetry:
         return planned if not planned < self._stepped else NAN
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
-        """Return recently committed batches by segment, or the newest one, so that an old value shows its age."""
+        """Return recently committed batches by segment, or the newest one."""
         batches = {}
         for segment, recent in self._batches_of.items():
             lately = [batch for batch in recent if batch.end >= now - WINDOW and batch.rows]
@@ -629,13 +619,12 @@ class Telemetry:
         return float(self._end_of(source).get("started", 0.0)) or None
 
     def _end_of(self, source: str) -> Mapping[str, Any]:
-        """Return the offset up to which committed batches have read a source; empty before the first."""
+        """Return the offset up to which committed batches have read a source."""
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return self._start_of(source) if last is None else last.source(number).end
 
     def _start_of(self, source: str) -> Mapping[str, Any]:
-        """Return the offset up to which a source was committed when this driver started."""
         each, number = self._sources[source]
         before = self._before[each.segment.name]
         return before[number] if number < len(before) else {}

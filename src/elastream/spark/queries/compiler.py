@@ -150,7 +150,7 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
 
 
 def _start(compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
-    """Start a query and wait for its sources; start it again if a Python source was too slow to connect."""
+    """Start a query and wait for its sources; repeat if a Python source was too slow to connect."""
     for left in reversed(range(SOURCE_ATTEMPTS)):
         each = compiler.start(plan, edges, interval)
         _await_sources(each)
@@ -171,13 +171,7 @@ def _await_sources(each: RunningSegment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RunContext:
-    """Context that all segments of a run share.
-
-    Attributes:
-        fresh: True if no earlier run left files in the folder.
-        single: Names of stages that run in one task.
-        retention: Seconds.
-    """
+    """Context of all segments. `fresh`: no earlier run left files; `single`: stages in one task; `retention` (s)."""
 
     spark: SparkSession
     graph: Graph
@@ -212,7 +206,7 @@ class _Compiler:
         self.branches = branches_of(self.spark).of_query(self._code_of) if switchable else None
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
-        """Start the query of `plan`. edges: schemas of durable edges, added to as they are compiled."""
+        """Start the query of `plan`; add to `edges` the schemas of durable edges."""
         forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
         frames, part = self._inlet_frames(edges), plan.before
@@ -257,7 +251,7 @@ class _Compiler:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
-        """Hold the loads, and log the first batch's composition if no source of ours carries it."""
+        """Hold the loads, and log the first composition if no source carries it."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
@@ -288,10 +282,8 @@ class _Compiler:
         return Steering(name, requested, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
     def _carrier(self) -> WorkerPaths:
-        """Return how the composition reaches a stage: by the offset log, else by the batch log; a task reads it once.
-
-        No record carries it: one more column costs a stage of cheap functions 10 to 20 % of its CPU time.
-        """
+        """Return how the composition reaches a stage: by the offset log, else by the batch log."""
+        # No record carries it: one more column costs a stage of cheap functions 10 to 20 % of its CPU time.
         lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
         carrier = WorkerPaths(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
         if self.codec.size == 1:
@@ -393,7 +385,7 @@ class _Compiler:
         return self._arrow(schema_from(ddl, "what an operator returns"))
 
     def _lane(self, inlet: Inlet) -> str | None:
-        """Return the single-task stage that an inlet's records enter; None for others and behind a shuffle."""
+        """Return the single-task stage that an inlet's records enter, or None."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
             return None
         entered = inlet.origin if inlet.edge is None else inlet.edge.target

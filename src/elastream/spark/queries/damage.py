@@ -59,7 +59,7 @@ def check_not_damaged(layout: Layout, directory: RunDirectory) -> None:
 
 
 def _lost(folder: AnyPath, read: int, reader: str, writer: str, wrote: QueryProgress) -> str:
-    """Return why an edge fits neither its reader nor its writer; empty if it fits both."""
+    """Return why an edge fits neither its reader nor its writer, or ""."""
     edge_log = EdgeLog(folder)
     try:
         edge_log.refresh()
@@ -98,10 +98,7 @@ def _progress_of(directory: RunDirectory, query: str) -> QueryProgress:
 
 
 def _torn(file: AnyPath, lines: int) -> str | None:
-    """Return what is wrong with a checkpoint file; None if nothing.
-
-    lines: least number of lines besides a version; 0 if the file is one value.
-    """
+    """Return what is wrong with a checkpoint file of at least `lines` lines beside a version (0: one value), or None."""
     try:
         content = file.read_text().splitlines()
         if lines and not (len(content) >= lines and content[0].startswith("v")):

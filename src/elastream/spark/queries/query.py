@@ -71,8 +71,7 @@ class StatefulTasks:
     """Tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
     One gateway call fetches the newest batches, however many tasks they have. Task p of a stateful stage is on state
-    partition
-    p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
+    partition p. With `senders`, the feeding stages are reported, too; they have no `ranks`.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Query:
         self._names: dict[int, str] = {}
         self._tasks: StatefulTasks | None = None
         self._unread: dict[str, int] = {}
-        self._held: dict[int, HeldFiles | None] = {}
+        self._held_files: dict[int, HeldFiles | None] = {}
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -213,24 +212,24 @@ class Query:
     def _with_held_files(self, batch: Batch) -> Batch:
         sources = list(batch.sources)
         for number, (progress, limit) in enumerate(zip(sources, self.status.limits, strict=False)):
-            if number not in self._held:
+            if number not in self._held_files:
                 path = self.status.checkpoint
-                self._held[number] = held_files(path, number, progress.description, limit, batch.start)
-            if (held := self._held[number]) is not None:
-                sources[number] = held.dated(progress)
-        return replace(batch, sources=tuple(sources)) if self._held else batch
+                self._held_files[number] = held_files(path, number, progress.description, limit, batch.start)
+            if (files := self._held_files[number]) is not None:
+                sources[number] = files.dated(progress)
+        return replace(batch, sources=tuple(sources)) if self._held_files else batch
 
     def _look_at_held_files(self, now: float) -> None:
-        """Count what limited file sources hold back now as what the newest batch has left."""
-        if self.batches and any(self._held.values()):
+        """Count what limited file sources hold back as what the newest batch has left."""
+        if self.batches and any(self._held_files.values()):
             sources = list(self.batches[-1].sources)
-            for number, held in self._held.items():
-                if held is not None and number < len(sources):
-                    sources[number] = held.looked(sources[number], now)
+            for number, files in self._held_files.items():
+                if files is not None and number < len(sources):
+                    sources[number] = files.looked(sources[number], now)
             self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
-        """Date the earliest arrival of the running batch's records. reported: new batches have ended."""
+        """Date the earliest arrival of the running batch's records."""
         same = self.status.planned == before.planned and before.processing
         if not self.status.processing:
             self._since = None
@@ -256,10 +255,8 @@ class Query:
             self._with.traffic.take(self.name, self._names, loads)
 
     def _notice_step(self, now: float) -> None:
-        """Detect a change of the wall clock since the last look, and shift earlier dates.
-
-        Figures measured across the step are dropped: loads of partitions are unknown until two more batches have ended.
-        """
+        """Shift earlier dates after a change of the wall clock, and drop figures measured across it."""
+        # Loads of partitions are unknown until two more batches have ended.
         offset = now - self._with.steady()
         step, self._offset = offset - self._offset, offset
         self.stepped = step if abs(step) > CLOCK_STEP_S else 0.0  # NaN is no step
@@ -333,9 +330,9 @@ class Query:
 
         Asks the driver for stages of its last batches, but only of a late query. Without an answer the cause is unknown.
         """
-        held = self.batches[-1].held_back(self.status.limits) if self.batches else None
-        if self.unjudged and held is not None:
-            return unjudged(self.name, held[1].text)
+        held_back = self.batches[-1].held_back(self.status.limits) if self.batches else None
+        if self.unjudged and held_back is not None:
+            return unjudged(self.name, held_back[1].text)
         if target is None or not self._is_late(target, now):
             return None
         warm = [batch for batch in list(self.batches)[COLD_BATCHES:] if batch.rows and not batch.stepped][-BATCHES_READ:]
@@ -348,8 +345,8 @@ class Query:
             log.debug("query %r cannot be diagnosed: %s", self.name, why_in_java(error))
             return Diagnosis()
         times = [BatchTimes(each.start, each.seconds, each.durations, stages.get(each.id, ()), others) for each in warm]
-        limited = held[1].text if held else ""
-        option = held[1].option(held[0].description) if held else ""
+        limited = held_back[1].text if held_back else ""
+        option = held_back[1].option(held_back[0].description) if held_back else ""
         return diagnose(
             self.name, times, target, QueryTraits(self.status.trigger, limited, option, self.status.function, max(1, slots))
         )
@@ -392,7 +389,6 @@ class Query:
         return None if window is None else window.newest
 
     def _rated(self) -> Sequence[Batch]:
-        """Return the batches of the last RATE_WINDOW_S seconds and the one before, as far as their times are certain."""
         within = sum(batch.start > self.batches[-1].start - RATE_WINDOW_S for batch in self.batches)
         recent = list(self.batches)[-within - 1 :]
         return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]

@@ -155,7 +155,7 @@ class Switching:
             return self._draining is not None
 
     def _status_of(self, switch: Switch) -> tuple[Status, str]:
-        """Return DONE if the newest committed batch of the element's query and all later versions have the switch."""
+        """Return DONE if the newest committed batch of the query and all later versions have the switch."""
         if (effective := self.effective.get(switch.segment(self._layout))) is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
             if all(switched(each, [switch]) is each for each in since):
@@ -163,7 +163,6 @@ class Switching:
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
 
     def _unusable(self, switch: Switch) -> str:
-        """Return why a key table cannot be used; empty if it can, or `switch` names none."""
         if not isinstance(switch, SetKeyTable) or switch.table == 0:
             return ""
         if self._tables is None:
@@ -249,7 +248,7 @@ Routes: TypeAlias = Mapping[Route, float]
 
 @dataclass
 class _PendingUpdate:
-    """An update and the queries with a changed element. waiting: queries without a commit under it."""
+    """An update and the queries that are `waiting` for a commit under it."""
 
     update: Update
     queries: frozenset[str]
@@ -309,7 +308,7 @@ class UpdateTracker:
         return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: mixed}
 
     def _date(self, batch: Batch) -> None:
-        """Note when updates came into force, and which batches still ran without them."""
+        """Note when updates came into force, and which batches ran without them."""
         if not any(each.waiting for each in self._updates.values()) or (ran := self._ran(batch)) is None:
             return
         for each in self._updates.values():
@@ -324,7 +323,7 @@ class UpdateTracker:
                 each.update = replace(each.update, in_force=batch.end)
 
     def _upstream_followed(self, batch: Batch) -> bool:
-        """Return True if the upstream batches whose records a batch reads have been followed."""
+        """Return True if the upstream batches of a batch's records have been followed."""
         return all(by <= self._last[self._upstream(edge)] for edge, by, _ in self._inputs(batch))
 
     def _follow(self, batch: Batch) -> None:
@@ -347,7 +346,7 @@ class UpdateTracker:
     def _meet(
         self, met: tuple[tuple[str, int], ...], mixed: frozenset[int], query: str, version: int, rows: float
     ) -> Route:
-        """Return the way after one more query. Records that now met both sides of an update count as mixed, once."""
+        """Return the way after one more query. Records that met both sides of an update count as mixed, once."""
         versions = [version, *(each for _, each in met)]
         for number in range(min(versions) + 1, max(versions) + 1):
             each = self._updates.get(number)
@@ -359,7 +358,7 @@ class UpdateTracker:
         return (*met, (query, version)), mixed
 
     def _inputs(self, batch: Batch) -> Iterable[tuple[Edge, int, float]]:
-        """Yield (edge, batch that wrote it, records) for a batch's input from durable edges."""
+        """Yield (edge, writing batch, records) for a batch's input from durable edges."""
         for number, inlet in enumerate(self._running[batch.query].reads):
             if isinstance(inlet, Edge) and (queue := self._queues.get(inlet)) is not None:
                 queue.refresh()

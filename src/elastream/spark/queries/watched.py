@@ -225,7 +225,7 @@ class SessionQueries:
 
 
 def _described(batch: Batch, offset: float) -> MicroBatch:
-    """Return a batch for an observation. Each of its records counts as if it had waited since the poll before the batch."""
+    """Return a batch for an observation; each record counts as if waiting since the poll before."""
     waited = batch.end - batch.waiting
     return MicroBatch(batch.query, batch.start + offset, batch.seconds, float(batch.rows), waited, waited)
 

@@ -188,8 +188,8 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, status: 
         since = start if before is None else last_poll if idle else before.start
         earlier = SourceProgress() if before is None else before.source(position)
         limit = status.limits[position] if position < len(status.limits) else SourceLimit()
-        taken = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
-        progress.append(_dated(taken, replace(earlier, everything=True) if idle else earlier, since))
+        current = _source_progress(json.loads(each), read_records(reads), earlier.scans, limit)
+        progress.append(_dated(current, replace(earlier, everything=True) if idle else earlier, since))
     return Batch(
         query=query,
         id=int(number),
@@ -211,15 +211,15 @@ def read_records(reads: str) -> Sequence[int] | None:
 def _source_progress(
     progress: Mapping[str, Any], reads: Sequence[int] | None, scans: float, limit: SourceLimit
 ) -> SourceProgress:
-    """Parse the JSON of a SourceProgress, without arrival times. scans: of the batch before."""
+    """Parse the JSON of a SourceProgress, without arrival times."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
-    seen = int(progress.get("numInputRows", 0))
+    counted = int(progress.get("numInputRows", 0))
     rows = _rows_by_offsets(str(progress.get("description")), start, end)
     if math.isnan(rows) and reads is not None:
-        rows = rows_by_reads(seen, reads, limit.times)
-        rows = seen / scans if math.isnan(rows) else rows
+        rows = rows_by_reads(counted, reads, limit.times)
+        rows = counted / scans if math.isnan(rows) else rows
     elif math.isnan(rows):
-        rows = float(seen)
+        rows = float(counted)
     if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
         latest = {**after, "n": after["due"]}
     if rows and after.keys() >= OWN:
@@ -233,12 +233,12 @@ def _source_progress(
     limited = limit.unit != "all" and not str(progress.get("description")).startswith("RatePerMicroBatch")
     if limited and math.isnan(behind) and latest is None and not (limit.unit == "rows" and rows < limit.most):
         everything = None
-    scans = seen / rows if rows > 0 and seen else scans
+    scans = counted / rows if rows > 0 and counted else scans
     return SourceProgress(_offset(start), _offset(end), rows, scans, behind, everything, str(progress.get("description")))
 
 
 def _rows_by_offsets(description: str, start: object, end: object) -> float:
-    """Return the records between two offsets of a source of Spark's whose offsets count them; NaN for any other."""
+    """Return the records between two offsets that count them; else NaN."""
     before, after = _offset(start), _offset(end)
     if description.startswith("Kafka"):
         grown = [
@@ -248,8 +248,8 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
             if partition in before.get(topic, ())
         ]
         # A new partition begins wherever the topic begins, and all of a topic that was made anew.
-        known = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
-        return float(sum(grown)) if known else NAN
+        complete = len(grown) == sum(map(len, after.values())) and min(grown, default=0) >= 0
+        return float(sum(grown)) if complete else NAN
     if (rate := re.match(r"RateStreamV2\[rowsPerSecond=(\d+), rampUpTimeSeconds=0\b", description)) and type(end) is int:
         return float(rate[1]) * (end - (start if type(start) is int else 0))
     if description.startswith("RatePerMicroBatch"):
@@ -259,28 +259,27 @@ def _rows_by_offsets(description: str, start: object, end: object) -> float:
     return NAN
 
 
-def rows_by_reads(seen: int, reads: Sequence[int], times: int = 1) -> float:
+def rows_by_reads(counted: int, reads: Sequence[int], times: int = 1) -> float:
     """Return the records of a source that its batch may have read several times; NaN if that stays open.
 
     Args:
-        seen: Records that Spark counted over all reads.
+        counted: Records that Spark counted over all reads.
         reads: Records that each stage without a shuffle before it has read, of this source or others.
         times: How often the plan has the source.
     """
-    if not seen or (len(reads) == 1 and times == 1):
-        return float(seen)
-    whole = [each for each in set(reads) if each > 0 and seen % each == 0 and reads.count(each) >= seen // each]
-    if whole and (times == 1 or max(whole) < seen):
+    if not counted or (len(reads) == 1 and times == 1):
+        return float(counted)
+    whole = [each for each in set(reads) if each > 0 and counted % each == 0 and reads.count(each) >= counted // each]
+    if whole and (times == 1 or max(whole) < counted):
         return float(max(whole))
     # All but one read a part only, such as the first rows.
-    return float(max(reads)) if sum(reads) == seen and times == 1 else NAN
+    return float(max(reads)) if sum(reads) == counted and times == 1 else NAN
 
 
 def _counted(start: object, end: object, latest: object, rows: float) -> float:
-    """Return the records between `end` and `latest`; NaN if no offset field counts records.
+    """Return the records between `end` and `latest`, by an offset field that grew by as many as were taken; else NaN.
 
-    A field counts records if it grew by as many as were taken. Sources without metrics, such as Python data sources, report
-    their backlog this way.
+    Sources without metrics, such as Python data sources, report their backlog this way.
     """
     before, after, newest = (_offset(each) for each in (start, end, latest))
     for name, number in after.items():
@@ -293,8 +292,7 @@ def _counted(start: object, end: object, latest: object, rows: float) -> float:
 def _dated(progress: SourceProgress, earlier: SourceProgress, since: float) -> SourceProgress:
     """Return `progress` with bounds of its records' arrival times.
 
-    A source emits the oldest records first. So those that waited in the batch before come first, then those that came after
-    `since`. If it is open what waited, so is when the oldest record came.
+    A source emits the oldest records first: those that waited in the batch before, then those that came after `since`.
     """
     if earlier.everything is None or progress.everything is None:
         first = next((at for at, _ in earlier.waiting_records), since)
@@ -329,13 +327,13 @@ def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
 
 
 def _partitions(offset: object) -> int:
-    """Count the partitions in Kafka offsets such as {"topic": {"0": 12, "1": 7}}; its lag is a mean over them."""
+    """Count the partitions in Kafka offsets such as {"topic": {"0": 12, "1": 7}}."""
     topics = offset.values() if isinstance(offset, dict) else ()
     return max(1, sum(len(each) for each in topics if isinstance(each, dict)))
 
 
 def _offset(value: object) -> Mapping[str, Any]:
-    """Return an offset as a mapping; empty for offsets of other shapes."""
+    """Return an offset as a mapping; empty for other shapes."""
     return value if isinstance(value, dict) else {}
 
 

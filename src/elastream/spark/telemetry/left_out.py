@@ -87,7 +87,7 @@ class LeftOutCounts:
                 remove_tree(folder)
 
     def _stays(self, segment: str, batch: int) -> bool:
-        """Return True if the batch is logged and its files must stay for a driver elsewhere that may lack this log."""
+        """Return True if the files of a logged batch must stay for a driver that may lack this log."""
         at = self._logged_at.get((segment, batch))
         return at is not None and time.monotonic() - at < FILES_STAY_S
 

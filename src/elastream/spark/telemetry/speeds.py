@@ -38,7 +38,7 @@ class HostSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Probed:
-    """Readings of one executor. read_at: when this process first read the newest; clocks of hosts are not compared."""
+    """Readings of one executor; clocks of hosts are not compared."""
 
     stamp: int = -1
     read_at: float = 0.0
@@ -49,7 +49,7 @@ class _Probed:
         return statistics.median(each.piece for each in self.readings)
 
     def share(self, cores: float) -> float:
-        """Return the share of `cores` that the host gets: its current quota less recent steal time."""
+        """Return the share of `cores` of the host: its quota less recent steal time."""
         unstolen = statistics.median(each.kept for each in self.readings)
         unstolen = unstolen if unstolen < 1 - LEAST_DIFFERENCE else 1.0
         return max(LEAST_SHARE, min(1.0, self.readings[-1].cores / cores) * unstolen)

@@ -112,7 +112,7 @@ def read_loads(lines: Iterable[Sequence[str]], partitions: Mapping[int, int] | N
 def _stages(
     lines: Iterable[Sequence[str]], ended: dict[int, float]
 ) -> Iterator[tuple[int, Sequence[str], list[Sequence[str]]]]:
-    """Yield (batch, line of a stage, lines of its tasks), and note the end of each batch in `ended`."""
+    """Yield (batch, line of a stage, lines of its tasks); note each end in `ended`."""
     batch, head, rows = -1, None, list[Sequence[str]]()
     for line in lines:
         if line[0] == "T":
@@ -167,8 +167,7 @@ class LoadWindow:
     """The last `length` batches of one stateful stage, and the load of its partitions over them.
 
     Once two batches in a row are unlike the earlier ones and like each other, the earlier ones are dropped: work has moved
-    to
-    other partitions for good.
+    to other partitions for good.
     """
 
     def __init__(self, length: int = SAMPLES) -> None:
@@ -193,8 +192,7 @@ class LoadWindow:
         """Return the load of `partitions` at epoch second `now`, without state sizes; unknown before LEAST_SAMPLES batches.
 
         Busy cores are medians, the rest means. Errors come from the samples' spread, and cover the newest sample if that is
-        in
-        doubt. Rates decay while no batch ends.
+        in doubt. Rates decay while no batch ends.
         """
         samples = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in samples if load.seconds > 0]
@@ -214,7 +212,7 @@ class LoadWindow:
 
 
 def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
-    """Return True if the work of `load` moved between partitions by more than the batches `before` vary."""
+    """Return True if the work moved more than the batches `before` vary."""
     comparable = _comparable(before, load)
     if len(comparable) < USUAL_BATCHES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in comparable]):
         return False
@@ -225,14 +223,13 @@ def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
 
 
 def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
-    """Return True if two batches are more like each other than like those `before`."""
+    """Return True if two batches differ less than those `before`."""
     usual = _usual(_comparable(before, other))
     apart = _moved(_parts(one), _parts(other))
     return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))
 
 
 def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]:
-    """Return the batches `before` with as many partitions as `load`, and with work."""
     return [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
 
 

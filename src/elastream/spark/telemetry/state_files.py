@@ -49,14 +49,11 @@ def folders_of(stage: "StatefulStage") -> tuple[tuple[Path, ...], ...]:
 
 @dataclass
 class _Store:
-    """The store in one folder."""
-
     folder: Path
     whole: tuple[int, float] = (0, 0.0)  # version and bytes of the newest snapshot
     deltas: dict[int, float] = field(default_factory=dict)  # bytes of changes by version, since then
 
     def look(self, version: int) -> None:
-        """Read the files up to `version`."""
         listed = [each for each in written_files(self.folder) if each[0] <= version]
         snapshots = [each for each in listed if each[1] and each[0] > self.whole[0]]
         if snapshots:
@@ -68,12 +65,12 @@ class _Store:
                 self.deltas[number] = file_size(path)
 
     def size(self, version: int) -> float:
-        """Return the bytes of the state at `version`; NaN if a file is missing."""
+        """Return the bytes of the state at `version`, or NaN."""
         since = [self.deltas.get(number, NAN) for number in range(self.whole[0] + 1, version + 1)]
         return self.whole[1] + sum(since)
 
     def changed(self, version: int) -> float:
-        """Return the bytes that the batch before `version` changed; NaN if there is no such file."""
+        """Return the bytes that the batch before `version` changed, or NaN."""
         return self.deltas.get(version, NAN)
 
 

@@ -149,7 +149,7 @@ class Traffic:
 def _rates(
     batches: Collection[BatchFlows], rows: Mapping[str, Mapping[int, int]]
 ) -> Iterable[tuple[Integers, Integers, Floats]]:
-    """Yield (source, target, bytes/s) of one query for each pair of stages, as means over its batches."""
+    """Yield (source, target, bytes/s) of each pair of stages, as means over a query's batches."""
     seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
     total: dict[tuple[str, str], Floats] = {}
     for operators, flows in batches:

@@ -89,7 +89,6 @@ class _Task:
         self._left_out.flush()
 
     def chosen(self, key: tuple[Any, ...]) -> int:
-        """Return the number of the alternate for `key`."""
         if self._table is None:
             return self._otherwise
         number = self._table.of_key([key[at] for at in self.keyed.choice.by])
@@ -108,7 +107,6 @@ class _Task:
         self._left_out.flush()  # PySpark calls nothing at the end of the task
 
     def count(self, alternate: int, rows_in: int, rows_out: int, busy: float) -> None:
-        """Count a call of an alternate that ends now."""
         if (counts := self._counted.get(alternate)) is None:
             name, now = self.keyed.alternates[alternate].name, time.time()
             counts = [self._segment, self._batch, self.keyed.name, self._code, 0, 0, 0.0, now - busy, now, name, self._task]

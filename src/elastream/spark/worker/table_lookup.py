@@ -103,7 +103,7 @@ class Lookup:
 
     @cached_property
     def _near(self) -> tuple[int, Numbers] | None:
-        """Return the least key and answers from it on; None if keys lie far apart."""
+        """Return the least key and answers from it on, if keys are close."""
         # A tenth of the work of a hash for each record.
         least = min(self._by_key, default=0)
         span = max(self._by_key, default=0) - least + 1

@@ -124,7 +124,7 @@ Span: TypeAlias = tuple[int, int, int]
 
 
 def _spans(window: Window, part: pa.Table) -> Sequence[Span]:
-    """Return the complete windows of `part`: start, end (exclusive), and the next one's start."""
+    """Return the complete windows of `part`: start, end, and the next start."""
     if window.kind is WindowKind.COUNT:
         length, step = int(window.count or 0), int(window.step)
         return [(at, at + length, at + step) for at in range(0, part.num_rows - length + 1, step)]

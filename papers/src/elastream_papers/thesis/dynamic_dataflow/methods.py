@@ -1,7 +1,6 @@
 """The seven methods that forecast a customer's next hour (thesis, Fig. 3.6).
 
-Each is a function of the past, shared by experiment, Spark application and its check. ARIMA and the tree are fitted
-weekly.
+Each is a function of the past, shared by experiment, Spark application and its check. ARIMA and the tree are fitted weekly.
 """
 
 from collections.abc import Callable, Mapping

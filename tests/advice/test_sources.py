@@ -6,7 +6,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from elastream.advice.log_files import lines_of
+from elastream.advice.sources import lines_of
 from elastream.errors import InputError
 
 LINES = [b'{"Event":"%d"}' % number for number in range(40_000)]
