@@ -46,7 +46,7 @@ def test_a_batch_is_at_most_twice_the_largest_before_it(cost: float, floor: floa
 @given(costs, floors, lengths)
 def test_batches_neither_run_away_nor_die_out(cost: float, floor: float, wanted: float) -> None:
     settled = run(Governor(wanted), lambda records: floor + cost * records, 60)[-10:]
-    assert max(seconds for _, seconds in settled) <= floor + 1.5 * wanted + cost
+    assert max(seconds for _, seconds in settled) <= floor + 1.5 * max(wanted, floor) + cost
     assert max(records for records, _ in settled) >= min(100, int(wanted / 4 / cost))
 
 
@@ -80,6 +80,14 @@ def test_batches_on_a_noisy_machine_do_not_die_out(seed: int) -> None:
     batches = run(Governor(0.5), lambda records: noise.uniform(1, 4) + 2e-5 * records, 60)
     assert min(records for records, _ in batches[-10:]) >= 100
     assert max(records for records, _ in batches) >= 5000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_of_a_query_that_warms_up_do_not_stay_small(seed: int) -> None:
+    """Each of its first batches is faster than the one before, whatever is in it."""
+    noise, first = random.Random(seed), iter(range(100))
+    batches = run(Governor(0.8), lambda records: noise.uniform(1.2, 1.9) + 1.5 * 0.6 ** next(first) + 5e-5 * records, 10)
+    assert batches[-1][0] >= 1000
 
 
 def test_the_allowance_follows_hosts_that_come_and_go() -> None:
