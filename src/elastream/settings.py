@@ -460,6 +460,14 @@ class RunSettings(DataflowSettings, LiveSettings):
         group=FOLDER,
         lasting=False,
     )
+    limit: float | str | None = setting(
+        "End the run so long after its hosts and queries have started, such as 3min.",
+        Seconds(positive=True),
+        default=None,
+        option=True,
+        group=FOLDER,
+        lasting=False,
+    )
     resume: Path | str | None = setting(
         "Resume a run that was stopped, failed or killed, by its folder or address. It keeps its state, offsets, "
         "composition, results and leases.",
@@ -529,14 +537,6 @@ class CommandSettings(RunSettings, ExportSettings):
     )
     record: Path | None = setting(
         "Write a second copy of the recording.", PathOf(), default=None, option=True, group=FOLDER, lasting=False
-    )
-    limit: float | str | None = setting(
-        "End the run so long after its hosts and queries have started, such as 3min.",
-        Seconds(positive=True),
-        default=None,
-        option=True,
-        group=FOLDER,
-        lasting=False,
     )
     live: bool = setting(
         "Live view, or a line every 10 s.",

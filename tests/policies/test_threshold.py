@@ -179,7 +179,7 @@ def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
 
 
 @pytest.mark.parametrize(("latency", "leases"), [(5.0, True), (1.0, False)], ids=["late", "in time"])
-def test_batches_that_stay_late_on_full_hosts_lease_one_more_while_cold(latency, leases):
+def test_batches_that_stay_late_on_a_full_host_lease_one_more(latency, leases):
     """A query without a limit reads all that waits: its batches grow, and its backlog does not."""
     memory, leased, policy = None, [], ByLoad()
     for number in range(8):
