@@ -271,10 +271,11 @@ def test_recommendations_are_recorded_whether_or_not_they_are_followed():
     assert collector.recording.decisions[0].hosts == 2.5
 
 
-def test_a_missing_recommendation_is_read_from_the_actions():
+@pytest.mark.parametrize("recommended", [None, math.nan, math.inf])
+def test_a_missing_recommendation_is_read_from_the_actions(recommended):
     scaling, seen = Scaling(), FakePlant(hosts=3).observe()
     for actions, wanted in (([], 3), ([LeaseHost("h4", "small")], 4), ([DrainHost("h1"), DrainHost("h2")], 1)):
-        scaling.limits(actions, None, seen)
+        scaling.limits(actions, recommended, seen)
         assert scaling.recommended == wanted
 
 

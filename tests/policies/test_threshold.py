@@ -23,6 +23,7 @@ from elastream.errors import ElastreamError
 from elastream.policies.by_load import ByLoad
 from elastream.policies.common.load_history import LinearFit, LoadHistory
 from elastream.policies.forecasting.trend import Surprises
+from elastream.policies.horizon.policy import Horizon
 from elastream.policies.threshold import Threshold
 from support.fake_plant import SMALL, FakePlant, word_count
 
@@ -191,6 +192,12 @@ def test_batches_that_stay_late_on_a_full_host_lease_one_more(latency, leases):
         leased += [action for action in plan.actions if isinstance(action, LeaseHost)]
         memory = plan.memory
     assert bool(leased) is leases
+
+
+@pytest.mark.parametrize("policy", [Threshold(), Horizon()])
+def test_late_at_an_unknown_rate_recommends_no_infinite_number_of_hosts(policy):
+    plan = policy.plan(replace(observe([host("h1")], math.nan, p99=6.0), time=1100.0))
+    assert plan.hosts is None or not math.isinf(plan.hosts)
 
 
 def test_too_few_partitions_are_reported_after_three_warm_rounds():

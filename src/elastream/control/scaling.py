@@ -199,7 +199,7 @@ class Scaling:
         self.recommended = float(there + more - fewer)
         if first or not self._wished:
             self._wished.append((now, float(there)))
-        if hosts is not None and not math.isnan(hosts):
+        if hosts is not None and math.isfinite(hosts):
             self.recommended = hosts
             wish = float(math.ceil(hosts - ROUNDING))
         else:

@@ -225,8 +225,8 @@ class ChainedRound(SizingRound):
         highest = self._retained_cores(history)
         hosts = [*self._releases(added), *(added if added or observation.draining else self._shrink(history, highest))]
         tasks = [change for operator in sorted(observation.context.scalable) for change in self._tasks(operator, need)]
-        retained = math.nan if math.isnan(need) else max(need, highest / self.most)
-        recommended = self._hosts.hosts_for(retained)
+        retained = max(need, highest / self.most)  # infinite while nothing is known that hosts could be given back for
+        recommended = self._hosts.hosts_for(retained if math.isfinite(retained) else math.nan)
         unknown = missing_metrics(observation) if math.isnan(base) else ()
         return ScalingPlan(hosts, tasks, history, self._predicted(hosts, base), unknown, remarks, recommended)
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elastream.errors import EnvironmentProblem
-from elastream.spark.jvm.borrowed import borrowed, open_in_process, slots_of
+from elastream.spark.jvm.borrowed import borrowed, in_session, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
 from elastream.spark.jvm.driver_side import java_context
 from support.shared_session import shared_session
@@ -45,3 +45,17 @@ def test_a_required_setting_that_cannot_change_is_named():
         borrowed(shared_session(), {}, {"spark.executor.memory": "9g"}, {}),
     ):
         pass
+
+
+def test_a_frame_of_the_open_session_runs_in_the_clone(tmp_path):
+    """A query runs with the settings of its frame's session, and belongs to it."""
+    spark = shared_session()
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    with borrowed(spark, {PARTITIONS: "3"}, {}, {}) as clone:
+        counts = in_session(frame, clone).groupBy("value").count()
+        writer = counts.writeStream.format("noop").outputMode("update")
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.id not in {each.id for each in spark.streams.active}
+        query.processAllAvailable()
+        query.stop()
+        assert '"spark.sql.shuffle.partitions":"3"' in (tmp_path / "offsets" / "0").read_text()

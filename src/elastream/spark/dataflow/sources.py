@@ -28,6 +28,7 @@ from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.readers import RangeReader, Steering, shares
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.arrow_schemas import arrow_schema
+from elastream.spark.jvm.borrowed import in_session
 from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream_load"
@@ -106,6 +107,7 @@ def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
         raise InputError(f"{what} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise InputError(f"{what} returned no streaming DataFrame")
+    frame = in_session(frame, spark)
     columns = _arrow(reader.schema).names if reader.schema else frame.columns
     if missing := [column for column in columns if column not in frame.columns]:
         raise InputError(f"{what} returned no column {missing[0]!r} (it returned: {', '.join(frame.columns)})")

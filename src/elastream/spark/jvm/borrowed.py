@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.capabilities import NEEDS_CLASSIC_SESSION
@@ -81,6 +81,14 @@ def borrowed(
             _remove_listener(clone)
             if active is not None:
                 _activate(active)
+
+
+def in_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
+    """Return `frame` in the session `spark`, with whose settings its query then runs."""
+    if frame.sparkSession._jsparkSession.equals(java_session(spark)):
+        return frame
+    datasets = jvm_of(spark).org.apache.spark.sql.classic.Dataset
+    return DataFrame(datasets.ofRows(java_session(spark), frame._jdf.queryExecution().analyzed()), spark)
 
 
 def _remove_listener(clone: SparkSession) -> None:
