@@ -159,7 +159,6 @@ def _in(units: Mapping[str, float], value: float | str, what: str, example: str,
 
 
 def _compound(text: str) -> float | None:
-    """Return the seconds of text such as `"1h30m"`, or None."""
     seconds, smallest, end, parts = 0.0, math.inf, 0, 0
     while part := _PART_OF_DURATION.match(text, end):
         unit = _SECONDS.get(part.group(2).lower(), math.inf)

@@ -1,12 +1,13 @@
 """Runs a query of Nexmark on tables, as a stream of files with a closing row, and returns its final rows."""
 
 import pandas as pd
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from elastream.bench.comparison import BATCH, final_rows
 from elastream.bench.nexmark.events import SCHEMAS, kind_of
 from elastream.bench.nexmark.queries import QUERIES
 from elastream.bench.nexmark.workload import SIDE, WATERMARK_DELAY
-from elastream.bench.sources import read_files, with_watermark, write_files
+from elastream.bench.sources import with_watermark, write_files
 from elastream.spark.jvm.session import STATE_STORES
 
 # The shared session keeps state in the heap. What Python keeps needs RocksDB, and that another file system than the one
@@ -23,6 +24,11 @@ def write_tables(folder, tables, files=2):
     for kind, table in tables.items():
         write_files(table, folder / kind, files)
     return folder
+
+
+def _read_files(spark, kind, folder):
+    reader = spark.readStream.schema(from_arrow_schema(SCHEMAS[kind]))
+    return reader.option("maxFilesPerTrigger", 1).parquet(str(folder / kind))
 
 
 def stream_query(spark, name, folder, checkpoint, **variant):
@@ -42,9 +48,7 @@ def stream_query(spark, name, folder, checkpoint, **variant):
         spark.conf.set(key, value)
     try:
         kinds = [kind_of(stream) for stream in query.streams]
-        streams = [
-            with_watermark(read_files(spark, SCHEMAS[kind], folder / kind), "date_time", WATERMARK_DELAY) for kind in kinds
-        ]
+        streams = [with_watermark(_read_files(spark, kind, folder), "date_time", WATERMARK_DELAY) for kind in kinds]
         side = {"side": spark.createDataFrame(SIDE)} if name == "q13" else {}
         writer = query.build(*streams, **side, **variant).writeStream.outputMode(query.mode).foreachBatch(keep)
         running = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()

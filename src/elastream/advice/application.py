@@ -79,7 +79,6 @@ class LoggedBatch:
 
     @property
     def run(self) -> float:
-        """Seconds that its tasks ran."""
         return math.fsum(stage.times.run for stage in self.stages)
 
 

@@ -43,12 +43,6 @@ def write_files(table: pa.Table, folder: Path, files: int) -> None:
     parquet.write_table(pa.Table.from_batches([closing_row(table.schema)]), folder / f"{files:03}.parquet")
 
 
-def read_files(spark: SparkSession, schema: pa.Schema, folder: Path, files_per_batch: int = 1) -> DataFrame:
-    """Return the stream of the files in `folder`."""
-    columns = from_arrow_schema(schema)
-    return spark.readStream.schema(columns).option("maxFilesPerTrigger", files_per_batch).parquet(str(folder))
-
-
 def read_events(spark: SparkSession, events: Numbered[Kind], kind: Kind, reading: Reading) -> DataFrame:
     """Return the stream of one kind of event as they fall due, with the closing row behind the last.
 

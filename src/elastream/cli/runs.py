@@ -127,7 +127,6 @@ def _local(seconds: float | None) -> str:
 
 
 def _read(directory: "RunDirectory") -> "tuple[RunState, Recording | None]":
-    """Return a run's state and recording; None before the first observation."""
     from elastream.recording.recorder import Recording
     from elastream.recording.run_state import state_of
 

@@ -139,7 +139,6 @@ class Journal:
         return self._entries[number]
 
     def grant(self, action: Action, by: str, at: float) -> Entry:
-        """Add an action, unwritten until its attempt."""
         entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
@@ -229,7 +228,6 @@ class JournalWriter:
         return self._journal.entry(entry.number)
 
     def note_undone(self, actions: Sequence[tuple[Action, str]]) -> None:
-        """Note that done actions are undone, each with its reason."""
         for action, reason in actions:
             done = (each for each in reversed(self._journal.entries) if each.action == action)
             if (entry := next(done, None)) is not None and entry.state is ActionState.DONE:

@@ -90,9 +90,6 @@ class Problem:
     min_hosts: int = 1
     max_hosts: int = 1_000_000
 
-    def by_second(self) -> "Problem":
-        return replace(self, leases=tuple(replace(each, unit=0.0, first=0.0) for each in self.leases))
-
     def at_once(self) -> "Problem":
         return replace(self, leases=tuple(replace(each, start=0.0) for each in self.leases))
 

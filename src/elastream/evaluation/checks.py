@@ -2,13 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
 from elastream.evaluation.findings import Check
-from elastream.evaluation.page import Table
 
 CONFIDENCE = 0.95  # probability that an interval covers the true mean
 
@@ -116,15 +115,6 @@ def _decided(successes: int, runs: int) -> bool | None:
     if chance(successes) <= CHANCE:
         return True
     return False if chance(runs - successes) <= CHANCE else None
-
-
-def variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:
-    if not varied:
-        return []
-    header = ("assumed", *(check.name for check in next(iter(varied.values()))))
-    rows = tuple((name, *(str(check.value) for check in checks)) for name, checks in varied.items())
-    good = tuple(not any(check.missed for check in checks) for checks in varied.values())
-    return [Table("The bars under other assumptions, simulated", header, rows, good)]
 
 
 def shares_of(checks: Sequence[Check], draws: Sequence[Sequence[Check]]) -> dict[str, float]:

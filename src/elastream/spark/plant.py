@@ -85,7 +85,6 @@ class RunClock:
         self._wake = threading.Event()
 
     def now(self) -> float:
-        """Return the seconds since the run began."""
         return time.monotonic() - self._start
 
     def sleep_until(self, time: float) -> None:
@@ -150,7 +149,6 @@ class SparkPlant(Generic[Q]):
 
     @property
     def context(self) -> Context:
-        """Return what runs, and its limits."""
         return Context(
             self.queries.layout,
             self._types,
@@ -169,7 +167,6 @@ class SparkPlant(Generic[Q]):
         return tuple(self.hosts.leases.values())
 
     def describe(self, host: str) -> str:
-        """Return a host's name for people."""
         return self.hosts.describe(host)
 
     @property
@@ -211,7 +208,6 @@ class SparkPlant(Generic[Q]):
         return observation
 
     def apply(self, action: Action) -> Outcome:
-        """Do one action, or return why not."""
         (outcome,) = self._perform([action], lambda: (self._actions.apply(action),))
         return outcome
 
@@ -255,7 +251,6 @@ class SparkPlant(Generic[Q]):
             self._links.close()
 
     def facts(self) -> Mapping[str, float | str]:
-        """Return figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
         return {
             **self.queries.facts(),

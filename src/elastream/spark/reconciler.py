@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """The load in the newest observation."""
-
     # Busy cores by task; the heaviest waiting task moves first
     weights: Mapping[TaskId, float] = field(default_factory=dict)
     capacities: Mapping[str, float] = field(default_factory=dict)  # cores of speed 1 by host

@@ -181,8 +181,6 @@ def pace_of(target_latency: float | None, layout: Layout) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _RunSession:
-    """A session whose first hosts take tasks."""
-
     spark: SparkSession
     provider: Provider
     terms: ProviderOffer

@@ -68,8 +68,6 @@ class Branches(DriverSide):
 
 @dataclass(frozen=True)
 class QueryBranches:
-    """The branches of one query, under its name in `session`."""
-
     session: Branches
     query: str
 

@@ -105,7 +105,6 @@ def _limit(spark: SparkSession, driver: DriverSide) -> SessionLimit:
 
 
 def has_executors(spark: SparkSession) -> bool:
-    """Return False if the driver runs all tasks."""
     client = jvm_of(spark).java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     return bool(client.isInstance(java_context(spark).schedulerBackend()))
 

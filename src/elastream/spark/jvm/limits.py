@@ -9,8 +9,6 @@ from elastream.clouds.provider import UNLIMITED
 
 @dataclass(frozen=True, slots=True)
 class SessionLimit:
-    """Most executors that a session may have, and what limits them."""
-
     executors: int = UNLIMITED
     name: str = ""
 

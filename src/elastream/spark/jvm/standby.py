@@ -42,7 +42,6 @@ class StandbyReplica:
 
     @property
     def ready(self) -> bool:
-        """Return True if a task could use it."""
         return self.state == "following"
 
 
@@ -136,7 +135,6 @@ class StageReplicas:
                 self._tables[name] = table
 
     def forget(self) -> None:
-        """Drop all replicas: the run is over."""
         for name in self._names:
             self._registry.java.forget(name)
         self._names, self._tables = (), {}

@@ -84,8 +84,6 @@ Target = Callable[[str], Location | None]
 
 @dataclass(frozen=True, slots=True)
 class MigrationLimits:
-    """Limits of concurrent migrations."""
-
     # Migrations to one host, hence per batch; None: no limit. One with a standby replica there does not count.
     per_host: int | None = 1
     lazy: bool = True  # load state ahead of the move, if no batch waits for it
@@ -397,7 +395,6 @@ class Rings:
 
     @property
     def active(self) -> Mapping[str, Ring]:
-        """Return the rings that were set, for operators whose queries run."""
         running = self._placing.partitions
         return {name: ring for name, ring in self._rings.items() if name in running}
 
@@ -442,7 +439,6 @@ class Rings:
         return len(placement) - len(there)
 
     def forget(self, operator: str) -> None:
-        """Drop the ring of `operator`: its partitions are placed otherwise."""
         with self._lock:
             self._rings = {name: ring for name, ring in self._rings.items() if name != operator}
 

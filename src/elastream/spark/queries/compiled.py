@@ -128,12 +128,10 @@ class CompiledQueries:
 
     @property
     def signals(self) -> Signals:
-        """The newest value of each domain signal, on the run's clock."""
         return self._signals.newest
 
     @property
     def updates(self) -> tuple[Update, ...]:
-        """Progress of composition changes, on the run's clock."""
         return self._updates.updates(self._epoch)
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
@@ -169,7 +167,6 @@ class CompiledQueries:
         return self.telemetry.latency_basis
 
     def stalled(self, wall: float) -> Mapping[str, float]:
-        """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
     def diagnoses(self, slots: int, wall: float) -> Mapping[str, Diagnosis]:

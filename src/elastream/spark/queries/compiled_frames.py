@@ -50,12 +50,10 @@ class BatchMoments:
 
     @property
     def whole(self) -> bool:
-        """True if all moments are known."""
         return None not in self.parts
 
     @property
     def moments(self) -> Moments:
-        """Moments from which its records count."""
         return [moment for part in self.parts if part is not None for moment in part]
 
 
@@ -319,7 +317,6 @@ class Telemetry:
         return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
-        """Return the last batches of a segment, oldest first."""
         return self._batches_of.get(segment, ())
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:

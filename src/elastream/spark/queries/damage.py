@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 
 class QueryProgress(NamedTuple):
-    """Progress of a query."""
-
     committed: int = -1  # its last committed batch; -1 before the first
     newest: int = -1  # its last planned batch; -1 before the first
     read_of_edge: Mapping[str, int] = MappingProxyType({})  # committed records of each durable edge, by name

@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryAccess:
-    """Access to the queries of one session."""
-
     spark: SparkSession
     driver: DriverSide
     placing: Placing  # receives where tasks run
@@ -132,7 +130,6 @@ class Query:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Operator names of the stateful stages, upstream first."""
         return tuple(self.stages or ())
 
     @property

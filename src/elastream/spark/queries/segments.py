@@ -34,8 +34,6 @@ SHUFFLERS, SHUFFLED_EACH = 4, 1000
 
 @dataclass(frozen=True)
 class RunningSegment:
-    """A segment and the query that runs it."""
-
     segment: Segment
     query: StreamingQuery
     checkpoint: AnyPath  # Spark's folder
@@ -136,7 +134,6 @@ def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
 
 
 def stage_behind(segment: Segment, edge: Edge) -> Stage:
-    """Return the stage that reads `edge`."""
     (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
     return stage
 

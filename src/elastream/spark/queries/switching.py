@@ -214,7 +214,6 @@ class Drain:
         self._edges = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
 
     def over(self) -> bool:
-        """Return True once all is drained."""
         return all(map(self._held, self._running)) and all(map(self._rests, self._running))
 
     def _held(self, each: RunningSegment) -> bool:

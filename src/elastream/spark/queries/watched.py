@@ -95,7 +95,6 @@ class SessionQueries:
 
     @property
     def all(self) -> tuple[Query, ...]:
-        """Every query so far."""
         return tuple(self._queries.values())
 
     @property
@@ -135,11 +134,9 @@ class SessionQueries:
         return {query.name: Basis.BOUND for query in self.live if query.timed}
 
     def stalled(self, wall: float) -> Mapping[str, float]:
-        """Return the running time [s] of unusually long batches, by query."""
         return stalled(self.live, wall)
 
     def incidents(self) -> Sequence[str]:
-        """Return the failures of queries since the last call."""
         incidents, self._incidents = self._incidents, []
         return incidents
 

@@ -56,8 +56,6 @@ class SourceLimit(NamedTuple):
 
 
 class QueryStatus(NamedTuple):
-    """Status of a query at one look."""
-
     poll: float = NAN  # seconds between two polls while idle; NaN if unknown
     processing: bool = False
     planned: int = -1  # number of the newest planned batch

@@ -108,7 +108,6 @@ class Traffic:
 
     @property
     def measured(self) -> bool:
-        """True if anything was measured."""
         return any(self._flows.values())
 
     def exchange(self, tasks: Sequence[TaskId], now: float) -> Exchange:

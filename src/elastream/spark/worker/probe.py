@@ -33,8 +33,6 @@ MIN_TICKS = 20
 
 @dataclass(frozen=True, slots=True)
 class SpeedReading:
-    """A reading of the probe."""
-
     piece: float  # CPU time of the work (seconds)
     cores: float  # cores that quotas and the CPU set allow
     kept: float = 1.0  # share of the demanded CPU time that no hypervisor stole

@@ -30,8 +30,6 @@ class SignalTap:
 
 
 class Folding:
-    """One task's part of one signal, in progress."""
-
     def __init__(self, tap: SignalTap) -> None:
         self.tap, self.count, self.value = tap, 0, 0.0
 

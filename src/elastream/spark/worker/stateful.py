@@ -41,8 +41,6 @@ StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterato
 
 @dataclass(frozen=True, slots=True)
 class AlternateDigits:
-    """The digits that select an alternate."""
-
     pick: Digit | None = None
     table: Digit | None = None
     by: tuple[int, ...] = ()  # positions of the table's columns in the key

@@ -94,7 +94,6 @@ class Walk:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the schema of the output rows."""
         return exit_schema(self.exits, self.ordered)
 
 

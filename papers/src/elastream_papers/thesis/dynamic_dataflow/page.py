@@ -8,7 +8,6 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.core.wording import percent
 from elastream.evaluation.cases import run_all
-from elastream.evaluation.checks import variation_table
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream.evaluation.findings import Check, Findings
 from elastream.evaluation.page import Prose, Table
@@ -99,7 +98,7 @@ def outcome(results: Sequence[DataSetResult], switched: Sequence[Consequence], s
             "Errors": [cdf_plot(main[0])],
             "Other data": [Prose(OTHER_DATA), *share_table(shares, len(draws))],
             "Switching": [Prose(SWITCHING), table_of(switched)],
-            "What is assumed": [*variation_table(others), assumption_table(Generator())],
+            "What is assumed": [*_variation_table(others), assumption_table(Generator())],
         },
         seconds,
         paper={
@@ -201,3 +200,12 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _means_of(values: Sequence[float]) -> float:
     return round(float(np.mean(values)), 4)
+
+
+def _variation_table(varied: Mapping[str, Sequence[Check]]) -> list[Table]:
+    if not varied:
+        return []
+    header = ("assumed", *(check.name for check in next(iter(varied.values()))))
+    rows = tuple((name, *(str(check.value) for check in checks)) for name, checks in varied.items())
+    good = tuple(not any(check.missed for check in checks) for checks in varied.values())
+    return [Table("The bars under other assumptions, simulated", header, rows, good)]
