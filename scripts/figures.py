@@ -37,6 +37,7 @@ COMMANDS = {
     "closed": "python benchmarks/closed.py",
     "switching": "python benchmarks/switching.py",
     "churn": "python benchmarks/churn.py",
+    "nexmark": "python benchmarks/nexmark.py --part quick",
     "faults-spark": "python benchmarks/faults.py --spark",
     "soak": "python benchmarks/soak.py",
     "nstorm": "elastream experiment nstorm",
@@ -148,6 +149,7 @@ AREAS = (
         Row("switching", "switches, by consistency mode", "switches$", runs="1"),
         Row("switching", "executors killed, queries restarted", "killed|failed", runs="1"),
         Row("churn", "random events; restarts; wrong counts", runs="1"),
+        Row("nexmark", "queries right; seconds in all", runs="1"),
         Row("faults-spark", "rules broken; unexplained driver starts; faults; minutes", runs="1"),
         Row("soak", "CPU, disk, files, memory: last tenth over first", "last tenth", runs="1"),
         Row("soak", "wrong rows, lost records, restarts", "wrong|not read|starts", runs="1"),
@@ -328,13 +330,13 @@ BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures
 
 INTRODUCTION = """# Figures
 
-<!-- Written by `make figures` from docs/figures/*.json. Edit neither this page nor the files by hand. -->
+<!-- Written by `make figures` from docs/figures/*.json. Do not edit. -->
 
-All bars, last measured on machines of 2 cores. A row begins with the name of its measurement:
+All bars, last measured on machines of 2 cores. Rows begin with their measurement:
 `make measure FIGURES="demo"` repeats `demo` ([commands](how-to/benchmarks.md)). A target without a source is our own.
-Runs of simulated experiments are their total. *Undecided*: too few runs agree, or the interval contains the target.
-Semicolons separate cases; of many cases the range is shown. After a measurement's name stands the load average at its
-start; *old* ones predate the files.
+*Undecided*: too few runs agree, or the interval contains the target.
+Semicolons separate cases; of many the range is shown. In brackets: load average at the start; *old* ones predate the
+files.
 """
 
 
