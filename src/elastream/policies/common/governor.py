@@ -35,7 +35,7 @@ Batch: TypeAlias = tuple[int, float]
 class Governor:
     """Limit of the next batch: `allowance` records, which take about `batch_seconds`.
 
-    Records get at least as much time as a batch costs without any: smaller batches would be hardly shorter, and fall behind.
+    Records get at least as much time as a batch costs without any: smaller batches would hardly be shorter and fall behind.
     `recent` holds the last batches without the first one, which starts workers; None before it.
     """
 
