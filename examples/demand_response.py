@@ -305,7 +305,7 @@ class Checked:
     differences: tuple[str, ...]
 
 
-def check(given: Plan, results: Path, run: RunDirectory, graph) -> Checked:
+def check(given: Plan, results: Path, run: RunDirectory, graph) -> Checked:  # noqa: C901
     """Compare what reached the sinks with plain Python over the same telegrams and the recorded compositions."""
     known, wrong = given.known, []
     tables = KeyTableLog(run, {"forecast": selection_of(graph, "forecast")})

@@ -91,7 +91,7 @@ def stops(reports: Mapping[int, Sequence[Mapping[str, int]]]) -> list[tuple[tupl
     return found
 
 
-def expect(lines: Sequence[str], history: History, estimated: Said, travelled: Said) -> Expected:
+def expect(lines: Sequence[str], history: History, estimated: Said, travelled: Said) -> Expected:  # noqa: C901
     """All rows. estimated: alternates of P2, of the lines that it emitted a record of; travelled: of P7."""
     day = Day(lines)
     notices, accounts, answers = Counter[tuple](), Counter[tuple](), Counter[tuple]()

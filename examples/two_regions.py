@@ -96,7 +96,7 @@ def start_manager(folder, name):
         )
 
 
-def main(folder):
+def main(folder):  # noqa: C901
     """Run all of it; returns who held what over time, recalls that were seen, leases by region, and results."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -327,7 +327,7 @@ class World:
                     self.history.note("one holder", self.time, f"{machine} is used by {holders[machine]} and {name}")
                 holders[machine] = name
 
-    def happen(self, fault: Fault) -> None:
+    def happen(self, fault: Fault) -> None:  # noqa: C901
         self.history.faults.append((self.time, fault.kind))
         until = self.time + fault.seconds
         if fault.kind == "the clock is set":
@@ -368,7 +368,7 @@ class World:
             case "a stray host":
                 cloud.lease({f"stray{next(self._numbers)}": cloud.terms.types[0]})
 
-    def _of_driver(self, fault: Fault, driver: Driver, until: float) -> None:
+    def _of_driver(self, fault: Fault, driver: Driver, until: float) -> None:  # noqa: C901
         engine = driver.engine
         match fault.kind:
             case "the policy fails":

@@ -23,7 +23,7 @@ EXPRESSIONS = ("n + 1", "word", "lower(word)", "count(*)", "max(n)", "n +", "mis
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> dict[str, Any]:
+def documents(draw: st.DrawFn) -> dict[str, Any]:  # noqa: C901
     """A dataflow of 1 to 2 sources, up to 5 operators, and a sink wherever records would go nowhere."""
     operators: dict[str, Any] = {}
     real = draw(st.booleans())

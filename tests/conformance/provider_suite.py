@@ -81,7 +81,7 @@ def await_phase(
         made.tick()
 
 
-def provider_suite(case: ProviderCase) -> type:
+def provider_suite(case: ProviderCase) -> type:  # noqa: C901
     """A class of tests for one provider."""
 
     class Suite:

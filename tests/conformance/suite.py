@@ -143,7 +143,7 @@ def any_action(context: Context) -> st.SearchStrategy[Action]:
     )
 
 
-def sensible_actions(observation: Observation, kind: str) -> list[Action]:
+def sensible_actions(observation: Observation, kind: str) -> list[Action]:  # noqa: C901
     """Actions of `kind` that make sense as things stand, at most two."""
     context, composition = observation.context, observation.composition
     found: list[Action] = []
@@ -342,7 +342,7 @@ def check_outcome(action: Action, outcome: Outcome) -> None:
     assert outcome.succeeded or outcome.reason, f"{outcome.status} without a reason: {action}"
 
 
-def conformance_suite(case: PlantCase) -> type:
+def conformance_suite(case: PlantCase) -> type:  # noqa: C901
     """The contract as a class of tests for the plant in `case`; assign it to a name that starts with `Test`."""
 
     class Conformance:

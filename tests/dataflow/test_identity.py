@@ -14,7 +14,7 @@ def split(line):
     return line.split()
 
 
-def flow(*, key="word", kind=None, load=None, fast=False, out="/out", state=4, store="memory", tail=False, name="words"):
+def flow(*, key="word", kind=None, load=None, fast=False, out="/out", state=4, store="memory", tail=False, name="words"):  # noqa: PLR0913
     made = Dataflow(name)
     lines = made.source(records([{"value": "a"}], "value string") if kind is None else kind, load=load)
     functions = [Alternate("plain", split), Alternate("fast", list)] if fast else split

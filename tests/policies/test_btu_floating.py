@@ -26,7 +26,7 @@ def afloat(instances: float, duration: float = 0.5, queue: float = 0.0) -> dict[
     }
 
 
-def plan(
+def plan(  # noqa: PLR0913
     policy, metrics, *, placed=None, cores=0.5, time=540.0, leases=ENDING, operators=(), scalable=("in",), max_hosts=9
 ):
     found = placed or {each.host: [] for each in leases}

@@ -40,7 +40,7 @@ TWO_KEYED = replace(
 ROWS = {name: row for row, name in enumerate(GRAPH.by_name)}
 
 
-def observed(
+def observed(  # noqa: PLR0913
     hosts: dict[str, float],
     tasks: list[tuple[str, str, float]],
     *,

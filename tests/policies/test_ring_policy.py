@@ -38,7 +38,7 @@ LAYOUT = lay_out(words().graph)
 NAMES = tuple(LAYOUT.graph.by_name)
 
 
-def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, errors=None, states=None, zones=None,
+def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, errors=None, states=None, zones=None,  # noqa: PLR0913
     types=(ONE,), at=None, kinds=None, batch=math.nan, latency=math.nan, age=0.0, moving=frozenset(), **bounds,
 ):  # fmt: skip
     """Hosts used as `cpu` says, h1 on, all on `ring` (at even tokens); waits: seconds of records; loads: by partition."""

@@ -56,7 +56,7 @@ def frame(arriving, processed=None, backlog=0.0, work=WORK, on="words"):
     )
 
 
-def observe(
+def observe(  # noqa: PLR0913
     leases,
     arriving=0.0,
     *,

@@ -282,7 +282,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=examples(150))
 @given(EVENTS, st.integers(3, 6))
-def test_no_machine_has_two_holders_whatever_messages_are_lost_or_doubled(events, size):
+def test_no_machine_has_two_holders_whatever_messages_are_lost_or_doubled(events, size):  # noqa: C901
     play = Play(pool(size))
     for name in "abc":
         play.join(name, wants=2, priority="abc".index(name) + 1)

@@ -69,7 +69,7 @@ class LogOf:
     def ended(self, query: Query, exception: str | None = None) -> None:
         self.add(f"{STREAMING}QueryTerminatedEvent", id=query.id, runId=query.id, exception=exception)
 
-    def batch(
+    def batch(  # noqa: PLR0913
         self, query: Query, number: int, at: float, rows: int, stages: Sequence[Stage], *, slots: int = 2,
         driver: float = 0.3, files: int = 0, executor: str | None = None, **more: Any,
     ) -> float:  # fmt: skip
@@ -138,7 +138,7 @@ class LogOf:
         return path
 
 
-def progress(
+def progress(  # noqa: PLR0913
     query: Query, number: int, at: float, seconds: float, rows: int, driver: float = 0.3, *, state: int | None = None,
     removed: int = 0, watermark: float | None = None, newest: float | None = None, source: dict[str, Any] | None = None,
     **parts: float,

@@ -59,7 +59,7 @@ class FakePlant:
     queues up. `lose(host)` makes one die. `time_limit`: when the load ends.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         hosts: int = 1,
@@ -193,7 +193,7 @@ class FakePlant:
         self._leases[host] = replace(self._leases[host].to(HostState.LOST, self.clock.now()), note=why)
         self._empty(host)
 
-    def _apply(self, action: Action) -> Outcome:
+    def _apply(self, action: Action) -> Outcome:  # noqa: C901
         now, composition = self.clock.now(), self._composition
         match action:
             case SwitchAlternate() | SwitchEdge() | SetKeyTable():

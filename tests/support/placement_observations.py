@@ -24,7 +24,7 @@ GRAPH = Graph(
 """Operators by row: source, a, b, sink."""
 
 
-def seen(
+def seen(  # noqa: PLR0913
     place, cpu, *, busy=None, backlog=None, exchange=UNMEASURED, states=None, types=None, operator=None, time=5.0
 ) -> Observation:
     """Tasks at `place`, hosts used as `cpu` says; all tasks are of `a` where `operator` does not say otherwise."""

@@ -32,7 +32,7 @@ def lease(host: str, since: float = 0.0, state: HostState = HostState.RUNNING, t
     return Lease(host, type, since, state)
 
 
-def observe(
+def observe(  # noqa: PLR0913
     operators: Sequence[Operator],
     placed: Mapping[str, Sequence[str]],
     *,

@@ -32,7 +32,7 @@ Plant = Annotated[
 ]
 
 
-def experiment(
+def experiment(  # noqa: PLR0913
     name: Annotated[
         str,
         typer.Argument(

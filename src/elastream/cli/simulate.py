@@ -46,7 +46,7 @@ Minimum = Annotated[
 
 
 @options_of(SimulateSettings)
-def simulate(
+def simulate(  # noqa: PLR0913
     context: typer.Context,
     file: Program = None,
     against: Against = None,

@@ -71,7 +71,7 @@ class Loop:
         roll_back: False: the policy's decisions stay, also bad ones.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         plant: Plant,
         policy: Policy,

@@ -165,7 +165,7 @@ class Flows:
     fresh: Floats  # throughput of new arrivals; shape (T,)
 
 
-def flows(
+def flows(  # noqa: PLR0913
     network: FlowNetwork,
     rates: Floats,
     costs: Floats,

@@ -7,7 +7,7 @@ from elastream.core.frames import Floats, Integers
 
 
 @njit(cache=True)
-def run(
+def run(  # noqa: PLR0913
     first: Integers,
     into: Integers,
     edges: Integers,

@@ -85,7 +85,7 @@ class SimulatedRun:
         return last[most[0][0]] if most and most[0][1] >= OFTEN * len(self.decisions) else ""
 
 
-def simulated(
+def simulated(  # noqa: PLR0913
     plant: SimulatedPlant,
     policy: Policy,
     *,
@@ -121,7 +121,7 @@ class SteeredPlant(Plant, Advancing, Protocol):
     """Plant whose time advances on request."""
 
 
-def steered(
+def steered(  # noqa: PLR0913
     plant: SteeredPlant,
     policy: Policy,
     *,

@@ -92,7 +92,7 @@ def flow_html(flow: Flow) -> str:
     return f'<figure class="flow">{legend}<div class="wide">{_svg(flow, down=False)}{_svg(flow, down=True)}</div></figure>'
 
 
-def _layers(flow: Flow) -> list[list[Node]]:
+def _layers(flow: Flow) -> list[list[Node]]:  # noqa: C901
     """Return operators by the length of the longest path to them; edges that close a circle count for nothing."""
     ahead: dict[str, list[str]] = {node.name: [] for node in flow.nodes}
     for link in flow.links:

@@ -239,7 +239,7 @@ class BatchMetricsCollector(MetricsCollector):
 
 
 @njit(cache=True)
-def enter_stage(
+def enter_stage(  # noqa: PLR0913
     table: Floats,
     row: int,
     figures: Floats,

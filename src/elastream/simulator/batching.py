@@ -158,7 +158,7 @@ def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_se
 
 
 @njit(cache=True)
-def run_batches(
+def run_batches(  # noqa: C901
     queue: Items, query: QueryState, burdens: Burdens, work: Floats, rules: Rules, turn: Turn, output: Output
 ) -> tuple[bool, int, int, int]:
     """Execute batches in [turn.begin, turn.end). `work`: core-seconds a record, by stage.

@@ -26,7 +26,7 @@ GROUPS = 24
 
 
 @njit(cache=True)
-def work_off(
+def work_off(  # noqa: PLR0913
     queue: Floats,
     came_times: Floats,
     came_born: Floats,
@@ -87,7 +87,7 @@ def work_off(
 
 
 @njit(cache=True)
-def _serve(
+def _serve(  # noqa: C901, PLR0913
     queue: Floats,
     finishing: Floats,
     head: int,
@@ -198,7 +198,7 @@ def _serve(
 
 
 @njit(cache=True)
-def judge(
+def judge(  # noqa: PLR0913
     starts: Floats,
     mean: float,
     before: Floats,

@@ -373,7 +373,7 @@ class SimulatedPlant:
         self._resize({station.name: len(station.crew) for station in self.network.stations})
 
 
-def make_plant(
+def make_plant(  # noqa: PLR0913
     layout: Layout,
     *,
     host_types: Sequence[HostType],

@@ -42,7 +42,7 @@ def _sift_down(heap: NDArray[np.int64], free: Floats, size: int, at: int) -> Non
 
 
 @njit(cache=True)
-def work_off(
+def work_off(  # noqa: C901, PLR0913
     queued: Floats,
     born: Floats,
     begin: float,

@@ -82,7 +82,7 @@ class Leasing:
     staying: list[str] = field(default_factory=list)
 
 
-def attach(
+def attach(  # noqa: C901
     spark: SparkSession,
     can: Capabilities,
     settings: AutopilotSettings,

@@ -99,7 +99,7 @@ class RunClock:
 class SparkPlant(Generic[Q]):
     """Queries on hosts. Made by `start_plant` or `attach`; close it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         instruments: QueryAccess,
         queries: Q,

@@ -214,7 +214,7 @@ class _RunSession:
 
 
 @contextmanager
-def _session_on_hosts(
+def _session_on_hosts(  # noqa: C901
     name: str,
     directory: RunDirectory,
     settings: RunSettings,

@@ -134,7 +134,7 @@ def test_a_run_goes_on_as_wide_as_it_was_within_its_bounds(gone, adopted, expect
     crash=st.integers(0, 30),
     after=st.booleans(),
 )
-def test_wherever_a_driver_is_killed_nothing_leaks(tmp_path_factory, steps, crash, after):
+def test_wherever_a_driver_is_killed_nothing_leaks(tmp_path_factory, steps, crash, after):  # noqa: C901
     """crash: number of the call to the provider in which it is killed; after: once the provider has done it, or before."""
     path, clock, calls = tmp_path_factory.mktemp("run") / "leases", FakeClock(), [0]
 

@@ -381,7 +381,7 @@ EVENTS = st.tuples(
 
 
 @given(st.lists(EVENTS, max_size=80))
-def test_leases_follow_the_transition_table_and_end_at_the_provider(story):
+def test_leases_follow_the_transition_table_and_end_at_the_provider(story):  # noqa: C901
     session, provider, clock = FakeSession(), FakeProvider(), FakeClock()
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence)
     batch = 0

@@ -34,7 +34,7 @@ def comparison_table(
     return Table(caption, ("", *ours), tuple(rows))
 
 
-def report(
+def report(  # noqa: PLR0913
     title: str,
     about: str | Sequence[str],
     figures: Mapping[str, Any],

@@ -93,7 +93,7 @@ class Promised:
         segments = {batch.segment for batch in seen.batches if batch.records > 0}
         return {name for name in names if self.layout.stage_of[name].segment in segments}
 
-    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:
+    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:  # noqa: C901
         for rows, metrics in self.others.items():
             if rows is Rows.APPLICATION and not passed & self.before_sinks:
                 continue

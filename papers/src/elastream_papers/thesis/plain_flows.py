@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 
 class Plain(NamedTuple):
-    """Of each instant: records/s finished by operator, its relative throughput, and that of the application, with what
-    waited and without."""
+    """Records/s finished by operator, relative throughput, the application's, with the queue and without it."""
 
     processed: list[list[float]]
     relative: list[list[float]]
@@ -14,7 +13,7 @@ class Plain(NamedTuple):
     fresh: list[float]
 
 
-def plainly(
+def plainly(  # noqa: PLR0913
     edges: Sequence[tuple[int, int]],
     parts: Sequence[float],
     sources: Sequence[int],

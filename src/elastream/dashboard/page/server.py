@@ -202,7 +202,7 @@ class Page:
             raise InputError("this confirmation is not valid any more: request the action again")
         return act()
 
-    def _action(self, feed: Feed, fields: Mapping[str, Any]) -> tuple[str, Callable[[], str]]:
+    def _action(self, feed: Feed, fields: Mapping[str, Any]) -> tuple[str, Callable[[], str]]:  # noqa: C901
         if not feed.state.live:
             raise InputError(f"{feed.name} is not live: it is {feed.state.state}")
         requests = RequestLog(feed.directory.requests)

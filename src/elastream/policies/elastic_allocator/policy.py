@@ -125,7 +125,7 @@ def allocate(
 
 
 @njit(cache=True)
-def _match(
+def _match(  # noqa: C901
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
     """Place tasks one by one. Returns (trials, tasks without trial or room)."""
@@ -177,7 +177,7 @@ def _match(
 
 
 @njit(cache=True)
-def _improve(
+def _improve(  # noqa: C901
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool, scored: int
 ) -> int:
     """Move single tasks and exchange pairs while the objective improves. Returns the trials."""

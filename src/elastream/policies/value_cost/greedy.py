@@ -86,7 +86,7 @@ def deployed(
     return shut_down(assembly).deployment()
 
 
-def adapted(
+def adapted(  # noqa: PLR0913
     problem: Problem,
     deployment: Deployment,
     conditions: Conditions,

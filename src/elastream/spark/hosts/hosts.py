@@ -267,7 +267,7 @@ def unpriced(slots: int) -> HostType:
 
 
 class Hosts(HostLedger):
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         executors: Executors,
         provider: Provider,

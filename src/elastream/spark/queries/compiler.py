@@ -70,7 +70,7 @@ NOT_CONNECTED, SOURCE_ATTEMPTS = "failed to connect back", 3
 EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
 
 
-def start_queries(
+def start_queries(  # noqa: PLR0913
     spark: SparkSession,
     layout: Layout,
     directory: RunDirectory,

@@ -42,7 +42,7 @@ class HostCpuUsage:
     def __init__(self) -> None:
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
 
-    def frame(
+    def frame(  # noqa: PLR0913
         self,
         leases: Mapping[str, Lease],
         placement: Mapping[TaskId, str],

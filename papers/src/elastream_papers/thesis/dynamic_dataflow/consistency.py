@@ -60,7 +60,7 @@ class Consequence:
         return math.fsum(self.mixed)
 
 
-def consistency_table(
+def consistency_table(  # noqa: PLR0913
     layout: Layout,
     host_types: Sequence[HostType],
     loads: Mapping[str, Load],
@@ -85,7 +85,7 @@ def consistency_table(
     )  # fmt: skip
 
 
-def _consequence(
+def _consequence(  # noqa: PLR0913
     settings: Settings,
     layout: Layout,
     host_types: Sequence[HostType],

@@ -91,7 +91,6 @@ class Bed:
     @property
     def operator(self) -> str:
         """Return the query's stateful stage; waits for a batch of it."""
-
         if not self._named():
             self.until(lambda seen: bool(self._named()))
         (operator,) = self._named()

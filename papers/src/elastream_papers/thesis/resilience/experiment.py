@@ -37,8 +37,13 @@ Series = Mapping[str, Floats]  # by name, of the length of "seconds"
 
 @dataclass(frozen=True, slots=True)
 class ResilienceCase:
-    """A run. part: the figure. rate: messages/s. together: simultaneous checkpoints. failures: hosts that fail at once;
-    or, in a row.
+    """A run.
+
+    Attributes:
+        part: The figure.
+        rate: Messages/s.
+        together: Simultaneous checkpoints.
+        failures: Hosts that fail at once, or in a row.
     """
 
     part: str

@@ -105,7 +105,7 @@ def _layout(sources: tuple[str, ...]) -> Layout:
     return lay_out(flow.graph)
 
 
-def ring_of(
+def ring_of(  # noqa: PLR0913
     given: ResilienceAssumptions,
     hosts: int,
     loads: Mapping[str, ArrivalPattern],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from elastream_papers.thesis.resilience.reducers.plant import ReducersPlant
 
 
-def make_reducers(
+def make_reducers(  # noqa: PLR0913
     layout: Layout,
     keys: KeySpace,
     *,
@@ -96,7 +96,7 @@ def _refuse_ring(hosts: int, keys: KeySpace, settings: ReducerSettings) -> None:
         raise InputError(f"{settings.partitions} partitions on {hosts} hosts; a host needs at least one")
 
 
-def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[str, float]]:
+def _shape(graph: Graph, settings: ReducerSettings) -> tuple[str, float, dict[str, float]]:  # noqa: C901
     """Return (keyed operator, core-seconds a tuple from it on, tuples a record by source), or raise DataflowError."""
     keyed = [each for each in graph.operators if each.kind is Kind.KEYED]
     if len(keyed) != 1:
