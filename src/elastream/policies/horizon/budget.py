@@ -58,15 +58,14 @@ class Grid:
         return self.budget / self.seconds
 
     @property
-    def late(self) -> float:
-        """Return the seconds for serving a backlog once records are late.
+    def recovery(self) -> float:
+        """Return the seconds after which no record is to be late any more, once records are.
 
         Late records stay late: hosts that served them faster would mostly be paid for starting, and for what remains of
         their paid time. More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum
         of both is least for a time that grows with its root.
         """
-        longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
-        return max(self.budget, longer)
+        return CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
 
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""
@@ -165,25 +164,33 @@ def waiting_at_start(total: Floats, waiting: float, served: Floats) -> float:
 
 
 @njit(cache=True)
-def with_backlog(without: float, total: Floats, waiting: float, within: float, seconds: float) -> float:
+def with_backlog(without: float, total: Floats, waiting: float, late: float, budget: float, seconds: float) -> float:
     """Return the need if records wait at the first edge (records/s).
+
+    Records are served in order, so what arrives behind a late backlog is late as well until it is served.
 
     Args:
         without: Need without backlog.
         total: Arrivals by the edges.
-        within: Seconds in which what waits must be served.
+        late: Seconds for which records may be late; 0 if none are.
+        budget: Seconds that a record may wait after that.
         seconds: Length of a bin.
     """
-    most = without
+    most, last = without, total.size - 1
     for edge in range(total.size):
-        most = max(most, (waiting + total[edge] - total[0]) / (edge * seconds + max(within, seconds)))
+        time, arrived = edge * seconds, total[edge] - total[0]
+        if time < late:
+            if edge < last:
+                continue
+            time, arrived = late, arrived * late / max(time, seconds)
+        most = max(most, (waiting + arrived) / (time + max(budget, seconds)))
     return most
 
 
 @njit(cache=True)
-def time_to_serve(waiting: float, capacity: float, budget: float, late: float) -> float:
-    """Return the seconds for serving a backlog: `budget`, or `late` once records are late."""
-    return late if waiting > budget * capacity else budget
+def time_late(waiting: float, capacity: float, budget: float, recovery: float) -> float:
+    """Return the seconds for which records may be late: `recovery` once they are, otherwise 0."""
+    return recovery if waiting > budget * capacity else 0.0
 
 
 @njit(cache=True)
