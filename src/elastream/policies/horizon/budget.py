@@ -14,7 +14,8 @@ from elastream.core.frames import Floats
 from elastream.policies.horizon.compiled import njit
 from elastream.units import ROUNDING
 
-# Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.
+# Quantiles of the scenarios that a plan may serve, by need, beside the worst jump of the past. Their mean is none of them:
+# where some end soon and others last, it serves neither.
 SERVED = (0.5, 0.95)
 # Bins of a horizon, and the fewest bins of its part after a host's start.
 BINS, LEAST_BINS = 12, 2
@@ -75,7 +76,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
-    """Mean of the scenarios, those at the served quantiles, and the worst jump if it needs more; rows are in this order.
+    """Scenarios at the served quantiles, and the worst jump if it needs more; rows are in this order.
 
     Attributes:
         total: Records that have arrived by the edges of the bins; shape (rows, steps + 1).
@@ -105,15 +106,12 @@ class Outlook:
 
 @njit(cache=True)
 def _planned(paths: Floats, jump: Floats, served: Floats, waits: float) -> Floats:
-    """Return the mean of `paths`, those at the quantiles `served` of need, and the last of them or `jump`."""
+    """Return the `paths` at the quantiles `served` of need, and the last of them or `jump`."""
     count, steps = paths.shape
     order = np.argsort(needs(paths, 0, waits), kind="mergesort")
-    chosen = np.zeros((served.size + 2, steps))
-    for path in paths:
-        chosen[0] += path
-    chosen[0] /= count
+    chosen = np.zeros((served.size + 1, steps))
     for row in range(served.size):
-        chosen[row + 1] = paths[order[min(int(served[row] * count), count - 1)]]
+        chosen[row] = paths[order[min(int(served[row] * count), count - 1)]]
     chosen[-1] = jump if need(jump, waits) > need(chosen[-2], waits) else chosen[-2]
     return chosen
 

@@ -158,7 +158,7 @@ class _Foreseeing(SizingRound):
         self.grid = self._fitting_grid(before)
         if before is None:
             # While a host requested later would still come in time, nothing has to be leased for what may not come.
-            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 2
+            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 1
             choice = Choice(Setting(row, hold=FIRST_HOLD * self.grid.host_start))
             before = Memory(
                 self.history, self.service, self.grid, Past(self.grid.seconds), choice, allowance=1 - policy.in_time

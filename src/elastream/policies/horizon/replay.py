@@ -55,7 +55,7 @@ class Setting:
         fixed: True: no others are leased, while the need is within what the replay has met.
     """
 
-    row: int = 2
+    row: int = 1
     reserve: float = 1.0
     hold: float = 120.0
     least: int = 1

@@ -131,13 +131,13 @@ class Past:
 
 @njit(cache=True)
 def _steady_level(rates: Floats, bins: int, noise: float) -> float:
-    """Return the mean of the longest of the windows `PRESENT` up to `bins` from which no shorter one differs (Lepski 1990)."""
-    level = rates[-1]
+    """Return the mean of the longest window of `PRESENT`, up to `bins`, that agrees with all shorter ones (Lepski 1990)."""
+    level = float(rates[-1])
     windows = sorted(PRESENT)
     for longer in windows:
         if longer > min(bins, rates.size):
             break
-        mean = rates[-longer:].mean()
+        mean = float(rates[-longer:].mean())
         for shorter in windows:
             error = noise * math.sqrt(max(0.0, 1 / shorter - 1 / longer))
             if shorter < longer and abs(rates[-shorter:].mean() - mean) > CHANGED * error:
