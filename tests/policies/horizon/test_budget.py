@@ -79,14 +79,14 @@ def test_the_need_lies_between_mean_and_peak():
 
 
 def test_late_records_may_take_longer_where_a_lease_is_paid_for_longer():
-    hour, minute, second = (replace(grid(10.0), paid=paid).recovery for paid in (3600.0, 600.0, 1.0))
+    hour, minute, second = (replace(grid(10.0), paid=paid).recovery + 10.0 for paid in (3600.0, 600.0, 1.0))
     assert second == 15.0
     assert (hour / second) ** 2 == pytest.approx(60.0)
     assert (minute / second) ** 2 == pytest.approx(10.0)
 
 
 def test_late_records_may_take_part_of_a_host_start():
-    assert grid(3.0).recovery == 15.0
+    assert [grid(budget).recovery for budget in (3.0, 20.0)] == [12.0, 0.0]
     assert [time_late(waiting, 10.0, 3.0, 15.0) for waiting in (30.0, 31.0)] == [0.0, 15.0]
 
 
