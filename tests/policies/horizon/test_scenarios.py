@@ -41,6 +41,12 @@ def test_growth_goes_on_for_as_long_as_a_host_takes_to_start():
     assert paths[0].tolist() == [150.0, 160.0, 170.0, 170.0, 170.0, 170.0]
 
 
+def test_growth_that_was_seen_for_one_bin_lasts_until_a_host_works():
+    growing = Forecast(level=110.0, slope=2.0, expected=140.0, error=0.0)
+    paths, _ = scenarios(past([110.0]), grid(6), growing)
+    assert np.median(paths, axis=0).tolist() == [120.0, 130.0, 140.0, 140.0, 140.0, 140.0]
+
+
 def test_a_wave_is_continued():
     wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
     paths, _ = scenarios(past(wave[:-20]), grid(20), FLAT)

@@ -191,8 +191,8 @@ def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | Non
         trend = Forecast(level, 0.0, level, math.nan)
     known = rates.size > PRESENT[0] and not math.isnan(trend.error)
     error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
-    # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
-    growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
+    # A trend lasts until a host requested now works, however short it was seen; what grows after that is for a later lease.
+    growing = np.minimum(np.arange(1, steps + 1), grid.start)
     mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
     paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
     return paths, paths[-1]
