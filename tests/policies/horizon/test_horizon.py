@@ -166,3 +166,9 @@ def test_fixed_fleet_serves_hourly_bursts_until_a_greater_one():
     leases = [time for time, _ in actions(done, LeaseHost, since=3600.0)]
     assert sum(time < 7200.0 for time in leases) <= 1  # for a burst that lasts longer than any before
     assert min(time for time in leases if time >= 7200.0) <= 7275.0
+
+
+def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():
+    ramp = [500.0 + 30 * second for second in range(0, 150, 5)]
+    leases = [time for time, _ in actions(run(ramp, every=5.0, target=10.0, period=2.0, start=15.0), LeaseHost)]
+    assert [time for time in leases if 100.0 < time < 140.0]

@@ -315,7 +315,7 @@ class _Foreseeing(SizingRound):
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
         keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, late, *times)
         keep = max(lease, keep)
-        if setting.fixed and later == late == 0:
+        if setting.fixed and max(waiting, then) <= grid.budget * capacity:
             lease = keep = 0.0  # a fixed fleet is enough until records would be late before a host requested now works
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
