@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,12 @@ def test_growth_goes_on_for_as_long_as_a_host_takes_to_start():
     assert paths[0].tolist() == [150.0, 160.0, 170.0, 170.0, 170.0, 170.0]
 
 
+def test_growth_that_was_seen_for_one_bin_lasts_until_a_host_works():
+    growing = Forecast(level=110.0, slope=2.0, expected=140.0, error=0.0)
+    paths, _ = scenarios(past([110.0]), grid(6), growing)
+    assert np.median(paths, axis=0).tolist() == [120.0, 130.0, 140.0, 140.0, 140.0, 140.0]
+
+
 def test_a_wave_is_continued():
     wave = 100 + 50 * np.sin(np.arange(400) * 2 * np.pi / 80)
     paths, _ = scenarios(past(wave[:-20]), grid(20), FLAT)
@@ -56,6 +63,13 @@ def test_what_followed_is_scaled_to_the_present():
 def test_a_level_never_seen_is_expected_to_stay():
     paths, _ = scenarios(past([10.0] * 100 + [900.0]), grid(8), FLAT)
     assert np.allclose(paths, 900.0)
+
+
+def test_a_level_that_changed_counts_before_the_longest_window_has_seen_it():
+    draw = np.random.default_rng(4)
+    rates = np.concatenate([np.full(300, 100.0), np.full(5, 130.0)]) * np.exp(draw.normal(0, 0.08, 305))
+    assert past(rates[:300]).level(8)[0] == pytest.approx(100, rel=0.06)
+    assert past(rates).level(8)[0] > 120
 
 
 def test_the_worst_jump_that_recurred_may_come_again():

@@ -14,7 +14,8 @@ from elastream.core.frames import Floats
 from elastream.policies.horizon.compiled import njit
 from elastream.units import ROUNDING
 
-# Quantiles of the scenarios that a plan may serve, by need, beside their mean and the worst jump of the past.
+# Quantiles of the scenarios that a plan may serve, by need, beside the worst jump of the past. Their mean is none of them:
+# where some end soon and others last, it serves neither.
 SERVED = (0.5, 0.95)
 # Bins of a horizon, and the fewest bins of its part after a host's start.
 BINS, LEAST_BINS = 12, 2
@@ -58,15 +59,15 @@ class Grid:
         return self.budget / self.seconds
 
     @property
-    def late(self) -> float:
-        """Return the seconds for serving a backlog once records are late.
+    def recovery(self) -> float:
+        """Return the seconds after which records that arrive are in time again, once records are late.
 
         Late records stay late: hosts that served them faster would mostly be paid for starting, and for what remains of
         their paid time. More hosts serve a backlog in proportion faster, at a price that grows with the paid time: the sum
-        of both is least for a time that grows with its root.
+        of both is least for a time that grows with its root. What arrives a budget before its end is served by its end.
         """
         longer = CATCH_UP * self.host_start * math.sqrt(max(1.0, self.paid / max(self.host_start, self.seconds)))
-        return max(self.budget, longer)
+        return max(0.0, longer - self.budget)
 
     def fits(self, host_start: float, budget: float) -> bool:
         """Return True if the grid still suits these seconds, within a quarter."""
@@ -76,7 +77,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Outlook:
-    """Mean of the scenarios, those at the served quantiles, and the worst jump if it needs more; rows are in this order.
+    """Scenarios at the served quantiles, and the worst jump if it needs more; rows are in this order.
 
     Attributes:
         total: Records that have arrived by the edges of the bins; shape (rows, steps + 1).
@@ -106,15 +107,12 @@ class Outlook:
 
 @njit(cache=True)
 def _planned(paths: Floats, jump: Floats, served: Floats, waits: float) -> Floats:
-    """Return the mean of `paths`, those at the quantiles `served` of need, and the last of them or `jump`."""
+    """Return the `paths` at the quantiles `served` of need, and the last of them or `jump`."""
     count, steps = paths.shape
     order = np.argsort(needs(paths, 0, waits), kind="mergesort")
-    chosen = np.zeros((served.size + 2, steps))
-    for path in paths:
-        chosen[0] += path
-    chosen[0] /= count
+    chosen = np.zeros((served.size + 1, steps))
     for row in range(served.size):
-        chosen[row + 1] = paths[order[min(int(served[row] * count), count - 1)]]
+        chosen[row] = paths[order[min(int(served[row] * count), count - 1)]]
     chosen[-1] = jump if need(jump, waits) > need(chosen[-2], waits) else chosen[-2]
     return chosen
 
@@ -165,25 +163,33 @@ def waiting_at_start(total: Floats, waiting: float, served: Floats) -> float:
 
 
 @njit(cache=True)
-def with_backlog(without: float, total: Floats, waiting: float, within: float, seconds: float) -> float:
+def with_backlog(without: float, total: Floats, waiting: float, late: float, budget: float, seconds: float) -> float:
     """Return the need if records wait at the first edge (records/s).
+
+    Records are served in order, so what arrives behind a late backlog is late as well until it is served.
 
     Args:
         without: Need without backlog.
         total: Arrivals by the edges.
-        within: Seconds in which what waits must be served.
+        late: Seconds for which records may be late; 0 if none are.
+        budget: Seconds that a record may wait after that.
         seconds: Length of a bin.
     """
-    most = without
+    most, last = without, total.size - 1
     for edge in range(total.size):
-        most = max(most, (waiting + total[edge] - total[0]) / (edge * seconds + max(within, seconds)))
+        time, arrived = edge * seconds, total[edge] - total[0]
+        if time < late:
+            if edge < last:
+                continue
+            time, arrived = late, arrived * late / max(time, seconds)
+        most = max(most, (waiting + arrived) / (time + max(budget, seconds)))
     return most
 
 
 @njit(cache=True)
-def time_to_serve(waiting: float, capacity: float, budget: float, late: float) -> float:
-    """Return the seconds for serving a backlog: `budget`, or `late` once records are late."""
-    return late if waiting > budget * capacity else budget
+def time_late(waiting: float, capacity: float, budget: float, recovery: float) -> float:
+    """Return the seconds for which records may be late: `recovery` once they are, otherwise 0."""
+    return recovery if waiting > budget * capacity else 0.0
 
 
 @njit(cache=True)

@@ -28,7 +28,7 @@ from elastream.policies.common.placement import balance
 from elastream.policies.common.service import Service
 from elastream.policies.common.unchained import CoreNeed, needs_of
 from elastream.policies.forecasting.trend import Forecast
-from elastream.policies.horizon.budget import Grid, Outlook, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, Outlook, time_late, waiting_at_start, with_backlog
 from elastream.policies.horizon.replay import REPLAYED, Choice, Fleet, Setting, replay
 from elastream.policies.horizon.scenarios import Past, scenarios
 from elastream.policies.threshold import ChainedRound, Reason, SizingRound, Threshold, UnchainedRound
@@ -158,7 +158,7 @@ class _Foreseeing(SizingRound):
         self.grid = self._fitting_grid(before)
         if before is None:
             # While a host requested later would still come in time, nothing has to be leased for what may not come.
-            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 2
+            row = 0 if self.grid.budget > self.grid.host_start + self.pace else 1
             choice = Choice(Setting(row, hold=FIRST_HOLD * self.grid.host_start))
             before = Memory(
                 self.history, self.service, self.grid, Past(self.grid.seconds), choice, allowance=1 - policy.in_time
@@ -309,13 +309,14 @@ class _Foreseeing(SizingRound):
         served = np.concatenate([[0.0], np.cumsum(cores)])
         then = waiting_at_start(total[: grid.start + 1], waiting, served)
         capacity = self._usable / self._cores_of_record
-        within = time_to_serve(waiting, capacity, grid.budget, grid.late)
-        later = time_to_serve(then, capacity, grid.budget, grid.late) if setting.fixed else within
-        lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, grid.seconds)
-        keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, within, grid.seconds)
+        late = time_late(waiting, capacity, grid.budget, grid.recovery)
+        later = time_late(then, capacity, grid.budget, grid.recovery) if setting.fixed else late
+        times = (grid.budget, grid.seconds)
+        lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
+        keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, late, *times)
         keep = max(lease, keep)
-        if setting.fixed and lease <= memory.choice.highest:
-            lease = keep = 0.0
+        if setting.fixed and max(waiting, then) <= grid.budget * capacity:
+            lease = keep = 0.0  # a fixed fleet is enough until records would be late before a host requested now works
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
         return lease, keep

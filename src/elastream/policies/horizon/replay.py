@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
-from elastream.policies.horizon.budget import Grid, Outlook, hosts_for, need, time_to_serve, waiting_at_start, with_backlog
+from elastream.policies.horizon.budget import Grid, Outlook, hosts_for, need, time_late, waiting_at_start, with_backlog
 from elastream.policies.horizon.compiled import njit
 
 # Multiples of a host's start for which a host must be idle before it goes.
@@ -55,7 +55,7 @@ class Setting:
         fixed: True: no others are leased, while the need is within what the replay has met.
     """
 
-    row: int = 2
+    row: int = 1
     reserve: float = 1.0
     hold: float = 120.0
     least: int = 1
@@ -170,7 +170,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             rates,
             (float(each.least), hold, each.fixed, since),
             hosts,
-            (grid.seconds, grid.budget, grid.late),
+            (grid.seconds, grid.budget, grid.recovery),
             late[:, column],
         )
     return _Runs(late, figures[:2], figures[2], figures[3])
@@ -218,14 +218,14 @@ def _run(
         setting: Fewest hosts, bins for which a host must be idle before it goes, whether there are never others, and the
             first bin after the last replay.
         fleet: Records/s of a host, most hosts, bins of a start, bins paid at first and with each renewal, bins of a stop.
-        times: Seconds of a bin, the budget, and the seconds for serving a late backlog.
+        times: Seconds of a bin, the budget, and the seconds for which records may be late once they are.
 
     Returns:
         Cost in bins of a host, the part of it before the last replay, the hosts leased, and the highest need.
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
-    seconds, budget, longer = times
+    seconds, budget, recovery = times
     # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
     coming, due = np.zeros(start), np.zeros(first)
     needed, served = np.zeros(rates.size), np.zeros(start + 1)
@@ -247,12 +247,12 @@ def _run(
             served[step + 1] = total * (each * seconds)
             there += coming[(now + 1 + step) % start]
         then = waiting_at_start(totals[now, : start + 1], waiting, served)
-        within = time_to_serve(waiting, ready * each, budget, longer)
-        later = time_to_serve(then, ready * each, budget, longer) if fixed else within
-        need = with_backlog(lease[now], totals[now, start:], then, later, seconds)
+        behind = time_late(waiting, ready * each, budget, recovery)
+        later = time_late(then, ready * each, budget, recovery) if fixed else behind
+        need = with_backlog(lease[now], totals[now, start:], then, later, budget, seconds)
         highest = max(highest, need)
         up = 0.0 if fixed else hosts_for(need, each)
-        down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, within, seconds), each)
+        down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, behind, budget, seconds), each)
         needed[now] = max(up, down)
         target = min(max(up, least), most)
         floor = max(needed[max(0, now - hold + 1) : now + 1].max(), target, least)

@@ -32,8 +32,10 @@ REMEMBERED, RECOLLECTED = 17_280, 1.1
 PRESENT = (3, 1, 8, 24)
 # Bins of the past on which they are compared.
 COMPARED = 2000
-# Bins, the quantile of their steps that is usual, and the multiple of it that is a jump. Rates before a jump do not count.
-USUAL, USUAL_PART, JUMP = 60, 0.75, 3.0
+# Bins whose steps show the noise of one, their quantile, and that quantile for a normal noise of deviation 1.
+USUAL, USUAL_PART, NORMAL_STEP = 60, 0.75, 1.627
+# Deviations by which the mean of a shorter window must differ for the level to have changed: once in 16,000 bins of noise.
+CHANGED = 4.0
 # Horizons of a past in which moments are compared.
 LEAST_PAST = 3
 # Spread of rates as a part of the level, while none is measured.
@@ -121,14 +123,27 @@ class Past:
         if not rates.size:
             return (self.open[0] / self.open[1] if self.open[1] > 0 else 0.0), 1
         bins = _best_window(rates, steps)
-        recent = rates[-bins:]
-        if rates.size > PRESENT[0]:
-            changes = np.abs(np.diff(rates[-USUAL:]))
-            jumps = np.flatnonzero(
-                changes[1 - recent.size :] > JUMP * quantile(changes.tolist(), USUAL_PART) + 0.1 * recent.max()
-            )
-            recent = recent[int(jumps[-1]) + 1 :] if recent.size > 1 and jumps.size else recent
-        return float(recent.mean()), bins
+        if rates.size <= PRESENT[0]:
+            return float(rates[-bins:].mean()), bins
+        noise = quantile(np.abs(np.diff(rates[-USUAL:])).tolist(), USUAL_PART) / NORMAL_STEP
+        return _steady_level(rates, bins, noise), bins
+
+
+@njit(cache=True)
+def _steady_level(rates: Floats, bins: int, noise: float) -> float:
+    """Return the mean of the longest window of `PRESENT`, up to `bins`, that agrees with all shorter ones (Lepski 1990)."""
+    level = float(rates[-1])
+    windows = sorted(PRESENT)
+    for longer in windows:
+        if longer > min(bins, rates.size):
+            break
+        mean = float(rates[-longer:].mean())
+        for shorter in windows:
+            error = noise * math.sqrt(max(0.0, 1 / shorter - 1 / longer))
+            if shorter < longer and abs(rates[-shorter:].mean() - mean) > CHANGED * error:
+                return level
+        level = mean
+    return level
 
 
 @njit(cache=True)
@@ -176,8 +191,8 @@ def _first_scenarios(past: Past, grid: Grid, level: float, trend: Forecast | Non
         trend = Forecast(level, 0.0, level, math.nan)
     known = rates.size > PRESENT[0] and not math.isnan(trend.error)
     error = min(trend.error, float(rates.std())) if known else FIRST_SPREAD * level
-    # A trend lasts no longer than it was seen, and what grows after a host's start is for a later lease.
-    growing = np.minimum(np.arange(1, steps + 1), min(grid.start, rates.size))
+    # A trend lasts until a host requested now works, however short it was seen; what grows after that is for a later lease.
+    growing = np.minimum(np.arange(1, steps + 1), grid.start)
     mean = (level if math.isnan(trend.level) else trend.level) + trend.slope * past.seconds * growing
     paths = np.maximum(0.0, mean + np.linspace(-2.0, 2.0, SCENARIOS)[:, None] * error)
     return paths, paths[-1]
