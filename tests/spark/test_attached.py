@@ -18,7 +18,7 @@ from elastream.spark import attach as module
 from elastream.spark.attach import Leasing, attach
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.capabilities import Capabilities
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.limits import SessionLimit
 from elastream.spark.placement.allocation import InMemoryPlan
 from elastream.spark.placement.placing import Placing
@@ -132,7 +132,8 @@ def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, re
 REAL_TIME = ["id-1", "run-1", "7", "0", "in real-time mode", "fraud"]
 
 
-def test_a_real_time_query_keeps_the_executors_that_run_it(spark, driver, caplog):
+def test_a_real_time_query_keeps_the_executors_that_run_it(spark, driver, caplog, monkeypatch):
+    monkeypatch.setattr(AllocationClient, "request", lambda client, total: None)
     driver.queries = [REAL_TIME]
     use = FakeUse([task_line("1", query="id-1", label="fraud", mode="in real-time mode")])
     can = Capabilities(driver, use=use)

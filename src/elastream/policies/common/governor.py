@@ -35,8 +35,9 @@ Batch: TypeAlias = tuple[int, float]
 class Governor:
     """Limit of the next batch: `allowance` records, which take about `batch_seconds`.
 
-    Records get at least as much time as a batch costs without any: smaller batches would hardly be shorter and fall behind.
-    `recent` holds the last batches without the first one, which starts workers; None before it.
+    Records get at least half of `batch_seconds`. Where a batch costs more than that without any, they get as much again:
+    smaller batches would be hardly shorter, and fall behind. `recent` holds the last batches without the first one, which
+    starts workers; None before it.
     """
 
     batch_seconds: float
@@ -77,7 +78,7 @@ def next_allowance(records: Floats, seconds: Floats, allowance: int, batch_secon
     else:
         each = np.median(seconds / records)
     fixed = max(0.0, np.median(seconds - each * records))
-    for_records = max(batch_seconds - fixed, fixed)
+    for_records = fixed if fixed > batch_seconds else max(batch_seconds - fixed, batch_seconds / 2)
     if records[count - 1] < allowance and seconds[count - 1] <= fixed + for_records:
         return allowance
     least, most = max(1, allowance // 2), 2 * allowance
