@@ -357,6 +357,7 @@ class Settings:
 
     @property
     def latency(self) -> float | None:
+        """The target latency in seconds; None without one."""
         return None if self.target_latency is None else float(self.target_latency)
 
 

@@ -32,8 +32,9 @@ class RunFolder:
     """A run's folder, locked by this process.
 
     Attributes:
+        resumed: None for a new run.
         batches: By query, the last batch that an earlier driver committed.
-        if_lost: Takes an action to carry out when another driver resumes the run.
+        if_lost: Registers an action for the case that another driver resumes the run.
     """
 
     directory: RunDirectory

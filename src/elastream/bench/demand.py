@@ -47,6 +47,7 @@ class Demand:
 
     @property
     def median(self) -> float | None:
+        """Return the median; None if the most were too few in half of the repetitions."""
         found = sorted(float("inf") if each is None else each for each in self.executors)
         middle = statistics.median_low(found)
         return None if middle == float("inf") else middle

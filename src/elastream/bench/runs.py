@@ -57,6 +57,7 @@ class Setup:
     scales: bool = False
 
     def target(self, workload: Workload) -> float:
+        """Return the target latency of a workload (seconds)."""
         return self.target_latency if workload.target_latency is None else workload.target_latency
 
 

@@ -102,6 +102,7 @@ def _reached(value: Any, control: Path | None) -> tuple[int, float] | None:
 
 
 def service(batches: Sequence[Batch], load: Pattern, target: float) -> Service:
+    """Return the figures of a run under `load` with a target latency (seconds)."""
     total = load.count(load.seconds)
     began = max((batch.began for batch in batches), default=0.0)
     latencies: list[float] = []

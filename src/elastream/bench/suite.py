@@ -61,6 +61,7 @@ def _tell(tell: Tell, arm: Arm, done: int, total: int, text: str) -> None:
 
 
 def highest_rate(workload: Workload) -> float:
+    """Return the highest rate of a workload's load (events/s)."""
     return max(max(piece.first, piece.last) for piece in workload.load.pieces)
 
 

@@ -19,7 +19,14 @@ HEALTHY_AFTER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Active fault. `source` is unique among active alarms, `since` in seconds of the run."""
+    """Active fault.
+
+    Attributes:
+        source: Faulty part, unique among active alarms.
+        said: The fault, in one sentence.
+        since: Start (seconds of the run).
+        traceback: Traceback of the exception, if any.
+    """
 
     source: str
     said: str

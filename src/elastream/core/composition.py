@@ -115,7 +115,7 @@ class Update:
 
     @property
     def latency(self) -> float:
-        """Return the time from request to the end of older versions (seconds, or NaN)."""
+        """Return the time from request to the end of older versions (seconds); NaN while unknown."""
         if math.isnan(self.in_force):
             return math.nan
         return 0.0 if math.isnan(self.until) else max(0.0, self.until - self.requested)

@@ -164,7 +164,7 @@ class Decision:
         return "; ".join(parts) or self.remarks
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record JSON-ready."""
+        """Return the record JSON-ready; NaN becomes null."""
 
         def clean(values: Mapping[str, float]) -> dict[str, float | None]:
             return {name: (None if value != value else value) for name, value in values.items()}

@@ -105,7 +105,13 @@ def figures(seconds: Floats, weights: Floats, target: float | None = None, every
 
 
 def share_within(level: float | None, oldest: float, newest: float) -> float:
-    """Return the share of a batch's latencies within `level` seconds, from those of its oldest and newest record [s]."""
+    """Return the share of a batch's latencies within `level` seconds; None: no level, all are within.
+
+    Args:
+        level: seconds.
+        oldest: latency of its oldest record, its greatest one [s].
+        newest: latency of its newest record [s].
+    """
     if level is None or oldest <= level or newest > level:
         return float(level is None or oldest <= level)
     return (level - newest) / (oldest - newest)
@@ -149,7 +155,15 @@ def spread_figures(
     target: float | None = None,
     spread: Callable[[Floats, Floats, Floats, Floats, float], Floats] = spread,
 ) -> dict[Metric, float]:
-    """Return mean, median, 99th percentile and compliance of all latencies, with `spread` or its compiled form."""
+    """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches.
+
+    Args:
+        records: as in `spread`, like `oldest` and `newest`.
+        oldest: latency of the oldest record of each batch [s].
+        newest: latency of its newest record [s].
+        target: target latency [s]; None leaves out compliance.
+        spread: `spread`, or its compiled form.
+    """
     limit = math.inf if target is None else target
     middle, late, share, mean = spread(records, oldest, newest, HALF_AND_99, limit).tolist()
     result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}

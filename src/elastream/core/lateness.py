@@ -146,7 +146,11 @@ class QueryTraits:
 
 
 def diagnose(query: str, batches: Sequence[BatchTimes], target: float, traits: QueryTraits) -> Diagnosis:
-    """Return why a late query is late, from its newest warm batches with records."""
+    """Return why a late query is late, from its newest warm batches with records.
+
+    Args:
+        target: Target latency (seconds).
+    """
     batches = [batch for batch in batches if batch.stages][-BATCHES_READ:]
     if len(batches) < LEAST_BATCHES:
         return Diagnosis()

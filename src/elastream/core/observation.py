@@ -153,6 +153,7 @@ class Exchange:
         target: Rows of the receivers, as in `source`.
         rate: Mean of the last monitoring period (bytes/s, float64); a pair without an entry sends nothing.
         known: False if unmeasured or older than OLD. Entries are then empty.
+        age: Age of the measurement (seconds).
 
     Raises:
         ValueError: Columns differ in length, an unknown exchange has entries, or a rate is NaN or negative.
@@ -498,7 +499,7 @@ class Observation:
 
     @once
     def backlog(self) -> float:
-        """Return the known records waiting at operators."""
+        """Return the records waiting at all operators with a known backlog; NaN without any."""
         return known_sum(self.operators.column(Metric.BACKLOG))
 
     @property

@@ -143,6 +143,7 @@ class FlowNetwork:
         return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
+        """Return the arrival rates without limits (records/s)."""
         arriving, sent = np.array(inputs), np.zeros(self.operators)
         for rows in self.levels:
             arriving[rows] += self.weights[rows] @ sent

@@ -133,7 +133,11 @@ class RunningFigures:
 
 
 class Screen:
-    """A run on one screen: figures, operators and latest decisions."""
+    """A run on one screen: figures, operators and latest decisions.
+
+    Args:
+        length: Duration of the run (seconds), if it ends.
+    """
 
     def __init__(self, console: Console, length: float | None = None) -> None:
         self._console, self._start = console, StartProgress(console)

@@ -44,12 +44,14 @@ class Constant:
     seconds: float = math.inf
 
     def rate(self, time: float) -> float:
+        """Return the rate (records/s)."""
         return self.per_second if time >= 0 else 0.0
 
     def count(self, time: float) -> int:
         return int(self.per_second * max(0.0, time))
 
     def due(self, number: int) -> float:
+        """Return the smallest time with `count(time) > number`; inf if the rate is 0."""
         if number < 0 or self.per_second == 0:
             return 0.0 if number < 0 else math.inf
         time = (number + 1) / self.per_second
@@ -159,6 +161,11 @@ class DomainSignal:
 
     Nulls and NaN are ignored; a batch without other values gives none. A value is readable once its batch is committed, and
     has the time of the commit. The value of a replayed batch replaces it.
+
+    Attributes:
+        fold: Reduction of the records; `any` and `all` take a boolean column.
+        stale: Age at which a value counts as unknown (seconds).
+        trace: Values for simulated runs, by seconds since the start; None where unknown. See `Trace`.
     """
 
     name: str
@@ -231,7 +238,14 @@ class ForEachBatch:
 
 @dataclass(frozen=True, slots=True)
 class FrameSource:
-    """A streaming DataFrame of the user's, or a function of the SparkSession that returns one."""
+    """A streaming DataFrame of the user's.
+
+    Attributes:
+        frame: The DataFrame, or a function of the SparkSession that returns it.
+        schema: Columns of the records, as Spark DDL. Empty: those of the DataFrame.
+        timestamp: Column with the time at which a record originated; latency counts from there. Empty: none.
+        load: Always None: a stream has its own arrivals.
+    """
 
     frame: Any
     schema: str = ""
@@ -326,7 +340,12 @@ def domain_signal(
     stale: float = math.inf,
     trace: Callable[[float], SignalValue | None] | None = None,
 ) -> DomainSignal:
-    """Return the sink of the signal `name`; `aggregate` is `"count()"`, or such as `"mean(error)"` of a column.
+    """Return the sink of the signal `name`.
+
+    Args:
+        aggregate: `"count()"`, or a reduction of a column such as `"mean(error)"`.
+        stale: Age at which a value counts as unknown (seconds).
+        trace: Values for simulated runs.
 
     Raises:
         DataflowError: The aggregate is unknown, or the trace has values of another type.

@@ -130,6 +130,7 @@ def selected_name(expression: object) -> str:
 
 
 def kind_of(kind: str | None) -> str | None:
+    """Return a type without its nullability; None if it is unknown."""
     return None if kind is None else kind.removesuffix(" not null")
 
 

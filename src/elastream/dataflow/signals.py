@@ -43,7 +43,13 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Declared signal. After `stale` seconds a value counts as unknown."""
+    """Declared signal.
+
+    Attributes:
+        name: Name in guards.
+        stale: Age at which a value counts as unknown (seconds).
+        feed: Endpoint of an external signal.
+    """
 
     name: str
     kind: SignalKind = SignalKind.NUMBER

@@ -41,7 +41,10 @@ class Unit:
     """Operators that scale together: those of one stage.
 
     Attributes:
+        name: Operator that `SetParallelism` names.
+        operators: Names in topological order.
         cores: Cores of the most demanding operator, because the operators of an instance take turns.
+        memory: Memory of all operators together (MB).
         scalable: True if the plant can change its parallelism.
     """
 

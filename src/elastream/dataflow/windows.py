@@ -119,6 +119,8 @@ class Timeout:
     Attributes:
         seconds: Time after the key's last record: on the cluster's clock, between starts of micro-batches; or with `by`,
             until the watermark passes the key's newest value plus `seconds`.
+        by: Timestamp column that measures the time. Empty: the cluster's clock.
+        late: Time by which records may be late (seconds).
         function: `(key, state) -> rows`, called once as the state ends; None emits nothing. `state` is that of the active
             alternate, or None. All states of the key end, also those of other alternates.
 

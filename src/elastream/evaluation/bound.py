@@ -55,6 +55,9 @@ class Lease:
     Attributes:
         capacity: Core-seconds of speed 1 that a host serves a second, at most.
         start: Least seconds from the request until a host serves.
+        unit: Billing time unit (seconds).
+        first: Least seconds paid, in whole units.
+        rate: Price of a second.
     """
 
     capacity: float

@@ -117,6 +117,7 @@ class Polling:
         threading.Thread(target=self._run, name=f"signals {source}", daemon=True).start()
 
     def look(self, every: float) -> None:
+        """Change the interval (seconds) from the next poll on."""
         self._every = max(every, LEAST_EVERY)
 
     def stop(self) -> None:

@@ -70,7 +70,10 @@ def epoch_unit(number: float) -> float | None:
 
 
 def in_seconds(numbers: Sequence[float], unit: float | None, name: str) -> list[float]:
-    """Return times in seconds, since 1970 or since a start; `unit` is that in the column's name, if any.
+    """Return times in seconds, since 1970 or since a start.
+
+    Args:
+        unit: The unit in the name of the column (seconds), if any.
 
     Raises:
         ValueError: The first number makes no sense in the unit, or can mean several times.

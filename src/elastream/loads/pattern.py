@@ -95,10 +95,12 @@ class Pattern:
 
     @property
     def seconds(self) -> float:
+        """Length (seconds); inf if endless."""
         return math.inf if self.endless else self.period
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
+        """End of each section within a period (seconds)."""
         return tuple(accumulate(piece.seconds for piece in self.pieces))
 
     @cached_property
@@ -107,6 +109,7 @@ class Pattern:
 
     @property
     def period(self) -> float:
+        """Length of all sections (seconds)."""
         return self.ends[-1]
 
     @property
@@ -114,6 +117,7 @@ class Pattern:
         return self.totals[-1]
 
     def rate(self, time: float) -> float:
+        """Return the rate at `time` (records/s), right-continuous; 0 outside the load."""
         if time < 0 or time >= self.seconds:
             return 0.0
         within = math.fmod(time, self.period)
@@ -126,6 +130,7 @@ class Pattern:
         return int(counts(self, time))
 
     def due(self, number: int) -> float:
+        """Return the smallest time with `count(time) > number`; inf if never."""
         if number < 0:
             return 0.0
         guess = float(dues(self, [number])[0])

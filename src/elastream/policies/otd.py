@@ -190,6 +190,8 @@ def otd_round(
 
     Args:
         host: Worker of each task, -1 if unplaced.
+        load: Of each task, NaN if unknown.
+        without: Excluded pairs of task and worker.
     """
     level = classes(workers, rules)
     high, low = level == LoadClass.HIGH, level == LoadClass.LOW

@@ -199,7 +199,11 @@ class DynamicFleet:
 
 
 class Savings:
-    """The load of a run so far, and the fleets that it is replayed through."""
+    """The load of a run so far, and the fleets that it is replayed through.
+
+    Args:
+        target: Target latency (seconds), or None.
+    """
 
     def __init__(self, target: float | None) -> None:
         self._target = target

@@ -167,6 +167,7 @@ class SizingRound:
 
     @once
     def rate(self) -> float:
+        """Rate to size for (records/s)."""
         return max(self.forecast.level, self.forecast.expected)
 
     @once

@@ -39,6 +39,7 @@ class Entitlement:
     minimum: int = 1
 
     def problem(self) -> str:
+        """Return what is out of range; empty if nothing is."""
         if not 0 < self.priority <= MAX_PRIORITY:
             most = f"{MAX_PRIORITY:,.0f}"
             return f"a priority of {self.priority:g} is out of range: it must be above 0 and at most {most}"

@@ -43,6 +43,7 @@ def arbiter_service(
 
     Args:
         token: Required of all requests; None for none.
+        period: Seconds between rounds; 0 for rounds only with messages.
         failed: Called once when the journal cannot be written.
     """
     service = FastAPI(

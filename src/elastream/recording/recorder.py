@@ -405,6 +405,7 @@ class RecordingBuilder:
     """A recording that is built entry by entry. place: its file, for errors.
 
     Attributes:
+        header: None before the first entry.
         decisions: The last version of each round.
     """
 

@@ -19,6 +19,8 @@ from elastream.report.tally import Totals, tally_of
 
 @dataclass(frozen=True, slots=True)
 class Summary:
+    """Figures of a run; NaN if unknown."""
+
     status: str  # "finished", "stopped", "failed", or "died" if the recording has no end
     seconds: float  # length of the run
     records: float  # taken from the sources and committed

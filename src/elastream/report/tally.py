@@ -66,6 +66,7 @@ class InTime:
 
     @property
     def records(self) -> float:
+        """Share of the records that were in time; NaN if none is known."""
         return self.within / self.judged if self.judged > 0 else math.nan
 
     @property

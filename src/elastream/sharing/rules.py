@@ -16,6 +16,8 @@ class RegionFacts:
 
 @dataclass(frozen=True)
 class ArbiterRules:
+    """Rules and timeouts of grants (seconds)."""
+
     # Time to leave a recalled host; afterwards its holder keeps it, and others cannot recall it for as long.
     patience: float = 120.0
     silence: float = math.inf  # time without claims after which an application counts as dead

@@ -78,6 +78,7 @@ class Emissions:
 
     @classmethod
     def at(cls, times: ArrayLike) -> "Emissions":
+        """Place one record at each of `times` (seconds, any order)."""
         ordered = np.sort(np.asarray(times, dtype=np.float64))
         return cls(ordered, np.ones(ordered.size, dtype=np.int64))
 

@@ -95,7 +95,9 @@ class Turn(NamedTuple):
     Attributes:
         ends: Ends of the monitoring periods; inf after the last.
         worked: Core-seconds by period and host; added to.
+        speed: Speed by host.
         interval: Number of the interval with these speeds.
+        target: Target latency (seconds); inf without one.
     """
 
     ends: Floats

@@ -49,7 +49,10 @@ def work_off(  # noqa: PLR0913
 
     Args:
         came_times, came_born, came_counts: Cohorts, each spread over the time to the next.
+        grain: Longest spread (seconds).
+        free: Time at which each instance is ready; inf if unplaced.
         crew_busy: Seconds each instance worked; added to.
+        each: Items out per item in.
 
     Returns:
         (Waiting rows, starts, emitted rows of times, born times and counts, ring head, items done, waiting, in service).

@@ -303,6 +303,7 @@ class SimulatedHosts:
         return -1 if trace is None else trace.slot(now)
 
     def next_slot(self, now: float) -> float:
+        """Return the start of the next trace slot (seconds)."""
         traces = [each for each in (self.settings.speed_trace, self.settings.link_trace) if each is not None]
         return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
 

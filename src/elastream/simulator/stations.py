@@ -71,10 +71,14 @@ def work_off(  # noqa: C901, PLR0913
 
     Args:
         queued, born: Queueing and dataflow entry times of waiting items.
+        mean: Mean service time by instance (seconds).
+        free: Time at which each instance can take an item; updated.
         finish, finish_queued, finish_born: Items in service, inf if idle; updated.
         busy: Seconds worked; added to.
         leaving: Rows (finish, queued, born) of items at removed instances; unfinished ones move to the front.
         number: Draw number of the first waiting item.
+        messaging: Mean seconds before the queue.
+        each: Items out per item in.
 
     Returns:
         (Items taken, rows left in `leaving`, emitted times and born times, durations, their sum, items within limits).
@@ -303,6 +307,7 @@ class Counters:
     Attributes:
         judged: Items of known duration (cohorts: from their start).
         within: Items within the service level, by factor.
+        delay: Sum of durations (seconds).
         available, busy: Instance-seconds available and worked.
     """
 
@@ -375,6 +380,7 @@ class Station:
         raise NotImplementedError
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
+        """Serve in [begin, end) with `mean` service times (seconds); return emitted items."""
         raise NotImplementedError
 
     @property

@@ -16,6 +16,9 @@ class PendingUpdate:
     """A change of the composition.
 
     Attributes:
+        epoch: Number of the new composition.
+        requested: Time of the request (seconds).
+        waiting: Queries with a changed element and no commit yet.
         newest: First commit of the last query to adopt it.
         until: Last commit under an older composition.
         mixed: Records that met changed operators under both.
@@ -31,6 +34,7 @@ class PendingUpdate:
 
     @property
     def in_force(self) -> float:
+        """Time at which each changed query had committed; NaN before."""
         return self.newest if not self.waiting and self.newest > -math.inf else math.nan
 
     @property

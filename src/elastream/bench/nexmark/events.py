@@ -108,6 +108,7 @@ class Events:
 
     @property
     def longest_auction(self) -> float:
+        """Return the longest time from an auction's opening to its expiry (seconds)."""
         return 2 * self._horizon_ms / 1e3
 
     @cached_property

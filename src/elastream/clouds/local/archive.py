@@ -68,6 +68,7 @@ class ClassArchive:
         return "" if checksum(self.file) == manifest["crc32"] else "its content has changed"
 
     def unwritable_reason(self) -> str:
+        """Return why no archive can be written; empty if one can."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with (self.folder.parent / LOCK).open("a"):

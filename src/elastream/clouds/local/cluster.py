@@ -237,6 +237,7 @@ class LocalCluster:
 
     @staticmethod
     def name_problem(host: str) -> str:
+        """Return why no host can have this name; empty if one can."""
         if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             return f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one"
         return ""
@@ -280,6 +281,7 @@ class LocalCluster:
         return bool(self._ask("status")[host]["alive"])
 
     def failure(self, host: str) -> str:
+        """Return why a host ended; empty while it is alive."""
         self._number_of(host)
         return self._failure(host, lines=12)
 

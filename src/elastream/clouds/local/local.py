@@ -94,6 +94,7 @@ class Local(Cloud):
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
+        """One-way delay by (from, to), in both directions (seconds). Raises CloudError if a latency is no duration."""
         delays = {}
         for source, target, seconds in self._latencies():
             delays[source, target] = delays[target, source] = seconds

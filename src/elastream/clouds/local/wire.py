@@ -55,6 +55,7 @@ class Wire:
 
     @property
     def next_due(self) -> float:
+        """Time of the next due frame; inf without frames in transit."""
         return min((queue[0][0] for queue in self._queues.values() if queue), default=float("inf"))
 
     def due(self, now: float) -> Sequence[tuple[int, bytes]]:

@@ -66,6 +66,10 @@ class Cell:
     Attributes:
         load: Kind of a generated load, or the file of a recorded one.
         seed: Draws the load of its kind.
+        chained: True if the operators of a stage run in one task.
+        price: Way of billing, a key of `PRICES`.
+        target: Target latency (seconds).
+        start: Seconds that a host takes to start.
         hours: Length of a generated load; 0 for a recorded one.
     """
 

@@ -43,6 +43,7 @@ class Course:
 
     @property
     def peak(self) -> float:
+        """Return its highest rate (records/s)."""
         return max(max(each.first, each.last) for each in self.pattern.pieces)
 
 

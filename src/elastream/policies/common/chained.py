@@ -96,7 +96,7 @@ class SharedHosts:
         ]
 
     def hosts_for(self, need: float) -> float:
-        """Return the hosts that give `need` cores, with fractions."""
+        """Return the hosts that give `need` cores, with fractions; NaN if unknown."""
         there = (*self.observation.usable, *self.observation.coming)
         hosts = len(there) + (need - self.capacity(there)) / (self.kind.cores * self.kind.speed) + self.spare
         return hosts if math.isnan(hosts) else max(hosts, float(self.observation.context.min_hosts))

@@ -280,6 +280,7 @@ class Draft:
         return not any(self.unit_of(task).scalable for task in self.tasks_on(host))
 
     def value(self, unit: Unit, metric: Metric) -> float:
+        """Return the sum of `metric` over a unit's operators; NaN if none is known."""
         return sum_of(self.observation.operators, metric, unit.operators)
 
     @cached_property

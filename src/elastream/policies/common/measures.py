@@ -81,6 +81,7 @@ def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 
 def known_mean(values: Floats) -> float:
+    """Return the mean of the known `values`; NaN if none is known."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if measured.size else math.nan
 

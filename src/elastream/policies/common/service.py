@@ -36,6 +36,8 @@ class Service:
         overheads: Cores of the hosts over those that records kept busy, for each of the last loaded batches, oldest first.
         waits: Seconds from the begin of the batch before to the end of each of the last batches, at most the age of the
             oldest record: what micro-batches alone make a record wait.
+        shortest: Seconds of the shortest batch; inf before the first.
+        lengths: Seconds of the batches of `overheads`.
     """
 
     overheads: tuple[float, ...] = ()
@@ -44,7 +46,13 @@ class Service:
     lengths: tuple[float, ...] = ()
 
     def after(self, observation: Observation, before: LoadHistory | None, capacity: float, work: float) -> "Service":
-        """Return the service after the batches of `observation`."""
+        """Return the service after the batches of `observation`.
+
+        Args:
+            before: History of the load before them.
+            capacity: Cores of speed 1 of the usable hosts.
+            work: Core-seconds that a record keeps busy; NaN if unknown.
+        """
         if not observation.batches:
             return self
         slots = observation.cores.slots(observation.working)[0]
@@ -74,7 +82,10 @@ class Service:
         Args:
             ended: Earlier batches by segment.
             starts: Begin of the last one by segment.
+            capacity: As in `after`; NaN if the batches do not show the overhead.
+            work: As in `after`.
             changed: When the hosts last changed; earlier batches ran on other cores.
+            version: Version of the composition.
         """
         ended, starts = {**ended}, {**starts}
         overheads, waits, lengths, shortest = [*self.overheads], [*self.waits], [*self.lengths], self.shortest

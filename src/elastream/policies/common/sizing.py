@@ -37,6 +37,8 @@ WITHIN = 0.5
 
 
 class SizingInputs:
+    """Figures of the load in cores of speed 1 and records/s; NaN if unknown."""
+
     def __init__(self, observation: Observation, history: LoadHistory, window: float, pace: float) -> None:
         self.observation = observation
         self.history = history
@@ -46,7 +48,7 @@ class SizingInputs:
 
     @once
     def arriving(self) -> float:
-        """Newest known arrival rate of the sources within the window."""
+        """Newest known arrival rate of the sources within the window (records/s)."""
         rates = self.history.arriving[self._recent :].tolist()
         return next((rate for rate in reversed(rates) if rate == rate), math.nan)
 
@@ -151,7 +153,7 @@ class SizingInputs:
 
     @once
     def backlog(self) -> float:
-        """Known records queued at all operators."""
+        """Known records queued at all operators; NaN if none is known."""
         return self.observation.backlog
 
     def late_backlog(self, rate: float, ahead: float = 0.0) -> float:

@@ -144,6 +144,7 @@ class Refusal(IntEnum):
 
     @property
     def reason(self) -> str:
+        """Text of the reason; empty if granted."""
         return ("", "the host was just given to another replica", "the response time is over its target",
                 "as much was reconfigured lately as is allowed")[self]  # fmt: skip
 

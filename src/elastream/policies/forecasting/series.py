@@ -64,6 +64,7 @@ class TimeSeries:
 
     @property
     def newest(self) -> float:
+        """Newest known mean; NaN without one."""
         means = self.means[~np.isnan(self.means)]
         return float(means[-1]) if means.size else math.nan
 

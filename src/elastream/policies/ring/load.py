@@ -33,7 +33,13 @@ TREND_S = 120.0
 
 @dataclass(frozen=True)
 class RingLoad:
-    """Figures of one observation. `busy`: part of its cores from which a host is busy; `late`, `target`: seconds."""
+    """Figures of one observation.
+
+    Args:
+        busy: Part of its cores from which a host is busy.
+        late: Waiting time from which records wait long (seconds).
+        target: Target for the mean latency (seconds).
+    """
 
     observation: Observation
     busy: float

@@ -114,6 +114,7 @@ class Group:
 
     @property
     def backlog(self) -> float:
+        """Newest known `waiting`; NaN if never known."""
         measured = self.waiting[~np.isnan(self.waiting)]
         return float(measured[-1]) if measured.size else math.nan
 

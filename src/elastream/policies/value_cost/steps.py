@@ -69,6 +69,7 @@ class Assembly:
 
     @property
     def prices(self) -> Floats:
+        """Price of each host (money/h)."""
         return self._of[PRICE, : len(self.hosts)]
 
     @property

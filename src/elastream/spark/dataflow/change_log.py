@@ -40,7 +40,12 @@ class _Run(NamedTuple):
 
 
 def write_changes(frame: DataFrame, path: AnyPath, batch: int, key: Sequence[str], retention: float) -> None:
-    """Write the changes of one batch, through the driver, to one small file."""
+    """Write the changes of one batch, through the driver, to one small file.
+
+    Args:
+        key: Key columns.
+        retention: Time for which single changes stay (seconds).
+    """
     _write(frame.toArrow(), path / f"batch={batch}" / "changes.parquet")
     if batch % MERGE_BATCHES == 0:
         try:

@@ -111,6 +111,7 @@ class HostLedger:
             return self._next_number
 
     def state(self, host: str) -> HostState | None:
+        """Return the lifecycle state of a host; None if there is no such host."""
         with self._lock:
             return lease.state if (lease := self._leases.get(host)) is not None else None
 

@@ -83,7 +83,11 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 def cluster_limit(spark: SparkSession, slots: int) -> SessionLimit:
-    """Return the most executors that the cluster manager allows, such as a quota or the queue's capacity."""
+    """Return the most executors that the cluster manager allows the application, such as a quota or its queue's capacity.
+
+    Args:
+        slots: Cores of an executor; 0 if unknown.
+    """
     source = _source_for(spark)
     if source is None:
         return NO_LIMIT

@@ -156,6 +156,7 @@ class AllocationClient:
         return self._word(len(self.registered))
 
     def ending(self, executor: str) -> str:
+        """Return Spark's reason for the end of an executor; empty if unknown."""
         return self.executors.ending(executor)
 
     def release_leftovers(self, application: str) -> None:

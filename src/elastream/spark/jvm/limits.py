@@ -17,7 +17,11 @@ NO_LIMIT = SessionLimit()
 
 
 def session_limits(master: str, setting: Callable[[str], str | None], slots: int) -> list[SessionLimit]:
-    """Return the limits that a session's master and settings declare; `slots`: cores of an executor, or 0."""
+    """Return the limits that a session's master and settings declare.
+
+    Args:
+        slots: Cores of an executor; 0 if unknown.
+    """
     limits, cores = [], setting("spark.cores.max")
     if cores and slots and master.startswith(("spark://", "local-cluster")):
         limits.append(SessionLimit(int(cores) // slots, f"spark.cores.max={cores}"))
