@@ -735,7 +735,7 @@ class _Keywords(Generic[P, S]):
     @overload
     def __call__(self, body: Callable[[A, B, S], R]) -> Callable[Concatenate[A, B, P], R]: ...
     def __call__(self, body: Any) -> Any:
-        """Return `body` with keywords in place of its last parameter."""
+        """Return `body` with the settings as keywords, not as its last parameter."""
         *subjects, last = inspect.signature(body).parameters.values()
         keywords = list(inspect.signature(self._settings).parameters.values())
         keywords.sort(key=lambda each: each.default is not each.empty)

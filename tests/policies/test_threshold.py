@@ -179,19 +179,33 @@ def test_load_that_overwhelms_the_first_host_leases_in_a_few_batches(policy):
     assert started(policy, rates=120.0, batches=[3.5, 2.5, 3.5, 4.5]) <= 10.0
 
 
+def leased_while_cold(rounds, batch_of):
+    """Return whether hosts are leased in rounds of 2 s, on a full host without a backlog; `batch_of` is by round."""
+    memory, leased, policy = None, False, ByLoad()
+    for number in range(rounds):
+        now = observe([host("h1")], 508.0, p99=6.0, cpu=0.95, seen_for=0)
+        operators = frame(508.0, 508.0, 0.0, work=4.0 / 508)
+        plan = policy.plan(replace(now, operators=operators, batches=[batch_of(number)], time=1000.0 + 2 * number), memory)
+        leased |= any(isinstance(action, LeaseHost) for action in plan.actions)
+        memory = plan.memory
+    return leased
+
+
 @pytest.mark.parametrize(("latency", "leases"), [(5.0, True), (1.0, False)], ids=["late", "in time"])
 def test_batches_that_stay_late_on_a_full_host_lease_one_more(latency, leases):
     """A query without a limit reads all that waits: its batches grow, and its backlog does not."""
-    memory, leased, policy = None, [], ByLoad()
-    for number in range(8):
-        at = 1000.0 + 6 * number
-        batch = MicroBatch("source", at - 5.0, 5.0, 3000.0, 6.0 if number < 2 else latency, 1.0)
-        now = observe([host("h1")], 508.0, p99=6.0, cpu=0.95, seen_for=0)
-        now = replace(now, operators=frame(508.0, 508.0, 0.0, work=4.0 / 508), batches=[batch], time=at)
-        plan = policy.plan(now, memory)
-        leased += [action for action in plan.actions if isinstance(action, LeaseHost)]
-        memory = plan.memory
-    assert bool(leased) is leases
+    first = 6.0
+    assert leases is leased_while_cold(
+        20, lambda at: MicroBatch("source", 998.0 + 2 * at, 2.0, 3000.0, first if at < 2 else latency, 1.0)
+    )
+
+
+def test_a_late_batch_that_is_shown_again_counts_once():
+    def batch(at):
+        number = at // 4
+        return MicroBatch("source", 998.0 + 8 * number, 2.0, 3000.0, 6.0 if number % 2 else 1.0, 1.0)
+
+    assert not leased_while_cold(28, batch)
 
 
 @pytest.mark.parametrize("policy", [Threshold(), Horizon()])

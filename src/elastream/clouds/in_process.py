@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class InProcessProvider(ExecutorProvider):
-    """The executors of a session in this process. The first one ever lets an archive of Java's classes be made after it."""
+    """The executors of a session in this process. Where no archive of Java classes exists, `close` starts to make one."""
 
     def __init__(self, kind: HostType, folder: Path) -> None:
         self._folder, self._classes = folder, Classes(find_java(), folder) if sys.platform == "linux" else None
@@ -40,8 +40,7 @@ class InProcessProvider(ExecutorProvider):
     def close(self) -> None:
         super().close()
         if self._classes and self._recorded.exists() and (command := self._classes.maker([self._recorded])):
-            log = (self._folder / "archive.log").open("w")
-            with log:
+            with (self._folder / "archive.log").open("w") as log:
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 

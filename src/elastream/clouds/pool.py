@@ -62,8 +62,8 @@ class MembershipLost(CloudError):
 class PoolClient(ArbiterLink):
     """Connection of an application to its pool; `key_file` lets a restarted application replace a killed one.
 
-    Raises (every method):
-        EnvironmentProblem: No pool answers.
+    Raises:
+        EnvironmentProblem: No pool answers. All three are raised by every method.
         CloudError: The pool refuses.
         MembershipLost: The application is no longer a member.
     """

@@ -76,9 +76,7 @@ class Threshold(Policy):
     The need is the forecast arrival rate times the measured work per record, plus the work of the late backlog. Hosts whose
     need exceeds `scale_out` by more than `tolerance` get all missing hosts at once. Hosts go if the remaining ones could
     carry the highest need of the last `settle` seconds, nothing is late, and their paid time ends. Unknown metrics never
-    count as
-    0:
-    the plan names them (`Plan.unknown`) and sizes nothing.
+    count as 0: the plan names them (`Plan.unknown`) and sizes nothing.
 
     Args:
         scale_out: Part of the usable cores to fill (Flink's autoscaler: 0.7).

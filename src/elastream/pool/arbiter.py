@@ -33,7 +33,7 @@ class UnknownMember(CloudError):
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """Weight of an application and its guaranteed hosts."""
+    """Share of an application: its weight (`priority`) and the hosts that it keeps (`minimum`)."""
 
     priority: float = 1.0
     minimum: int = 1

@@ -196,8 +196,8 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
     """Return the settings in the document `path`.
 
     Raises:
-        InputError: It cannot be read.
-        DataflowError: It is wrong; names file, line and field.
+        InputError: The file cannot be read.
+        DataflowError: A value is invalid; its file, line and field are named.
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)

@@ -199,10 +199,7 @@ COMING = (HostState.REQUESTED, HostState.STARTING)
 
 
 class Committed(NamedTuple):
-    """Commits of a query under one composition.
-
-    `done` lists records if another query reads them.
-    """
+    """Commits of a query under one composition; `done` has the records themselves where another query reads them."""
 
     demand: Demand
     records: float

@@ -88,8 +88,8 @@ class Events:
     Attributes:
         load: Events due over time; event times follow it.
         disorder: Seconds by which an event's time may lie before its due time, evenly drawn.
-        late_share: Share of events that are late besides.
-        late_by: Seconds by which those are late.
+        late_share: Share of events that are later still.
+        late_by: Seconds by which those are later.
         base_time: Time of the load's beginning, in seconds since 1970.
     """
 

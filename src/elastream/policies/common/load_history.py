@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, Frame, known_sum
 from elastream.core.metrics import Metric
-from elastream.core.observation import MicroBatch, Observation
+from elastream.core.observation import Observation
 from elastream.dataflow.operators import Kind
 from elastream.policies.common.measures import sum_of, total_of
 from elastream.policies.forecasting.trend import Forecast, Surprises
@@ -216,8 +216,7 @@ class LoadHistory:
         last_batches = {} if before is None else before.last_batches
         ended, late = ({}, {}) if before is None else (before.ended, before.late)
         if observation.batches:
-            late = _late_in_a_row(late, observation)
-            ended, last_batches = _with_batches(ended, last_batches, observation.batches)
+            ended, late, last_batches = _with_batches(ended, late, last_batches, observation)
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(before.samples[0].searchsorted(observation.time - keep))
@@ -301,24 +300,18 @@ class LoadHistory:
 
 
 def _with_batches(
-    ended: Mapping[str, int], last: Mapping[str, tuple[float, float]], batches: Sequence[MicroBatch]
-) -> tuple[Mapping[str, int], Mapping[str, tuple[float, float]]]:
-    """Return `ended` and the last batches, both with what ended since."""
-    counts, newest = dict(ended), dict(last)
-    for each in batches:
+    ended: Mapping[str, int], late: Mapping[str, int], last: Mapping[str, tuple[float, float]], observation: Observation
+) -> tuple[Mapping[str, int], Mapping[str, int], Mapping[str, tuple[float, float]]]:
+    """Return `ended`, `late` and the last batches, with what ended since."""
+    counts, in_a_row, newest, target = dict(ended), dict(late), dict(last), observation.context.target_latency or math.inf
+    for each in observation.batches:
         segment, seconds = each.segment, each.seconds
         end = each.start + seconds
         if segment not in last or end > last[segment][0]:
             counts[segment] = counts.get(segment, 0) + 1
+            in_a_row[segment] = in_a_row.get(segment, 0) + 1 if each.oldest > target else 0
         newest[segment] = (end, seconds)
-    return counts, newest
-
-
-def _late_in_a_row(before: Mapping[str, int], observation: Observation) -> Mapping[str, int]:
-    target, counts = observation.context.target_latency or math.inf, dict(before)
-    for each in observation.batches:
-        counts[each.segment] = counts.get(each.segment, 0) + 1 if each.oldest > target else 0
-    return counts
+    return counts, in_a_row, newest
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:

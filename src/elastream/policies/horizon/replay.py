@@ -71,7 +71,6 @@ class Choice:
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays so far.
         explained: Share of the records since the last replay that its setting has late in this one.
-        highest: Highest need in the replay (records/s).
     """
 
     setting: Setting
@@ -79,7 +78,6 @@ class Choice:
     hosts: float = math.nan
     surcharge: float = 1.0
     explained: float = 0.0
-    highest: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -113,13 +111,11 @@ class _Runs:
         late: Late records; shape (bins, settings).
         costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
         leases: Hosts leased.
-        highest: Highest needs (records/s).
     """
 
     late: Floats
     costs: Floats
     leases: Floats
-    highest: Floats
 
 
 def replay(
@@ -160,7 +156,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
     hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
     late = np.zeros((rates.size, len(settings)))
-    figures = np.zeros((4, len(settings)))
+    figures = np.zeros((3, len(settings)))
     for column, each in enumerate(settings):
         hold = max(1, round(each.hold / grid.seconds))
         figures[:, column] = _run(
@@ -173,7 +169,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             (grid.seconds, grid.budget, grid.recovery),
             late[:, column],
         )
-    return _Runs(late, figures[:2], figures[2], figures[3])
+    return _Runs(late, figures[:2], figures[2])
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
@@ -209,7 +205,7 @@ def _run(
     fleet: tuple[float, float, int, int, int, float],
     times: tuple[float, float, float],
     late: Floats,
-) -> tuple[float, float, float, float]:
+) -> tuple[float, float, float]:
     """Run one setting, and fill `late` with the late records of each bin.
 
     Args:
@@ -221,7 +217,7 @@ def _run(
         times: Seconds of a bin, the budget, and the seconds for which records may be late once they are.
 
     Returns:
-        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the highest need.
+        Cost in bins of a host, the part of it before the last replay, and the hosts leased.
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
@@ -231,7 +227,7 @@ def _run(
     needed, served = np.zeros(rates.size), np.zeros(start + 1)
     ready = min(least if fixed else max(least, hosts_for(lease[0], each)), most)
     due[0] = ready
-    waiting = cost = before = leases = highest = 0.0
+    waiting = cost = before = leases = 0.0
     for now in range(rates.size):
         if now == since:
             before = cost - _paid_ahead(due, least, now)
@@ -248,10 +244,7 @@ def _run(
             there += coming[(now + 1 + step) % start]
         then = waiting_at_start(totals[now, : start + 1], waiting, served)
         behind = time_late(waiting, ready * each, budget, recovery)
-        later = time_late(then, ready * each, budget, recovery) if fixed else behind
-        need = with_backlog(lease[now], totals[now, start:], then, later, budget, seconds)
-        highest = max(highest, need)
-        up = 0.0 if fixed else hosts_for(need, each)
+        up = 0.0 if fixed else hosts_for(with_backlog(lease[now], totals[now, start:], then, behind, budget, seconds), each)
         down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, behind, budget, seconds), each)
         needed[now] = max(up, down)
         target = min(max(up, least), most)
@@ -268,7 +261,7 @@ def _run(
         coming[now % start] += added
         leases += added
         cost += renewed * (ending - gone) + first * added + stops * gone
-    return cost - _paid_ahead(due, least, rates.size), before, leases, highest
+    return cost - _paid_ahead(due, least, rates.size), before, leases
 
 
 @njit(cache=True)
@@ -318,4 +311,4 @@ def _cheapest(
         best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size, highest=float(runs.highest[best]))
+    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size)
