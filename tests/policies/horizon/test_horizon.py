@@ -172,3 +172,10 @@ def test_fixed_fleet_is_not_kept_while_a_young_load_outgrows_it():
     ramp = [500.0 + 30 * second for second in range(0, 150, 5)]
     leases = [time for time, _ in actions(run(ramp, every=5.0, target=10.0, period=2.0, start=15.0), LeaseHost)]
     assert [time for time in leases if 100.0 < time < 140.0]
+
+
+def test_noise_leases_nothing_once_its_fleet_is_known():
+    noise = 1900 * np.exp(np.random.default_rng(1).normal(0.0, 0.2, 240))
+    done = run(list(noise), every=60.0, period=15.0, target=30.0, start=60.0)
+    assert not actions(done, LeaseHost, since=3600.0)
+    assert done.result.series[done.result.series[:, 0] > 3600.0, 5].min() == 1.0

@@ -9,7 +9,7 @@ import pytest
 from elastream.core.hosts import Billing, HostType
 from elastream.policies.forecasting.trend import Forecast
 from elastream.policies.horizon.budget import Grid, Outlook
-from elastream.policies.horizon.replay import Choice, Fleet, Setting, replay
+from elastream.policies.horizon.replay import Choice, Fleet, Setting, replay, vain
 from elastream.policies.horizon.scenarios import Past, scenarios
 
 SECOND = HostType("m", 1.0, price=1.0, billing=Billing(1.0), start=60.0)
@@ -95,6 +95,13 @@ def test_a_single_jump_counts_for_a_fleet_that_does_not_answer_it():
     rates = np.full(480, 100.0)
     rates[200:230] = 1000.0
     assert not chosen(rates).setting.fixed
+
+
+def test_a_backlog_is_foreseen_in_vain_if_nothing_was_late_after_it():
+    foreseen, late = np.array([5.0, 9.0, 7.0, 1.0, 1.0, 1.0]), np.array([0.0, 0.0, 0.0, 0.0, 2.0, 0.0])
+    assert vain(foreseen, late, 2) == 9.0
+    assert vain(foreseen, late, 3) == 5.0
+    assert vain(foreseen, np.zeros(6), 6) == 0.0
 
 
 def test_no_more_hosts_than_the_limit():

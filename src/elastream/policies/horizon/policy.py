@@ -46,6 +46,8 @@ LEAST_PAST = 3
 FIRST_HOLD = 2.0
 # Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance, and the least allowance.
 STEP, LEAST_ALLOWANCE = 0.1, -0.03
+# Multiple of the backlog foreseen in vain from which one is no noise.
+IN_VAIN = 2.0
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
@@ -315,8 +317,9 @@ class _Foreseeing(SizingRound):
         lease = with_backlog(setting.reserve * float(outlook.lease[row]), total[grid.start :], then, later, *times)
         keep = with_backlog(setting.reserve * float(outlook.keep[row]), total, waiting, late, *times)
         keep = max(lease, keep)
-        if setting.fixed and max(waiting, then) <= grid.budget * capacity:
-            lease = keep = 0.0  # a fixed fleet is enough until records would be late before a host requested now works
+        allowed = grid.budget * capacity
+        if setting.fixed and waiting <= allowed and then <= max(allowed, IN_VAIN * memory.choice.met):
+            lease = keep = 0.0  # a fixed fleet is enough until many more would wait than was ever foreseen in vain
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
         return lease, keep

@@ -71,6 +71,7 @@ class Choice:
         hosts: Mean number of hosts in the replay.
         surcharge: Factor by which hosts above the least ones cost more than in replays so far.
         explained: Share of the records since the last replay that its setting has late in this one.
+        met: Most records that were foreseen to wait once a host works, in vain: none was late by then.
     """
 
     setting: Setting
@@ -78,6 +79,7 @@ class Choice:
     hosts: float = math.nan
     surcharge: float = 1.0
     explained: float = 0.0
+    met: float = 0.0
 
     @property
     def constant(self) -> bool:
@@ -111,11 +113,13 @@ class _Runs:
         late: Late records; shape (bins, settings).
         costs: Costs in bins of a host: of the whole replay, and before the bin `since`; shape (2, settings).
         leases: Hosts leased.
+        vain: Most records foreseen in vain to wait once a host works.
     """
 
     late: Floats
     costs: Floats
     leases: Floats
+    vain: Floats
 
 
 def replay(
@@ -156,7 +160,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
     stops = fleet.kind.stop / grid.seconds if renewed == 1 else 0.0
     hosts = (fleet.each, float(fleet.most), grid.start, first, renewed, stops)
     late = np.zeros((rates.size, len(settings)))
-    figures = np.zeros((3, len(settings)))
+    figures = np.zeros((4, len(settings)))
     for column, each in enumerate(settings):
         hold = max(1, round(each.hold / grid.seconds))
         figures[:, column] = _run(
@@ -169,7 +173,7 @@ def _runs(outlooks: Sequence[Outlook], rates: Floats, settings: Sequence[Setting
             (grid.seconds, grid.budget, grid.recovery),
             late[:, column],
         )
-    return _Runs(late, figures[:2], figures[2])
+    return _Runs(late, figures[:2], figures[2], figures[3])
 
 
 def _settings(rates: Floats, rows: int, fleet: Fleet, before: Setting) -> list[Setting]:
@@ -205,7 +209,7 @@ def _run(
     fleet: tuple[float, float, int, int, int, float],
     times: tuple[float, float, float],
     late: Floats,
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     """Run one setting, and fill `late` with the late records of each bin.
 
     Args:
@@ -217,14 +221,15 @@ def _run(
         times: Seconds of a bin, the budget, and the seconds for which records may be late once they are.
 
     Returns:
-        Cost in bins of a host, the part of it before the last replay, and the hosts leased.
+        Cost in bins of a host, the part of it before the last replay, the hosts leased, and the most records foreseen in
+        vain to wait once a host works.
     """
     least, hold, fixed, since = setting
     each, most, start, first, renewed, stops = fleet
     seconds, budget, recovery = times
     # Hosts by the bin in which they work, and in which their paid time ends, cyclically.
     coming, due = np.zeros(start), np.zeros(first)
-    needed, served = np.zeros(rates.size), np.zeros(start + 1)
+    needed, foreseen, served = np.zeros(rates.size), np.zeros(rates.size), np.zeros(start + 1)
     ready = min(least if fixed else max(least, hosts_for(lease[0], each)), most)
     due[0] = ready
     waiting = cost = before = leases = 0.0
@@ -243,6 +248,7 @@ def _run(
             served[step + 1] = total * (each * seconds)
             there += coming[(now + 1 + step) % start]
         then = waiting_at_start(totals[now, : start + 1], waiting, served)
+        foreseen[now] = then
         behind = time_late(waiting, ready * each, budget, recovery)
         up = 0.0 if fixed else hosts_for(with_backlog(lease[now], totals[now, start:], then, behind, budget, seconds), each)
         down = 0.0 if fixed else hosts_for(with_backlog(keep[now], totals[now], waiting, behind, budget, seconds), each)
@@ -261,7 +267,17 @@ def _run(
         coming[now % start] += added
         leases += added
         cost += renewed * (ending - gone) + first * added + stops * gone
-    return cost - _paid_ahead(due, least, rates.size), before, leases
+    return cost - _paid_ahead(due, least, rates.size), before, leases, vain(foreseen, late, start)
+
+
+@njit(cache=True)
+def vain(foreseen: Floats, late: Floats, start: int) -> float:
+    """Return the most records of `foreseen` after which none was late for `start` bins."""
+    most = 0.0
+    for now in range(foreseen.size - start):
+        if foreseen[now] > most and late[now : now + start + 1].max() <= 0:
+            most = foreseen[now]
+    return float(most)
 
 
 @njit(cache=True)
@@ -311,4 +327,4 @@ def _cheapest(
         best = int(near[np.lexsort((-rows[near], runs.leases[near]))[0]])
     else:
         best = int(np.lexsort((cost, np.round(share, 3)))[0])
-    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size)
+    return Choice(settings[best], float(share[best]), float(costs[best]) / rates.size, met=float(runs.vain[best]))
