@@ -47,7 +47,7 @@ FIRST_HOLD = 2.0
 # Step of the adaptive conformal inference (Gibbs & Candes 2021, Eq. 2) of the allowance, and the least allowance.
 STEP, LEAST_ALLOWANCE = 0.1, -0.03
 # Multiple of the backlog foreseen in vain from which one is no noise.
-IN_VAIN = 2.0
+IN_VAIN = 1.25
 # Part of the records that must be in time, unless the run says otherwise.
 IN_TIME = 0.99
 
@@ -319,7 +319,7 @@ class _Foreseeing(SizingRound):
         keep = max(lease, keep)
         allowed = grid.budget * capacity
         if setting.fixed and waiting <= allowed and then <= max(allowed, IN_VAIN * memory.choice.met):
-            lease = keep = 0.0  # a fixed fleet is enough until many more would wait than was ever foreseen in vain
+            lease = keep = 0.0  # a fixed fleet is enough until more would wait than was ever foreseen in vain
         if memory.needs:
             self.memory = replace(memory, needs=(*memory.needs[:-1], max(memory.needs[-1], keep)))
         return lease, keep
