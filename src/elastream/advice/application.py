@@ -56,6 +56,8 @@ class LoggedBatch:
         watermark: Epoch seconds; NaN without one.
         newest: Largest event time of its records (epoch seconds); NaN without one.
         files: Files that it read; 0 if unknown.
+        state_work: Core-seconds of commits and removals of its state.
+        first, last: When its first and last record arrived (epoch seconds); NaN if unknown.
     """
 
     number: int
@@ -72,6 +74,9 @@ class LoggedBatch:
     newest: float = NAN
     files: int = 0
     lag: Lag | None = None
+    state_work: float = 0.0
+    first: float = NAN
+    last: float = NAN
 
     @property
     def end(self) -> float:
@@ -91,6 +96,7 @@ class LoggedQuery:
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
+        width: Tasks of its widest stage, as offsets and state show them; 0 if unknown.
     """
 
     id: str
@@ -102,6 +108,7 @@ class LoggedQuery:
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
     unfinished: float = 0.0
+    width: int = 0
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -163,6 +170,9 @@ class Application:
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
+        target: Target latency (seconds) of the application itself; None if unknown.
+        remarks: Share of the time of each remark that Elastream itself made.
+        unknown: Further things that its source does not tell.
     """
 
     source: str
@@ -178,11 +188,9 @@ class Application:
     others: list[tuple[float, float]] = field(default_factory=list)
     unreadable: int = 0
     jobs: int = 0
-
-    @property
-    def tasks_known(self) -> bool:
-        """True if the log has tasks and executors."""
-        return bool(self.executors) and any(batch.stages for query in self.queries.values() for batch in query.batches)
+    target: float | None = None
+    remarks: dict[str, float] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
 
     @property
     def working(self) -> tuple[Executor, ...]:

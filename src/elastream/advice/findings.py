@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
 from elastream.advice.service import Latency
@@ -109,7 +109,8 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
         for query in application.queries.values()
         for finding in _of_query(application, query, target, explicit=explicit)
     )
-    return (*of_queries, *_of_executors(application), *_of_dynamic_allocation(application))
+    of_application = (rule(application) for rule in (_of_executors, _of_dynamic_allocation, _of_remarks))
+    return (*of_queries, *chain.from_iterable(of_application))
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
@@ -399,3 +400,10 @@ def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
         yield Finding(
             "application", "dynamic allocation", evidence, "spark.dynamicAllocation.shuffleTracking.timeout, or Autopilot"
         )
+
+
+def _of_remarks(application: Application) -> Iterator[Finding]:
+    for text, share in application.remarks.items():
+        if share >= OFTEN:
+            evidence = f"Elastream itself says so for {percent(share)} of its decisions: {text}"
+            yield Finding("application", "remark", evidence, "see elastream explain", Sureness.MEDIUM)

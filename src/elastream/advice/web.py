@@ -1,0 +1,64 @@
+"""Sources at an address: Spark's web interface, a history server, or Prometheus."""
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from elastream.errors import InputError
+
+WEB = ("http://", "https://")
+# Seconds for an answer. A history server reads a whole log before its first one.
+TIMEOUT_S = 60.0
+# Most bytes of an answer.
+LARGEST_ANSWER = 1 << 28
+
+
+class NoSuchPage(InputError):
+    """An address that the server does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A web site. base: its address, without what follows `/api/v1`."""
+
+    base: str
+
+    def text(self, path: str, **query: Any) -> str:
+        """Return the page at a path below the address.
+
+        Raises:
+            InputError: Nobody answers, or the server refuses.
+        """
+        url = f"{self.base}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                content: bytes = answer.read(LARGEST_ANSWER)
+                return content.decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            with error:
+                why = _reason(error.read(LARGEST_ANSWER))
+            kind = NoSuchPage if error.code == 404 else InputError
+            raise kind(f"{url} answers {error.code} {why or error.reason}") from None
+        except (OSError, ValueError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            text = reason.strerror if isinstance(reason, OSError) else None
+            raise InputError(f"{url} does not answer: {text or reason}") from None
+
+    def json(self, path: str, **query: Any) -> Any:
+        """Return the parsed answer. Raises InputError as `text` does, and if it is not JSON."""
+        text = self.text(path, **query)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise InputError(f"{self.base}{path} answers with something else than JSON, such as a login page") from None
+
+
+def _reason(content: bytes) -> str:
+    """Return the error that Prometheus explains in its answer, or an empty string."""
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""
