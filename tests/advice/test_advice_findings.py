@@ -51,6 +51,19 @@ def kafka(number, left):
     }
 
 
+def burst(number, of=9, rows=90_000):
+    """Return offsets of a Kafka partition with 1000 records a batch, but `rows` in batch `of`."""
+    ends = [1000 * n + (rows if n > of else 0) for n in (number, number + 1)]
+    return {name: json.dumps({"t": {"0": end}}) for name, end in zip(("startOffset", "endOffset"), ends, strict=True)}
+
+
+def other_jobs(log):
+    """Add a job that no query has."""
+    log.add("SparkListenerJobStart", **{"Job ID": 900, "Submission Time": 1_800_000_000_000, "Stage IDs": []})
+    log.add("SparkListenerJobEnd", **{"Job ID": 900, "Completion Time": 1_800_000_100_000})
+    return log
+
+
 def kinds(log, target=10.0):
     return {finding.kind for finding in findings_of(read(log), target)}
 
@@ -71,7 +84,24 @@ HEALTHY = {
     "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
     "one executor": lambda: job(usual, executors=(4,)),
     "short": lambda: job(usual, batches=5),
-}
+    "as many tasks as slots, with room": lambda: job(lambda n, rows: [Stage([rows / 500] * 4, rows)]),
+    "work by records, back to back": lambda: job(
+        lambda n, rows: [Stage([rows / 2000] * 4, rows)], back_to_back=True, driver=0.05
+    ),
+    "a large batch in time": lambda: job(
+        usual, query=KAFKA, source=lambda n: burst(n, rows=20_000), rows=lambda n: 20_000 if n == 9 else 1000
+    ),
+    "tasks that are launched late, with others": lambda: other_jobs(
+        job(lambda n, rows: [Stage([0.5] * 4, rows, late=1.0)])
+    ),
+    "tasks that are launched a little late": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=0.4)]),
+    "idle executors of dynamic allocation": lambda: job(
+        lambda n, rows: [Stage([2.0] * 4, rows)], settings={"spark.dynamicAllocation.enabled": "true"}
+    ),
+    "even state on all executors": lambda: job(
+        lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("healthy", HEALTHY.values(), ids=HEALTHY)
@@ -96,6 +126,10 @@ PLANTED = {
     "small files": lambda: job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FILES),
     "failed tasks": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, failed=1)]),
     "idle executors": lambda: job(lambda n, rows: [Stage([1.2] * 4, rows)], executor="0"),
+    "growth": lambda: job(lambda n, rows: [Stage([3.0 + rows / 2000] * 4, rows, shuffled=True)]),
+    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=lambda n: 100 + 40 * (n % 9)),
+    "surge": lambda: job(usual, query=KAFKA, source=burst, rows=lambda n: 90_000 if n == 9 else 1000),
+    "locality": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=3.0)]),
     "dynamic allocation": lambda: job(
         usual, executors=(2, 2, 2), settings={"spark.dynamicAllocation.enabled": "true"}
     ),
@@ -166,4 +200,18 @@ def test_queries_that_take_each_others_slots_are_found():
         log.batch(other, number, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
         # Two short tasks whose stage lasts while the other query's tasks hold the slots.
         at = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=11.5)], slots=4)
-    assert "slots" in kinds(log)
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
+    assert finding.evidence.endswith("most of those of others are of big")
+    assert "spark.scheduler.mode=FAIR" in finding.change
+    log.events[1]["Spark Properties"] = {"spark.scheduler.mode": "FAIR"}
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
+    assert finding.change == "more hosts, or more weight for its scheduler pool"
+
+
+def test_queries_that_leave_each_other_slots_are_no_finding():
+    other = Query("big", "99999999-2222-3333-4444-555555555555")
+    log = LogOf((2, 2))
+    for number in range(20):
+        log.batch(other, number, 5.0 * number, 1000, [Stage([1.5] * 4, 1000)], slots=4)
+        log.batch(QUERY, number, 5.0 * number, 100, [Stage([0.1, 0.1], 100, waits=1.5)], slots=4)
+    assert kinds(log) == set()

@@ -23,6 +23,8 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """A completed stage. delay: seconds from its start to the launch of its last task; 0 if unknown."""
+
     times: StageTimes
     records: float = 0.0
     spilled: float = 0.0
@@ -30,6 +32,7 @@ class Stage:
     failed: int = 0
     files: int = 0
     written: float = 0.0
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
