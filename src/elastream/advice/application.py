@@ -17,6 +17,8 @@ KEPT_BATCHES = 50_000
 COLD_BATCHES = 2
 # Part of the starts that must lie on multiples of an interval, and how far off they may be, in parts of it and seconds.
 ON_TRIGGER, OFF_PART, OFF_S = 0.8, 0.05, 0.25
+# Most seconds by which a recording dates a start too early.
+EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
 POLL_S = 0.1
 
@@ -149,7 +151,7 @@ class LoggedQuery:
         for digits in (0, 1):
             interval = round(usual, digits)
             off = min(OFF_S, OFF_PART * interval)
-            if interval > 0 and sum(start % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
+            if interval > 0 and sum((start + EARLY_S) % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
                 return interval
         return NAN
 

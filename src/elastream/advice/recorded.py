@@ -32,7 +32,9 @@ def read_recording(source: str) -> Application:
         query = application.queries.setdefault(batch.segment, LoggedQuery(batch.segment, batch.segment))
         number = len(query.batches) if math.isnan(batch.number) else int(batch.number)
         start, end = begun + batch.start, begun + batch.end
-        arrived = end - batch.oldest, end - batch.newest
+        # Latencies that are bounds are one for all records, which tell no arrival.
+        bound = batch.oldest == batch.newest
+        arrived = (math.nan, math.nan) if bound else (end - batch.oldest, end - batch.newest)
         query.add(LoggedBatch(number, start, batch.seconds, batch.records, first=arrived[0], last=arrived[1]))
     if not application.queries:
         raise InputError(f"{source} has no micro-batches: `elastream simulate --calibrate` is for such a recording")
