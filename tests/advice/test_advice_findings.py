@@ -13,6 +13,7 @@ from support.event_logs import LogOf, Query, Stage
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
 FUNCTION = Query(sink="ForeachBatchSink")
+FILES_IN = Query(source="FileStreamSource[file:/in]")
 FILES = Query(sink="FileSink[/out]")
 
 
@@ -174,6 +175,14 @@ def test_files_that_are_held_back_are_found():
     (finding,) = findings_of(read(log), 10.0)
     assert "always reads 1 file" in finding.evidence
     assert finding.change == "raise maxFilesPerTrigger"
+
+
+def test_records_that_came_in_during_a_slow_batch_are_no_surge():
+    def stages(number, rows):
+        return [Stage([20.0 if number < 2 else 0.1 + rows / 1000] * 4, rows)]
+
+    log = job(stages, query=FILES_IN, rows=lambda n: 10_000 if n == 2 else 1000, batches=120)
+    assert "surge" not in kinds(log)
 
 
 def test_finding_says_what_to_change_and_how_sure_it_is():

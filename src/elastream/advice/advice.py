@@ -126,7 +126,7 @@ def advise(source: str, target: float | None = None, price: float = NAN, cores: 
         cores: Of all tasks together, for a source that does not tell them.
 
     Raises:
-        InputError: The source cannot be read, or has no streaming query with a finished batch.
+        InputError: The source cannot be read, or has no query with a finished batch.
     """
     application = read_source(source)
     if cores is not None:

@@ -25,7 +25,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A completed stage. delay: seconds from its start to the launch of its last task; 0 if unknown."""
+    """Completed stage. delay: seconds until its last task is launched; 0 if unknown."""
 
     times: StageTimes
     records: float = 0.0
@@ -62,7 +62,7 @@ class LoggedBatch:
         newest: Largest event time of its records (epoch seconds); NaN without one.
         files: Files that it read; 0 if unknown.
         state_work: Core-seconds of commits and removals of its state.
-        first, last: When its first and last record arrived (epoch seconds); NaN if unknown.
+        first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
     """
 
     number: int
@@ -101,7 +101,7 @@ class LoggedQuery:
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
-        width: Tasks of its widest stage, as offsets and state show them; 0 if unknown.
+        width: Tasks of its widest stage; 0 if unknown.
     """
 
     id: str
@@ -175,9 +175,9 @@ class Application:
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
-        target: Target latency (seconds) of the application itself; None if unknown.
-        remarks: Share of the time of each remark that Elastream itself made.
-        unknown: Further things that its source does not tell.
+        target: Its own target latency (seconds), if known.
+        remarks: Remarks of Elastream with their share of the decisions.
+        unknown: What its source does not tell.
     """
 
     source: str

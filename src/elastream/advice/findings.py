@@ -65,8 +65,8 @@ ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
 # Batches back to back of which a trigger would save some: their least number, share of the time and of work that does not
 # depend on records, and their most seconds in parts of the target.
 RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_PART = 20, 0.8, 0.8, 0.1
-# Multiples of the usual records and seconds of a batch that a limit would prevent, and sources that have one.
-SURGE_ROWS, SURGE_SECONDS = 5.0, 3.0
+# Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
+SURGE_ROWS, SURGE_SECONDS, SURGE_RATE = 5.0, 3.0, 3.0
 LIMITS = {"Kafka": "maxOffsetsPerTrigger", "FileStreamSource": "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
 # Part of `spark.locality.wait` for which a task is not launched though a slot is free, and its least seconds.
 LOCALITY_PART, LOCALITY_S = 0.8, 0.5
@@ -226,7 +226,7 @@ def _of_batches(
 
 
 def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
-    """Return the query whose tasks use the slots, and what to change."""
+    """Return who uses the slots, and what to change."""
     begun, ended = query.batches[0].start, query.batches[-1].end
     run = {
         each.name: math.fsum(batch.run for batch in each.batches if begun <= batch.end and batch.start <= ended)
@@ -456,7 +456,12 @@ def _restless(
 
 def _surge(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
     option = next((LIMITS[kind] for kind in LIMITS for each in query.sources if each.startswith(kind)), "")
-    largest = max(query.batches, key=lambda batch: batch.rows)
+    batches = list(query.batches)
+    at = max(range(len(batches)), key=lambda number: batches[number].rows)
+    largest = batches[at]
+    usually = math.fsum(batch.rows for batch in warm) / (warm[-1].end - warm[0].start)
+    if at and largest.rows < SURGE_RATE * usually * (largest.start - batches[at - 1].start):
+        return  # it came in while the batch before was slow
     rows, takes = (statistics.median(each) for each in zip(*((b.rows, b.seconds) for b in warm), strict=True))
     unusual = largest.seconds > max(target, SURGE_SECONDS * takes) and largest.rows > SURGE_ROWS * rows
     if not (option and unusual) or limit_of(query)[0] or takes > target / 2:

@@ -1,6 +1,6 @@
-"""An application as a range query of Prometheus shows it: Spark's streaming gauges, or the metrics of Elastream.
+"""An application from a range query of Prometheus: Spark's streaming gauges, or Elastream's metrics.
 
-A gauge holds the newest batch at a scrape. The batches before it, back to the scrape before, are taken to be like it.
+Batches between two scrapes are taken to be like that of the second.
 """
 
 import math
@@ -40,7 +40,7 @@ Samples = dict[float, float]
 
 
 class Span(NamedTuple):
-    """Batches between two scrapes. rows, seconds: of each; every: seconds between two starts."""
+    """Batches between two scrapes. every: seconds between their starts."""
 
     begun: float
     ended: float
@@ -51,20 +51,15 @@ class Span(NamedTuple):
 
 @dataclass
 class _Series:
-    """Samples of an application by query and name."""
-
     of_queries: defaultdict[str, dict[str, Samples]] = field(default_factory=lambda: defaultdict(dict))
     others: dict[str, Samples] = field(default_factory=dict)
 
 
 def read(source: str, site: Site, query: Mapping[str, str]) -> Application:
-    """Read an application from a range query.
-
-    Args:
-        query: Of the address: `query`, `start`, `end` and `step`, as Prometheus takes them.
+    """Read an application. query: `query`, `start`, `end` and `step` of the address.
 
     Raises:
-        InputError: There is no such series, or there are some of several applications.
+        InputError: No such series, or several applications.
     """
     end = _number(query, "end", time.time())
     start = _number(query, "start", end - DEFAULT_S)

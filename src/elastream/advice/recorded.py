@@ -1,4 +1,4 @@
-"""An application as a recording of Elastream describes it: batches without tasks, and the hosts of each time."""
+"""An application from a recording of Elastream: batches without tasks, and hosts."""
 
 import math
 from collections import Counter
@@ -15,11 +15,7 @@ UNKNOWN = "the parts of a batch, its tasks and the rows of its state: a recordin
 
 
 def read_recording(source: str) -> Application:
-    """Read a run's folder, or its recording.
-
-    Raises:
-        InputError: It is damaged, on another machine, or has no micro-batches.
-    """
+    """Read a run's folder or recording. Raises InputError if it is damaged or has no micro-batches."""
     if not Path(source).exists():
         raise InputError(f"{source} is a recording of Elastream on another machine: copy it here first")
     recording = Recording.read(source)
@@ -56,7 +52,7 @@ def _add_hosts(application: Application, recording: Recording) -> None:
 
 
 def _add_remarks(application: Application, recording: Recording) -> None:
-    """Add alarms that stand at the end, and remarks of decisions about queries, with the share of their time."""
+    """Add standing alarms, and remarks about queries with their share of the decisions."""
     ending = recording.ending
     if ending is not None and ending.status == "failed":
         for query in application.queries.values():

@@ -1,8 +1,8 @@
 """Duration of a query's batches with other slots and other records, calibrated from its log.
 
 A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, at least as long as its
-longest task. Work is linear in the records. Without stages, what
-grows with the records divides over all slots, and so does work on state.
+longest task. Work is linear in the records. Without stages, all
+that grows with them divides over the slots, as does work on state.
 """
 
 import math
@@ -207,7 +207,7 @@ class BatchModel:
 
     @property
     def useful_slots(self) -> int:
-        """Return the slots beyond which no task is left; ANY_TASKS if unknown."""
+        """Return the tasks of the widest stage; ANY_TASKS if unknown."""
         return max(stage.tasks for stage in self.stages)
 
     def largest_batch(self, seconds: float, slots: float) -> float:

@@ -141,10 +141,10 @@ RECORDING = b'{"kind":"start"'
 
 
 def read_source(source: str) -> Application:
-    """Read the application that a file or folder, or an address of Spark or Prometheus, describes.
+    """Read an application from a file, a folder, or an address of Spark or Prometheus.
 
     Raises:
-        InputError: It cannot be read, is something else, or has no streaming query with a finished batch.
+        InputError: It cannot be read, is something else, or has no query with a finished batch.
     """
     application = _read_address(source) if source.startswith(WEB) else _read_files(source)
     _check(application)
@@ -171,11 +171,6 @@ def _read_files(source: str) -> Application:
 
 
 def _read_address(source: str) -> Application:
-    """Read an application from the address of Spark's web interface, a history server or Prometheus.
-
-    Raises:
-        InputError: Nobody answers, or something else does; or there is no such application or series.
-    """
     parts = urlsplit(source)
     query = dict(parse_qsl(parts.query))
     path, _, rest = parts.path.partition("/api/v1")

@@ -1,7 +1,6 @@
-"""A running application, or one of a history server, through Spark's REST interface and its page of streaming queries.
+"""An application through Spark's REST interface and its pages of streaming queries.
 
-The REST interface has stages, executors and settings, but nothing of Structured Streaming. The page of a query holds its
-newest batches (`spark.sql.streaming.ui.retainedProgressUpdates`, 100 by default) as data of its plots.
+The interface has nothing of Structured Streaming. A query's page holds its newest batches as data of plots.
 """
 
 import json
@@ -38,11 +37,7 @@ UNKNOWN = "limits of sources, lag of partitions, files, and why a query failed: 
 
 
 def application_in(base: str, named: Sequence[str]) -> tuple[str, str]:
-    """Return the address of the server and the application that `base` names; "" for none.
-
-    Args:
-        named: Parts of the path behind `/api/v1`.
-    """
+    """Return the server's address and the named application, or "". named: parts of the path behind `/api/v1`."""
     base = PAGES.sub("", base)
     match = OF_HISTORY.search(base)
     if match is not None:
@@ -51,7 +46,7 @@ def application_in(base: str, named: Sequence[str]) -> tuple[str, str]:
 
 
 def read(source: str, site: Site, name: str) -> Application:
-    """Read an application. Raises InputError if there is none, or several of which `name` is none."""
+    """Read an application. Raises InputError without one, or if there are several and no `name`."""
     about = _about(source, site, name.split("/")[0])
     attempt = about["attempts"][0]
     path = "/".join(quote(each) for each in (about["id"], attempt.get("attemptId")) if each)
@@ -77,7 +72,7 @@ def read(source: str, site: Site, name: str) -> Application:
 
 
 def _about(source: str, site: Site, name: str) -> Json:
-    """Return the application that is named, or the only one."""
+    """Return the named application, or the only one."""
     if name:
         about: Json = site.json(f"/api/v1/applications/{quote(name)}")
         return about
@@ -108,7 +103,7 @@ def _is_foreign(job: Json) -> bool:
 
 
 def _stages(answer: Sequence[Json]) -> dict[tuple[str, int], list[Stage]]:
-    """Return the stages of batches by query and number; none before Spark 3.1, which gives no longest task."""
+    """Return the stages of batches by query and number; none before Spark 3.1."""
     stages = defaultdict[tuple[str, int], list[Stage]](list)
     for each in answer:
         batch = OF_BATCH.search(str(each.get("description", "")))
@@ -138,7 +133,7 @@ def _key(progress: Json) -> tuple[str, int]:
 
 
 def _progress(site: Site, path: str) -> Iterator[Json]:
-    """Yield the batches that the pages of all queries show, as progress; those of a query in order."""
+    """Yield the batches of all queries' pages as progress, in order."""
     for root in ("", f"/history/{path}"):
         try:
             page = site.text(f"{root}/StreamingQuery/")

@@ -17,21 +17,17 @@ LARGEST_ANSWER = 1 << 28
 
 
 class NoSuchPage(InputError):
-    """An address that the server does not have."""
+    """Missing page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A web site. base: its address, without what follows `/api/v1`."""
+    """A web site. base: its address up to `/api/v1`."""
 
     base: str
 
     def text(self, path: str, **query: Any) -> str:
-        """Return the page at a path below the address.
-
-        Raises:
-            InputError: Nobody answers, or the server refuses.
-        """
+        """Return a page. Raises InputError if nobody answers or the server refuses."""
         url = f"{self.base}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
@@ -48,7 +44,7 @@ class Site:
             raise InputError(f"{url} does not answer: {text or reason}") from None
 
     def json(self, path: str, **query: Any) -> Any:
-        """Return the parsed answer. Raises InputError as `text` does, and if it is not JSON."""
+        """Return a page of JSON. Raises InputError as `text` does, and for others."""
         text = self.text(path, **query)
         try:
             return json.loads(text)
@@ -57,7 +53,7 @@ class Site:
 
 
 def _reason(content: bytes) -> str:
-    """Return the error that Prometheus explains in its answer, or an empty string."""
+    """Return the error in an answer of Prometheus, or an empty string."""
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,7 +1,6 @@
-"""Replay of a run's last hour under another policy, beside what happened.
+"""Replay of a run's last hour under another policy: `python -m elastream.evaluation.what_if RUN POLICY HOSTS`.
 
-The live page runs it as `python -m elastream.evaluation.what_if RUN POLICY HOSTS`, with the lowest priority. It writes one
-line of JSON, and ends when its standard input does.
+The live page's child. It writes a line of JSON, and ends when its standard input does.
 """
 
 import contextlib
@@ -35,12 +34,7 @@ LOWEST_PRIORITY = 19
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of the window; NaN where unknown.
-
-    Attributes:
-        hosts: Mean number of leased hosts.
-        in_time: Share of the records that arrived in the window; p99: of their latencies (seconds).
-    """
+    """Figures of the window; NaN where unknown. hosts: mean number; p99: seconds."""
 
     hosts: float
     cost: float
@@ -49,7 +43,7 @@ class Outcome:
 
     @classmethod
     def of(cls, run: Recording, begin: float, end: float, target: float | None) -> "Outcome":
-        """Return the figures of the records that arrived between two times of a run."""
+        """Return the figures of the records that arrived from `begin` to `end`."""
         arrived = [each for each in run.batches if each.end > begin and each.end - each.oldest <= end and each.records > 0]
         hosts = math.fsum(
             max(0.0, min(end, end if lease.until is None else lease.until) - max(begin, lease.since)) for lease in run.hosts
@@ -68,14 +62,10 @@ def _median_of(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def what_if(run: Path, policy: Policy, max_hosts: int) -> dict[str, Any]:
-    """Replay a run, and return the figures of its last hour.
-
-    Returns:
-        `seconds` and `target` of the comparison, and an `Outcome` each of what `happened`, of the recorded decisions in the
-        simulator (`again`), and of the policy (`then`).
+    """Return `seconds`, `target`, and an `Outcome` of what `happened`, of the recorded decisions `again`, and `then`.
 
     Raises:
-        InputError: No simulation can be calibrated by the run.
+        InputError: The run calibrates no simulator.
     """
     recording = Recording.read(run)
     if recording.forgotten:

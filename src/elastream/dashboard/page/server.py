@@ -189,7 +189,7 @@ class Page:
             self.left = time.monotonic()
 
     async def _replay(self, request: Request) -> Response:
-        """Replay a run in a process of its own: one at a time, so that the page stays cheap."""
+        """Replay a run, one at a time."""
         run = request.path_params["run"]
         try:
             fields = await request.json()

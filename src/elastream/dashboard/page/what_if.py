@@ -1,9 +1,9 @@
-"""What if: a replay of a run's last hour under another policy, by a child process of the page.
+"""Replay of a run under another policy, by a child process of the page.
 
 | state | request | child ends | page closes |
 | --- | --- | --- | --- |
 | idle, shown | running | | idle |
-| running | refused | shown | idle; the child ends with its standard input |
+| running | refused | shown | idle, child killed |
 """
 
 import asyncio
@@ -33,7 +33,7 @@ MOST_HOSTS = 10_000
 
 
 class WhatIf:
-    """The replay of one run that was requested last. changed: called when `html` is another."""
+    """The newest replay of a run. changed: called when `html` changes."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -45,7 +45,7 @@ class WhatIf:
         return self._task is not None and not self._task.done()
 
     def start(self, root: Path, fields: Mapping[str, Any]) -> None:
-        """Start a replay. Raises InputError for other fields than a policy and a number."""
+        """Start a replay. Raises InputError for a wrong policy or number."""
         policy, hosts = str(fields.get("policy", "")), str(fields.get("max_hosts") or "")
         if policy not in POLICIES:
             raise InputError(f"{policy!r} is no policy of this page: {', '.join(POLICIES)}")
