@@ -164,6 +164,24 @@ def test_odd_answers_are_one_sentence(changed, why):
     assert "\n" not in str(raised.value)
 
 
+def test_password_of_the_address_is_sent_and_never_shown():
+    with served({}) as address:
+        pass
+    with pytest.raises(InputError, match="does not answer") as raised:
+        read_source(address.replace("http://", "http://me:s3cret@"))
+    assert "s3cret" not in str(raised.value)
+    with served(pages(), login="me:s3cret") as address:
+        with pytest.raises(InputError, match="answers 401"):
+            read_source(address)
+        application = read_source(address.replace("http://", "http://me:s3cret@"))
+    assert (application.name, application.source) == ("shop", address)
+
+
+def test_address_without_a_whole_host_is_one_sentence():
+    with pytest.raises(InputError, match=r"http://\[::1 is no address"):
+        read_source("http://[::1")
+
+
 def test_nobody_at_the_address_is_one_sentence():
     with served({}) as address:
         pass

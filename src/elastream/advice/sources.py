@@ -8,9 +8,10 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 
@@ -146,7 +147,7 @@ def read_source(source: str) -> Application:
     Raises:
         InputError: It cannot be read, is something else, or has no query with a finished batch.
     """
-    application = _read_address(source) if source.startswith(WEB) else _read_files(source)
+    application = _read_address(source) if source.lower().startswith(WEB) else _read_files(source)
     _check(application)
     return application
 
@@ -170,22 +171,28 @@ def _read_files(source: str) -> Application:
     return application
 
 
-def _read_address(source: str) -> Application:
-    parts = urlsplit(source)
+def _read_address(address: str) -> Application:
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise InputError(f"{address} is no address: {error}") from None
+    login, _, place = parts.netloc.rpartition("@")
+    source = urlunsplit(parts._replace(netloc=place))
     query = dict(parse_qsl(parts.query))
     path, _, rest = parts.path.partition("/api/v1")
-    site = Site(urlunsplit((parts.scheme, parts.netloc, path.rstrip("/"), "", "")))
+    site = Site(urlunsplit((parts.scheme, place, path.rstrip("/"), "", "")), unquote(login))
     named = [each for each in rest.split("/") if each]
     if query or named[:1] in (["query_range"], ["query"]):
         return prometheus.read(source, site, query)
     base, application = spark_page.application_in(site.base, named)
+    server = replace(site, base=base)
     try:
-        version = Site(base).json("/api/v1/version")
+        version = server.json("/api/v1/version")
     except NoSuchPage:
         return prometheus.read(source, site, query)
     if not isinstance(version, dict) or "spark" not in version:
         raise InputError(f"{source} is neither Spark's web interface nor Prometheus")
-    return spark_page.read(source, Site(base), application)
+    return spark_page.read(source, server, application)
 
 
 def _read_progress(source: str, lines: Iterable[bytes]) -> Application:

@@ -3,11 +3,13 @@
 import json
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlencode
 
-from elastream.errors import InputError
+from elastream.errors import InputError, first_line
 
 WEB = ("http://", "https://")
 # Seconds for an answer. A history server reads a whole log before its first one.
@@ -22,15 +24,19 @@ class NoSuchPage(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A web site. base: its address up to `/api/v1`."""
+    """A web site. base: its address up to `/api/v1`; login: user and password, or empty."""
 
     base: str
+    login: str = ""
 
     def text(self, path: str, **query: Any) -> str:
         """Return a page. Raises InputError if nobody answers or the server refuses."""
         url = f"{self.base}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            request = urllib.request.Request(url)
+            if self.login:
+                request.add_unredirected_header("Authorization", f"Basic {b64encode(self.login.encode()).decode()}")
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 content: bytes = answer.read(LARGEST_ANSWER)
                 return content.decode("utf-8", "replace")
         except urllib.error.HTTPError as error:
@@ -38,10 +44,11 @@ class Site:
                 why = _reason(error.read(LARGEST_ANSWER))
             kind = NoSuchPage if error.code == 404 else InputError
             raise kind(f"{url} answers {error.code} {why or error.reason}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             text = reason.strerror if isinstance(reason, OSError) else None
-            raise InputError(f"{url} does not answer: {text or reason}") from None
+            why = text or (first_line(reason) if isinstance(reason, BaseException) else reason)
+            raise InputError(f"{url} does not answer: {why}") from None
 
     def json(self, path: str, **query: Any) -> Any:
         """Return a page of JSON. Raises InputError as `text` does, and for others."""
