@@ -177,6 +177,14 @@ def test_files_that_are_held_back_are_found():
     assert finding.change == "raise maxFilesPerTrigger"
 
 
+def test_state_on_one_of_four_executors_is_found():
+    stages = lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)]  # noqa: E731
+    log = job(stages, executors=(2, 2, 2, 2), executor="0", state=lambda n: 500)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "3 executors of 4 did less than 10% of the mean work" in finding.evidence
+    assert "so that its state spreads" in finding.change
+
+
 def test_records_that_came_in_during_a_slow_batch_are_no_surge():
     def stages(number, rows):
         return [Stage([20.0 if number < 2 else 0.1 + rows / 1000] * 4, rows)]
