@@ -64,7 +64,8 @@ def counts(frame: DataFrame, delay: str = "5 seconds") -> DataFrame:
 
 
 def work(frame: DataFrame, numbers: str) -> DataFrame:
-    """Return a frame whose tasks work on so many numbers for each record."""
+    """Return a frame whose tasks work on so many numbers for each record of 40 kinds."""
+    frame = frame.withColumn("value", f.expr("value % 40"))
     return (
         frame.select("*", f.explode(f.expr(f"sequence(1, {numbers})")).alias("i"))
         .groupBy("value")
@@ -77,7 +78,7 @@ def sleep(ms: str) -> f.Column:
 
 
 def starved(spark: SparkSession, folder: Path) -> None:
-    write(rate(spark, 8, 8).withColumn("s", sleep("1500")), folder, None, name="heavy")
+    write(rate(spark, 8, 8).withColumn("s", sleep("150")), folder, "24 seconds", name="heavy")
     write(rate(spark, 100), folder, name="light")
 
 
@@ -107,17 +108,17 @@ FAULTS: dict[str, Job] = {
     ),
     "limit": Job(lambda s, d: write(files(s, d, maxFilesPerTrigger=1), d, "1 second"), feed=2.0),
     "small files": Job(lambda s, d: write(rate(s).repartition(8), d, "1 second", form="parquet", path=str(d / "out"))),
-    "short trigger": Job(lambda s, d: write(counts(rate(s)), d, None, mode="update")),
+    "short trigger": Job(lambda s, d: write(files(s, d), d, None), feed=8.0),
     "trigger": Job(lambda s, d: write(rate(s), d, "20 seconds"), seconds=125.0),
     "long_task": Job(
         lambda s, d: write(work(rate(s, 40), "if(value % 40 = 0, 20000000, 10)"), d, "4 seconds", mode="update")
     ),
-    "driver": Job(lambda s, d: each_batch(rate(s), d, lambda frame, number: time.sleep(1.8))),
+    "driver": Job(lambda s, d: each_batch(rate(s), d, lambda frame, number: time.sleep(1.8 + 0 * len(frame.collect())))),
     "sink": Job(lambda s, d: write(rate(s, 20).withColumn("s", sleep("50")), d, "3 seconds")),
     "sink, in Python": Job(
         lambda s, d: each_batch(rate(s), d, lambda frame, number: frame.foreachPartition(lambda rows: time.sleep(1.8)))
     ),
-    "slots": Job(starved, seconds=70.0),
+    "slots": Job(starved, seconds=110.0),
     "few_tasks": Job(lambda s, d: write(work(rate(s, 100, 1), "400000"), d, "2 seconds", mode="update"), seconds=90.0),
     "surge": Job(lambda s, d: write(files(s, d).withColumn("s", sleep("4")), d, "1 second"), feed=1.0, first=200),
     "failure": Job(failing),
@@ -135,7 +136,7 @@ CLEAN: dict[str, Job] = {
         lambda s, d: write(rate(s).coalesce(1), d, "10 seconds", form="parquet", path=str(d / "out")), seconds=90
     ),
     "two queries": Job(two),
-    "steady work": Job(lambda s, d: write(work(rate(s, 100, 8), "2000"), d, "3 seconds", mode="complete")),
+    "steady work": Job(lambda s, d: write(work(rate(s, 100, 8), "2000"), d, "3 seconds", mode="update")),
     "continuous work": Job(lambda s, d: write(rate(s, 20_000), d, "1 second")),
 }
 

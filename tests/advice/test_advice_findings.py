@@ -82,6 +82,12 @@ HEALTHY = {
     ),
     "kafka": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [10 * (n % 3)] * 4)),
     "files of many sizes": lambda: job(usual, query=FILES, files=lambda n: 1 + n % 3),
+    "files of a long trigger": lambda: job(
+        lambda n, rows: [Stage([0.05] * 4, rows)], query=FILES, every=8.0, driver=0.1
+    ),
+    "garbage of a few batches": lambda: job(
+        lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
+    ),
     "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
     "one executor": lambda: job(usual, executors=(4,)),
     "short": lambda: job(usual, batches=5),
@@ -223,6 +229,20 @@ def test_queries_that_take_each_others_slots_are_found():
     log.events[1]["Spark Properties"] = {"spark.scheduler.mode": "FAIR"}
     (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
     assert finding.change == "more hosts, or more weight for its scheduler pool"
+
+
+def test_late_batches_among_others_name_their_cause():
+    other = Query("big", "99999999-2222-3333-4444-555555555555")
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(60):
+        waits = 13.0 if number % 10 == 4 else 0.0
+        if waits:
+            log.batch(other, number // 10, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
+        end = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=waits)], slots=4)
+        at = max(at + 2.0, end)
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.subject == "counts")
+    assert finding.kind == "slots"
+    assert "of big" in finding.evidence
 
 
 def test_queries_that_leave_each_other_slots_are_no_finding():

@@ -55,7 +55,7 @@ WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
 # Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
-GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.05, 0.1
+GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.1, 0.1
 # Files of a sink in an hour, and their mean size (bytes), from which they are small.
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
@@ -189,6 +189,8 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
     findings = [finding for finding in findings if finding.kind not in weaker]
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
     if not findings and in_time < 1 - LATE:
+        findings += _of_late(application, query, warm, target)
+    if not findings and in_time < 1 - LATE:
         evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
     return findings
@@ -216,7 +218,8 @@ def _of_batches(
         more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
         yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence + more, change, sure)
     takes = statistics.median(batch.seconds for batch in warm)
-    if not explicit and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
+    apart = query.trigger > LONG_TRIGGER * takes and "filesink" not in query.sink.lower()  # files should be large
+    if not explicit and apart and Cause.TRIGGER not in shares:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
         yield Finding(query.name, "trigger", evidence, change)
@@ -242,12 +245,21 @@ def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
 def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
     batches = [batch for batch in query.batches if batch.rows > 0]
     yield from _partitions(application, query, batches)
+    yield from _of_late(application, query, batches, target)
+
+
+def _of_late(
+    application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float
+) -> Iterator[Finding]:
+    """Yield the cause that late batches have in common, where that of usual ones is none."""
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
     if len(late) >= LEAST_LATE:
         traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
         diagnosis = bottleneck(f"{query.name} is late", late, traits)
         if diagnosis.cause is not Cause.UNKNOWN:
-            yield Finding(query.name, diagnosis.cause.name.lower(), diagnosis.sentence, CHANGES[diagnosis.cause])
+            cause = diagnosis.cause
+            more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
+            yield Finding(query.name, cause.name.lower(), diagnosis.sentence + more, change)
 
 
 def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) -> bool:
@@ -349,7 +361,6 @@ def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatc
 
 
 def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    stages = [stage for batch in warm for stage in batch.stages]
     spilling = [batch for batch in warm if any(stage.spilled > 0 for stage in batch.stages)]
     if len(spilling) >= max(2, SPILLING * len(warm)):
         mean = math.fsum(stage.spilled for batch in spilling for stage in batch.stages) / len(spilling)
@@ -357,9 +368,15 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
             f"{percent(len(spilling) / len(warm))} of the batches of {query.name} spill {amount(mean / 1e6)} MB to disk"
         )
         yield Finding(query.name, "spill", evidence, "more partitions, or more memory for executors", Sureness.HIGH)
-    run, gc = math.fsum(stage.times.run for stage in stages), math.fsum(stage.gc for stage in stages)
-    if gc > GC_SHARE * run > 0 and gc > GC_OF_BATCH * math.fsum(batch.seconds for batch in warm):
-        evidence = f"the tasks of {query.name} collect garbage for {percent(gc / run)} of their time"
+    # A task counts what its executor collects while it is there, be it for a task or not.
+    shares = [
+        min(1.0, gc / batch.run)
+        for batch in warm
+        if (gc := math.fsum(stage.gc for stage in batch.stages)) > GC_OF_BATCH * batch.seconds and batch.run > 0
+    ]
+    often = [share for share in shares if share > GC_SHARE]
+    if len(often) > SURE * len(warm):
+        evidence = f"the tasks of {query.name} collect garbage for {percent(statistics.median(often))} of their time"
         rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)
         change = "more memory for executors" + (", or state in RocksDB" if stateful and not rocks else "")
