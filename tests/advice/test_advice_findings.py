@@ -13,6 +13,7 @@ from support.event_logs import LogOf, Query, Stage
 QUERY = Query()
 KAFKA = Query(source="KafkaV2[Subscribe[t]]")
 FUNCTION = Query(sink="ForeachBatchSink")
+FILES_IN = Query(source="FileStreamSource[file:/in]")
 FILES = Query(sink="FileSink[/out]")
 
 
@@ -51,6 +52,19 @@ def kafka(number, left):
     }
 
 
+def burst(number, of=9, rows=90_000):
+    """Return offsets of a Kafka partition with 1000 records a batch, but `rows` in batch `of`."""
+    ends = [1000 * n + (rows if n > of else 0) for n in (number, number + 1)]
+    return {name: json.dumps({"t": {"0": end}}) for name, end in zip(("startOffset", "endOffset"), ends, strict=True)}
+
+
+def other_jobs(log):
+    """Add a job that no query has."""
+    log.add("SparkListenerJobStart", **{"Job ID": 900, "Submission Time": 1_800_000_000_000, "Stage IDs": []})
+    log.add("SparkListenerJobEnd", **{"Job ID": 900, "Completion Time": 1_800_000_100_000})
+    return log
+
+
 def kinds(log, target=10.0):
     return {finding.kind for finding in findings_of(read(log), target)}
 
@@ -68,10 +82,33 @@ HEALTHY = {
     ),
     "kafka": lambda: job(usual, query=KAFKA, source=lambda n: kafka(n, lambda n: [10 * (n % 3)] * 4)),
     "files of many sizes": lambda: job(usual, query=FILES, files=lambda n: 1 + n % 3),
+    "files of a long trigger": lambda: job(
+        lambda n, rows: [Stage([0.05] * 4, rows)], query=FILES, every=8.0, driver=0.1
+    ),
+    "garbage of a few batches": lambda: job(
+        lambda n, rows: [Stage([0.5] * 4, rows, gc=3.0 if n % 10 == 5 else 0.01)], batches=60
+    ),
     "a quick function": lambda: job(usual, query=FUNCTION, driver=0.6),
     "one executor": lambda: job(usual, executors=(4,)),
     "short": lambda: job(usual, batches=5),
-}
+    "as many tasks as slots, with room": lambda: job(lambda n, rows: [Stage([rows / 500] * 4, rows)]),
+    "work by records, back to back": lambda: job(
+        lambda n, rows: [Stage([rows / 2000] * 4, rows)], back_to_back=True, driver=0.05
+    ),
+    "a large batch in time": lambda: job(
+        usual, query=KAFKA, source=lambda n: burst(n, rows=20_000), rows=lambda n: 20_000 if n == 9 else 1000
+    ),
+    "tasks that are launched late, with others": lambda: other_jobs(
+        job(lambda n, rows: [Stage([0.5] * 4, rows, late=1.0)])
+    ),
+    "tasks that are launched a little late": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=0.4)]),
+    "idle executors of dynamic allocation": lambda: job(
+        lambda n, rows: [Stage([2.0] * 4, rows)], settings={"spark.dynamicAllocation.enabled": "true"}
+    ),
+    "even state on all executors": lambda: job(
+        lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)], executors=(2, 2, 2, 2), state=lambda n: 500
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("healthy", HEALTHY.values(), ids=HEALTHY)
@@ -96,6 +133,10 @@ PLANTED = {
     "small files": lambda: job(lambda n, rows: [Stage([0.2] * 8, rows, written=10_000)], query=FILES),
     "failed tasks": lambda: job(lambda n, rows: [Stage([0.2] * 4, rows, failed=1)]),
     "idle executors": lambda: job(lambda n, rows: [Stage([1.2] * 4, rows)], executor="0"),
+    "growth": lambda: job(lambda n, rows: [Stage([3.0 + rows / 2000] * 4, rows, shuffled=True)]),
+    "short trigger": lambda: job(usual, back_to_back=True, driver=0.4, rows=lambda n: 100 + 40 * (n % 9)),
+    "surge": lambda: job(usual, query=KAFKA, source=burst, rows=lambda n: 90_000 if n == 9 else 1000),
+    "locality": lambda: job(lambda n, rows: [Stage([0.5] * 4, rows, late=3.0)]),
     "dynamic allocation": lambda: job(
         usual, executors=(2, 2, 2), settings={"spark.dynamicAllocation.enabled": "true"}
     ),
@@ -142,6 +183,22 @@ def test_files_that_are_held_back_are_found():
     assert finding.change == "raise maxFilesPerTrigger"
 
 
+def test_state_on_one_of_four_executors_is_found():
+    stages = lambda n, rows: [Stage([1.2] * 8, rows, shuffled=True)]  # noqa: E731
+    log = job(stages, executors=(2, 2, 2, 2), executor="0", state=lambda n: 500)
+    (finding,) = findings_of(read(log), 10.0)
+    assert "3 executors of 4 did less than 10% of the mean work" in finding.evidence
+    assert "so that its state spreads" in finding.change
+
+
+def test_records_that_came_in_during_a_slow_batch_are_no_surge():
+    def stages(number, rows):
+        return [Stage([20.0 if number < 2 else 0.1 + rows / 1000] * 4, rows)]
+
+    log = job(stages, query=FILES_IN, rows=lambda n: 10_000 if n == 2 else 1000, batches=120)
+    assert "surge" not in kinds(log)
+
+
 def test_finding_says_what_to_change_and_how_sure_it_is():
     (finding,) = findings_of(read(PLANTED["partitions"]()), 10.0)
     assert "200 partitions on 4 slots" in finding.evidence
@@ -166,4 +223,32 @@ def test_queries_that_take_each_others_slots_are_found():
         log.batch(other, number, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
         # Two short tasks whose stage lasts while the other query's tasks hold the slots.
         at = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=11.5)], slots=4)
-    assert "slots" in kinds(log)
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
+    assert finding.evidence.endswith("most of those of others are of big")
+    assert "spark.scheduler.mode=FAIR" in finding.change
+    log.events[1]["Spark Properties"] = {"spark.scheduler.mode": "FAIR"}
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.kind == "slots")
+    assert finding.change == "more hosts, or more weight for its scheduler pool"
+
+
+def test_late_batches_among_others_name_their_cause():
+    other = Query("big", "99999999-2222-3333-4444-555555555555")
+    log, at = LogOf((2, 2)), 0.0
+    for number in range(60):
+        waits = 13.0 if number % 10 == 4 else 0.0
+        if waits:
+            log.batch(other, number // 10, at, 1000, [Stage([6.0] * 8, 1000)], slots=4)
+        end = log.batch(QUERY, number, at, 100, [Stage([0.1, 0.1], 100, waits=waits)], slots=4)
+        at = max(at + 2.0, end)
+    (finding,) = (each for each in findings_of(read(log), 10.0) if each.subject == "counts")
+    assert finding.kind == "slots"
+    assert "of big" in finding.evidence
+
+
+def test_queries_that_leave_each_other_slots_are_no_finding():
+    other = Query("big", "99999999-2222-3333-4444-555555555555")
+    log = LogOf((2, 2))
+    for number in range(20):
+        log.batch(other, number, 5.0 * number, 1000, [Stage([1.5] * 4, 1000)], slots=4)
+        log.batch(QUERY, number, 5.0 * number, 100, [Stage([0.1, 0.1], 100, waits=1.5)], slots=4)
+    assert kinds(log) == set()

@@ -3,10 +3,11 @@
 import json
 import math
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
-from elastream.advice.application import LoggedBatch, LoggedQuery
+from elastream.advice.application import Executor, LoggedBatch, LoggedQuery
 from elastream.advice.event_log import EventLog
 from elastream.advice.service import Arrivals, BatchModel, Latency, cross_validated
 from elastream.advice.sizing import size
@@ -27,6 +28,16 @@ def logged(executors, *, every=5.0, batches=240, rate=lambda at: 300.0 + 200.0 *
         end = log.batch(query, number, at, rows, [Stage([run / 8] * 8, rows)], slots=slots, driver=DRIVER)
         at = math.ceil(end / every) * every if every else end
     return EventLog("log").read(json.dumps(event, separators=(",", ":")).encode() for event in log.events)
+
+
+def without_tasks(application, cores=None):
+    for query in application.queries.values():
+        for at, batch in enumerate(query.batches):
+            query.batches[at] = replace(batch, stages=())
+        query.__dict__.pop("warm", None)
+    application.executors = {} if cores is None else {"driver": Executor("driver", cores, -math.inf)}
+    application.__dict__.pop("_slots", None)
+    return application
 
 
 def the_query(application):
@@ -93,6 +104,43 @@ def test_limited_source_that_reports_no_backlog_has_no_sizes():
     sizing = size(application, 10.0, math.nan, {the_query(application).id: 1000.0})
     assert sizing.curve == ()
     assert any("does not report what waits" in each for each in sizing.unknown)
+
+
+def test_progress_alone_knows_the_work_of_a_record():
+    application = without_tasks(logged(2))
+    query = the_query(application)
+    model = BatchModel.of(query, query.warm, lambda at: 4)
+    for rows, slots in ((500, 4), (2000, 4), (2000, 1), (2000, 8)):
+        # Fixed work of tasks, which progress does not tell from that of the driver, is taken to stay.
+        exact = DRIVER + (A_BATCH + A_RECORD * rows) / slots
+        assert model.seconds(rows, slots) == pytest.approx(exact, abs=1.1 * A_BATCH)
+        assert model.work == pytest.approx(A_RECORD, rel=0.02)
+    assert max(cross_validated(query, query.warm, lambda at: 4, 10.0, math.inf)) < 0.05
+
+
+def test_progress_alone_sizes_nearly_as_tasks_do():
+    application = logged(2)
+    exact = size(application, 10.0, math.nan, {})
+    sizing = size(without_tasks(application, 4), 10.0, math.nan, {})
+    for point in sizing.curve:
+        other = next((each for each in exact.curve if each.cores == point.cores), None)
+        assert other is None or point.p99 == pytest.approx(other.p99, rel=0.1)
+    assert any("is taken to divide over all cores" in each for each in sizing.unknown)
+
+
+def test_work_on_state_divides_over_the_cores():
+    batches = [LoggedBatch(n, 5.0 * n, 1.0 + 0.001 * r, r, state_work=2.0) for n, r in enumerate([200, 500, 800] * 10)]
+    model = BatchModel.of(LoggedQuery("a", "a", width=8), batches, lambda at: 4)
+    assert model.seconds(500, 4) == pytest.approx(1.5)
+    assert model.seconds(500, 2) == pytest.approx(0.5 + 1.0 + 1.0)
+    assert model.seconds(500, 100) == model.seconds(500, 8)
+
+
+def test_arrivals_follow_the_times_of_first_and_last_records():
+    query = LoggedQuery("a", "a")
+    batches = [LoggedBatch(n, 10.0 * n, 9.0, 100.0, first=10.0 * n - 20, last=10.0 * n - 10) for n in range(5)]
+    arrivals = Arrivals.of(query, batches)
+    assert (arrivals.by(-20), arrivals.by(-15), arrivals.by(20.0)) == (0.0, 50.0, 400.0)
 
 
 def test_short_log_has_no_sizes_and_says_why():

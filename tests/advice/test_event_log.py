@@ -136,6 +136,3 @@ def test_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "notes").write_text("hello\n")
     with pytest.raises(InputError, match="neither an event of Spark nor"):
         read_source(str(tmp_path / "notes"))
-    (tmp_path / "recording.jsonl").write_text('{"kind":"start","format":9}\n')
-    with pytest.raises(InputError, match="is a recording of Elastream"):
-        read_source(str(tmp_path / "recording.jsonl"))

@@ -1,4 +1,4 @@
-"""An event log that the installed Spark writes."""
+"""An event log and a web page that the installed Spark writes."""
 
 import pytest
 
@@ -17,12 +17,14 @@ def test_log_that_this_spark_writes_is_read(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
     settings = {"enabled": "true", "dir": logs.as_uri(), "rolling.enabled": "true"}
-    with local_cluster(tmp_path, 700, {f"spark.eventLog.{name}": each for name, each in settings.items()}) as spark:
+    page = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+    with local_cluster(tmp_path, 700, {f"spark.eventLog.{name}": each for name, each in settings.items()} | page) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
         counts = rows.groupBy((rows.value % 5).alias("key")).count()
         query = counts.writeStream.format("noop").outputMode("update").queryName("counts").start()
         wait_until(lambda: number(query) >= 6, progress=lambda: number(query))
+        (shown,) = read_source(spark.sparkContext.uiWebUrl).queries.values()
         query.stop()
     (log,) = logs.iterdir()
     application = read_source(str(log))
@@ -33,3 +35,12 @@ def test_log_that_this_spark_writes_is_read(tmp_path):
     assert batch.stages[1].times.tasks == 2
     assert batch.state == 5
     assert 0 < batch.run < 2 * batch.seconds
+    same = {each.number: each for each in logged.batches}
+    assert shown.name == "counts"
+    for each in list(shown.batches)[1:-1]:
+        twin = same[each.number]
+        assert (each.rows, each.state, each.durations["addBatch"]) == (twin.rows, twin.state, twin.durations["addBatch"])
+        assert [s.times.tasks for s in each.stages] == [s.times.tasks for s in twin.stages]
+        for here, there in zip(each.stages, twin.stages, strict=True):
+            assert here.times.longest == pytest.approx(there.times.longest, abs=1e-3)
+            assert here.records == there.records

@@ -54,14 +54,34 @@ def test_page_is_one_self_contained_file(log, tmp_path):
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_lines_of_progress_give_findings_without_sizes(tmp_path):
-    lines = [progress(Query(), n, 5.0 * n, 1.0, 100, state=100 * n) for n in range(40)]
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """Lines of progress of a query with state that grows."""
+    rows = [100 + 20 * (n % 9) for n in range(40)]
     path = tmp_path / "progress.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    result = call(path)
+    entries = [progress(Query(), n, 5.0 * n, 0.6 + r / 200, r, state=100 * n) for n, r in enumerate(rows)]
+    path.write_text("\n".join(map(json.dumps, entries)))
+    return path
+
+
+def test_lines_of_progress_ask_for_the_cores(lines):
+    result = call(lines)
     assert result.exit_code == 1
     assert "no watermark ends it" in result.output
-    assert "the log has no tasks" in result.output
+    assert "does not say how many cores the tasks had; give them with --cores" in result.output
+
+
+def test_lines_of_progress_give_sizes_with_the_cores(lines):
+    result = call(lines, "--cores", "4", "--json")
+    sizing = json.loads(result.output)["sizing"]
+    assert sizing["fixed"]["hosts"] == 2
+    assert sizing["error"][1] < 0.1
+
+
+def test_cores_of_a_log_that_has_them_are_refused(log):
+    result = call(log, "--cores", "4")
+    assert result.exit_code == 2
+    assert "says itself that its tasks had 4 cores: leave out --cores" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The live page in a real Chromium: what it looks like at any width, by keyboard, and when things end."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import Manifest, write_manifest
 from elastream.recording.request_log import RequestLog
 from support.browser import Browser, chromium, needs_chromium
 from support.example_run import example_ending
 from support.page_runs import ended_run, large_run, live_run, record
 
 pytestmark = needs_chromium
+RECORDED = Path(__file__).parent.parent / "simulator" / "data" / "word_count.jsonl.gz"
 DRAWN = "document.querySelectorAll('article[data-run=\"0\"] [data-piece=timeline] svg').length > 3"
 
 
@@ -108,6 +112,23 @@ def test_a_run_is_paused_drained_and_bounded_by_keyboard_alone(tmp_path, browser
             ("pause", ""),
             ("drain", "h1"),
         ]
+
+
+def test_a_replay_of_the_last_hour_stands_beside_what_happened(tmp_path, browser):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recording.jsonl").write_bytes(gzip.decompress(RECORDED.read_bytes()))
+    write_manifest(RunDirectory(tmp_path / "run"), Manifest("word_count", 0.0, identity={"made": "up"}))
+    with Served(tmp_path / "run") as page:
+        show(browser, page.url)
+        browser.script("document.querySelector('.what-if [name=policy]').focus()")
+        browser.press("tab", "2", "enter")
+        browser.until("document.querySelector('[data-piece=what_if]').innerText.includes('Replaying the last hour')")
+        browser.until("document.querySelectorAll('[data-piece=what_if] tbody tr').length === 3", seconds=120)
+        shown = browser.text("[data-piece=what_if]")
+        assert "horizon with at most 2 hosts, simulated" in shown
+        assert "what happened" in shown
+        browser.size(390, 900)
+        assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.slow

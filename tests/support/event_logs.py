@@ -14,7 +14,13 @@ STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 
 @dataclass
 class Stage:
-    """A stage. tasks: seconds of each; waits: seconds that it lasts longer, as without free slots."""
+    """A stage.
+
+    Attributes:
+        tasks: Seconds of each.
+        waits: Seconds that it lasts longer, as without free slots.
+        late: Seconds after which its last task starts.
+    """
 
     tasks: Sequence[float]
     records: int = 0
@@ -26,6 +32,7 @@ class Stage:
     failed: int = 0
     python: bool = False
     waits: float = 0.0
+    late: float = 0.0
 
 
 @dataclass
@@ -89,7 +96,7 @@ class LogOf:
             "Job ID": self.jobs, "Submission Time": ms(now), "Stage Infos": [], "Stage IDs": ids, "Properties": properties,
         })  # fmt: skip
         for id, stage in zip(ids, stages, strict=True):
-            seconds = max(max(stage.tasks), sum(stage.tasks) / slots) + stage.waits
+            seconds = max(max(stage.tasks), sum(stage.tasks) / slots) + stage.waits + stage.late
             self.tasks(id, stage, now, executor)
             rdd = {"RDD ID": id, "Name": "PythonRDD" if stage.python else "MapPartitionsRDD"}
             self.add("SparkListenerStageCompleted", **{"Stage Info": {
@@ -111,10 +118,12 @@ class LogOf:
         for number, seconds in enumerate([*stage.tasks, *[0.1] * stage.failed]):
             failed = number >= len(stage.tasks)
             where = executor or names[number % len(names)]
+            launched = at + stage.late * (number == len(stage.tasks) - 1)
             self.add("SparkListenerTaskEnd", **{
                 "Stage ID": stage_id, "Stage Attempt ID": 0,
                 "Task Info": {
-                    "Task ID": number, "Executor ID": where, "Launch Time": ms(at), "Finish Time": ms(at + seconds),
+                    "Task ID": number, "Executor ID": where, "Launch Time": ms(launched),
+                    "Finish Time": ms(launched + seconds),
                     "Failed": failed, "Killed": False, "Accumulables": [{"ID": 1, "Update": "1", "Value": "2"}],
                 },
                 "Task Executor Metrics": {},

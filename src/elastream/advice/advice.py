@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from elastream.advice.application import Application
+from elastream.advice.application import Application, Executor
 from elastream.advice.findings import Finding, findings_of, limit_of
 from elastream.advice.service import Latency
 from elastream.advice.sizing import Point, Sizing, size
 from elastream.advice.sources import read_source
 from elastream.core.lateness import LEAST_BATCHES
 from elastream.core.wording import amount, counted, duration_text, hosts_text, money, percent, rate_text
+from elastream.errors import InputError
 from elastream.evaluation.page import Heading, Page, Prose, Table
 from elastream.policies.horizon.policy import IN_TIME
 from elastream.report.plots import Curve, Plot
@@ -57,7 +58,7 @@ class Advice:
         arrival = [
             "when a record was due: latency counts from the poll before its batch, and arrivals are even between polls"
         ]
-        return (*short, *self.sizing.unknown, *dropped, *torn, *arrival)
+        return (*short, *self.sizing.unknown, *self.application.unknown, *dropped, *torn, *arrival)
 
     @property
     def verdict(self) -> str:
@@ -115,23 +116,35 @@ class Advice:
         }
 
 
-def advise(source: str, target: float | None = None, price: float = NAN) -> Advice:
-    """Return advice about the application of a log.
+def advise(source: str, target: float | None = None, price: float = NAN, cores: int | None = None) -> Advice:
+    """Return advice about an application.
 
     Args:
-        source: Path or address of an event log, or of lines of StreamingQueryProgress.
-        target: Target latency (seconds). None: 10 s, or two trigger intervals where that is longer.
+        source: Path or address, as `read_source` takes it.
+        target: Target latency (seconds). None: the application's own, else 10 s or, if longer, two trigger intervals.
         price: Of a host in an hour.
+        cores: Of all tasks together, for a source that does not tell them.
 
     Raises:
-        InputError: The log cannot be read, or has no streaming query with a finished batch.
+        InputError: The source cannot be read, or has no query with a finished batch.
     """
     application = read_source(source)
+    if cores is not None:
+        _add_cores(application, cores)
+    if target is None:
+        target = application.target
     triggers = [query.trigger for query in application.queries.values() if not math.isnan(query.trigger)]
     aimed = max([ASSUMED_TARGET_S, *(ASSUMED_TRIGGERS * each for each in triggers)]) if target is None else target
     limits = {id: rows for id, query in application.queries.items() if (rows := limit_of(query)[1]) < math.inf}
     findings = findings_of(application, aimed, explicit=target is not None)
     return Advice(application, aimed, target is None, price, findings, size(application, aimed, price, limits))
+
+
+def _add_cores(application: Application, cores: int) -> None:
+    if application.executors:
+        there = counted(application.slots(application.span[1]) * application.task_cpus, "core")
+        raise InputError(f"{application.source} says itself that its tasks had {there}: leave out --cores")
+    application.executors["driver"] = Executor("driver", cores, -math.inf)
 
 
 def _figures(advice: Advice, id: str) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def _sizes_table(advice: Advice) -> Table:
     error = ""
     if not math.isnan(sizing.error[1]):
         error = f"; error p50 {percent(sizing.error[0])}, p99 {percent(sizing.error[1])} by cross-validation"
-    if sizing.curve[-1].hosts >= sizing.useful:
+    if 0 < sizing.useful <= sizing.curve[-1].hosts:
         error += f"; beyond {_hosts(sizing, sizing.useful)} no task is left"
     rows = [_row(sizing, point, "as logged" if point.logged else "") for point in sizing.curve]
     good: list[bool | None] = [None if point.in_time >= IN_TIME else False for point in sizing.curve]

@@ -17,12 +17,16 @@ KEPT_BATCHES = 50_000
 COLD_BATCHES = 2
 # Part of the starts that must lie on multiples of an interval, and how far off they may be, in parts of it and seconds.
 ON_TRIGGER, OFF_PART, OFF_S = 0.8, 0.05, 0.25
+# Most seconds by which a recording dates a start too early.
+EARLY_S = 0.02
 # Most seconds between a poll without records and the batch that takes the next ones, for a query without an interval.
 POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """Completed stage. delay: seconds until its last task is launched; 0 if unknown."""
+
     times: StageTimes
     records: float = 0.0
     spilled: float = 0.0
@@ -30,6 +34,7 @@ class Stage:
     failed: int = 0
     files: int = 0
     written: float = 0.0
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class LoggedBatch:
         watermark: Epoch seconds; NaN without one.
         newest: Largest event time of its records (epoch seconds); NaN without one.
         files: Files that it read; 0 if unknown.
+        state_work: Core-seconds of commits and removals of its state.
+        first, last: Arrival of its first and last record (epoch seconds); NaN if unknown.
     """
 
     number: int
@@ -72,6 +79,9 @@ class LoggedBatch:
     newest: float = NAN
     files: int = 0
     lag: Lag | None = None
+    state_work: float = 0.0
+    first: float = NAN
+    last: float = NAN
 
     @property
     def end(self) -> float:
@@ -91,6 +101,7 @@ class LoggedQuery:
         failure: Why its last run failed; empty if it did not.
         dropped: Batches that were too many to keep.
         unfinished: Seconds for which a batch had run when the log ended; 0 without one.
+        width: Tasks of its widest stage; 0 if unknown.
     """
 
     id: str
@@ -102,6 +113,7 @@ class LoggedQuery:
     starts: list[float] = field(default_factory=list)
     dropped: int = 0
     unfinished: float = 0.0
+    width: int = 0
 
     def add(self, batch: LoggedBatch) -> None:
         """Add a batch; one that runs again replaces its first try."""
@@ -139,7 +151,7 @@ class LoggedQuery:
         for digits in (0, 1):
             interval = round(usual, digits)
             off = min(OFF_S, OFF_PART * interval)
-            if interval > 0 and sum(start % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
+            if interval > 0 and sum((start + EARLY_S) % interval <= off for start in starts) >= ON_TRIGGER * len(starts):
                 return interval
         return NAN
 
@@ -163,6 +175,9 @@ class Application:
     Attributes:
         others: Spans of jobs of no query (epoch seconds), by their ends.
         unreadable: Lines that are no JSON, as the last one of a killed application.
+        target: Its own target latency (seconds), if known.
+        remarks: Remarks of Elastream with their share of the decisions.
+        unknown: What its source does not tell.
     """
 
     source: str
@@ -178,11 +193,9 @@ class Application:
     others: list[tuple[float, float]] = field(default_factory=list)
     unreadable: int = 0
     jobs: int = 0
-
-    @property
-    def tasks_known(self) -> bool:
-        """True if the log has tasks and executors."""
-        return bool(self.executors) and any(batch.stages for query in self.queries.values() for batch in query.batches)
+    target: float | None = None
+    remarks: dict[str, float] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
 
     @property
     def working(self) -> tuple[Executor, ...]:

@@ -35,6 +35,7 @@ STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
 class _Tasks:
     run: float = 0.0
     longest: float = 0.0
+    launched: float = 0.0
     cpu: float = 0.0
     waited: float = 0.0
     records: float = 0.0
@@ -164,6 +165,7 @@ class EventLog:
         shuffle, read, write = (metrics.get(f"{name} Metrics") or {} for name in ("Shuffle Read", "Input", "Output"))
         tasks.run += run
         tasks.longest = max(tasks.longest, run)
+        tasks.launched = max(tasks.launched, MILLI * info["Launch Time"])
         tasks.cpu += NANO * metrics.get("Executor CPU Time", 0)
         tasks.gc += MILLI * metrics.get("JVM GC Time", 0)
         tasks.spilled += metrics.get("Disk Bytes Spilled", 0)
@@ -197,9 +199,8 @@ class EventLog:
             tasks.shuffled,
             PYTHON.search(line) is not None,
         )
-        self._stages[batch].append(
-            Stage(times, tasks.records, tasks.spilled, tasks.gc, tasks.failed, tasks.files, tasks.written)
-        )
+        figures = tasks.records, tasks.spilled, tasks.gc, tasks.failed, tasks.files, tasks.written
+        self._stages[batch].append(Stage(times, *figures, max(0.0, tasks.launched - times.begun)))
 
     def _plan(self, line: bytes) -> None:
         files = FILES_READ.findall(line)

@@ -9,22 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
+
+import numpy as np
 
 from elastream.advice.application import Application, LoggedBatch, LoggedQuery, times_of
-from elastream.advice.service import Latency
+from elastream.advice.service import ALIKE, Latency
 from elastream.core.lateness import (
     BATCHES_READ,
     LEAST_BATCHES,
+    LONG_SHARE,
+    LONG_TASK,
     BatchTimes,
     Cause,
     Diagnosis,
     QueryTraits,
+    StageTimes,
     bottleneck,
     diagnose,
 )
+from elastream.core.lines import line_through
 from elastream.core.wording import amount, counted, percent
-from elastream.units import format_duration, truth
+from elastream.units import duration, format_duration, truth
 
 # Share of late records, and of blocks of batches with one cause, from which they are reported; the share of surety.
 LATE, OFTEN, SURE = 0.05, 0.25, 0.6
@@ -49,11 +55,21 @@ WATERMARK_DELAYS = 3.0
 # Share of the lag in one Kafka partition of several.
 LAG_SHARE, LAG_PARTITIONS = 0.5, 3
 # Share of the tasks' and the batches' time from which collections of garbage matter; share of batches that spill.
-GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.05, 0.1
+GC_SHARE, GC_OF_BATCH, SPILLING = 0.1, 0.1, 0.1
 # Files of a sink in an hour, and their mean size (bytes), from which they are small.
 FILES_AN_HOUR, SMALL_FILE = 1_000, 16e6
 # Share of an executor's fair part of the work below which it idles, and of all slots above which others are loaded.
 IDLE_PART, LOADED_PART = 0.1, 0.3
+# Share of a batch in stages of one wave, and of an interval in such batches, from which their tasks bound growth.
+ONE_WAVE, FULL_INTERVAL = 0.6, 0.6
+# Batches back to back of which a trigger would save some: their least number, share of the time and of work that does not
+# depend on records, and their most seconds in parts of the target.
+RESTLESS_BATCHES, RESTLESS, RESTLESS_FIXED, RESTLESS_PART = 20, 0.8, 0.8, 0.1
+# Multiples of the usual records, seconds and rate of a batch that a limit would prevent, and sources that have one.
+SURGE_ROWS, SURGE_SECONDS, SURGE_RATE = 5.0, 3.0, 3.0
+LIMITS = {"Kafka": "maxOffsetsPerTrigger", "FileStreamSource": "maxFilesPerTrigger", "Delta": "maxFilesPerTrigger"}
+# Part of `spark.locality.wait` for which a task is not launched though a slot is free, and its least seconds.
+LOCALITY_PART, LOCALITY_S = 0.8, 0.5
 # Share of failed attempts that is worth a look.
 FAILED = 0.02
 
@@ -94,7 +110,14 @@ CHANGES = {
     Cause.UNKNOWN: "look at the batches in Spark's web interface",
 }
 
-HOSTS, MANY_TASKS = (cause.name.lower() for cause in (Cause.HOSTS, Cause.MANY_TASKS))
+# Kinds of findings that say less than another one: fewer partitions, for example, come before more hosts.
+WEAKER = {
+    "partitions": ("hosts", "many_tasks"),
+    "few_tasks": ("growth",),
+    "long_task": ("growth",),
+    "sink": ("growth",),
+    "locality": ("slots", "growth"),
+}
 
 
 def findings_of(application: Application, target: float, *, explicit: bool = False) -> tuple[Finding, ...]:
@@ -109,7 +132,8 @@ def findings_of(application: Application, target: float, *, explicit: bool = Fal
         for query in application.queries.values()
         for finding in _of_query(application, query, target, explicit=explicit)
     )
-    return (*of_queries, *_of_executors(application), *_of_dynamic_allocation(application))
+    of_application = (rule(application) for rule in (_of_executors, _of_dynamic_allocation, _of_remarks))
+    return (*of_queries, *chain.from_iterable(of_application))
 
 
 def limit_of(query: LoggedQuery) -> tuple[str, float, str]:
@@ -156,11 +180,16 @@ def _of_query(application: Application, query: LoggedQuery, target: float, *, ex
         findings += _of_batches(application, query, warm, target, explicit=explicit)
         for rule in RULES:
             findings += rule(application, query, warm)
+        for aimed in RULES_OF_TARGET:
+            findings += aimed(application, query, warm, target)
     else:
         findings += _of_few(application, query, target)
-    if any(finding.kind == "partitions" for finding in findings):  # fewer of them come before more hosts
-        findings = [finding for finding in findings if finding.kind not in (HOSTS, MANY_TASKS)]
+    kinds = {finding.kind for finding in findings}
+    weaker = {kind for stronger, each in WEAKER.items() if stronger in kinds for kind in each}
+    findings = [finding for finding in findings if finding.kind not in weaker]
     in_time = Latency.logged(query, warm, target).in_time if warm else 1.0
+    if not findings and in_time < 1 - LATE:
+        findings += _of_late(application, query, warm, target)
     if not findings and in_time < 1 - LATE:
         evidence = f"{percent(1 - in_time)} of the records of {query.name} are late, for no cause that the log shows"
         findings.append(Finding(query.name, "late", evidence, CHANGES[Cause.UNKNOWN]))
@@ -186,9 +215,11 @@ def _of_batches(
     shares = {cause: share for cause, each in causes.items() if (share := len(each) / len(blocks)) >= OFTEN}
     for cause, share in shares.items():
         sure = Sureness.HIGH if share >= SURE else Sureness.MEDIUM
-        yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence, CHANGES[cause], sure)
+        more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
+        yield Finding(query.name, cause.name.lower(), causes[cause][-1].sentence + more, change, sure)
     takes = statistics.median(batch.seconds for batch in warm)
-    if not explicit and query.trigger > LONG_TRIGGER * takes and Cause.TRIGGER not in shares:
+    apart = query.trigger > LONG_TRIGGER * takes and "filesink" not in query.sink.lower()  # files should be large
+    if not explicit and apart and Cause.TRIGGER not in shares:
         evidence = f"{query.name} starts every {format_duration(query.trigger)} a batch that takes {format_duration(takes)}"
         change = f"trigger(availableNow=True) from a scheduler, or an interval near {format_duration(2 * takes)}"
         yield Finding(query.name, "trigger", evidence, change)
@@ -197,15 +228,38 @@ def _of_batches(
         yield Finding(query.name, "limit", evidence, f"raise {option or 'the limit of its source'}")
 
 
+def _slots(application: Application, query: LoggedQuery) -> tuple[str, str]:
+    """Return who uses the slots, and what to change."""
+    begun, ended = query.batches[0].start, query.batches[-1].end
+    run = {
+        each.name: math.fsum(batch.run for batch in each.batches if begun <= batch.end and batch.start <= ended)
+        for each in application.queries.values()
+        if each is not query
+    }
+    name = max(run, key=lambda each: run[each], default="")
+    more = f"; most of those of others are of {name}" if name and run[name] > 0 else ""
+    fair = application.settings.get("spark.scheduler.mode", "").upper() == "FAIR"
+    return more, "more hosts, or more weight for its scheduler pool" if fair else CHANGES[Cause.SLOTS]
+
+
 def _of_few(application: Application, query: LoggedQuery, target: float) -> Iterator[Finding]:
     batches = [batch for batch in query.batches if batch.rows > 0]
     yield from _partitions(application, query, batches)
+    yield from _of_late(application, query, batches, target)
+
+
+def _of_late(
+    application: Application, query: LoggedQuery, batches: Sequence[LoggedBatch], target: float
+) -> Iterator[Finding]:
+    """Yield the cause that late batches have in common, where that of usual ones is none."""
     late = [times_of(batch) for batch in batches if batch.seconds > target and batch.stages]
     if len(late) >= LEAST_LATE:
         traits = QueryTraits(query.trigger, function=query.function, slots=application.slots(batches[-1].start))
         diagnosis = bottleneck(f"{query.name} is late", late, traits)
         if diagnosis.cause is not Cause.UNKNOWN:
-            yield Finding(query.name, diagnosis.cause.name.lower(), diagnosis.sentence, CHANGES[diagnosis.cause])
+            cause = diagnosis.cause
+            more, change = _slots(application, query) if cause is Cause.SLOTS else ("", CHANGES[cause])
+            yield Finding(query.name, cause.name.lower(), diagnosis.sentence + more, change)
 
 
 def _is_late(query: LoggedQuery, block: Sequence[LoggedBatch], target: float) -> bool:
@@ -307,7 +361,6 @@ def _lag(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatc
 
 
 def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
-    stages = [stage for batch in warm for stage in batch.stages]
     spilling = [batch for batch in warm if any(stage.spilled > 0 for stage in batch.stages)]
     if len(spilling) >= max(2, SPILLING * len(warm)):
         mean = math.fsum(stage.spilled for batch in spilling for stage in batch.stages) / len(spilling)
@@ -315,9 +368,15 @@ def _memory(application: Application, query: LoggedQuery, warm: Sequence[LoggedB
             f"{percent(len(spilling) / len(warm))} of the batches of {query.name} spill {amount(mean / 1e6)} MB to disk"
         )
         yield Finding(query.name, "spill", evidence, "more partitions, or more memory for executors", Sureness.HIGH)
-    run, gc = math.fsum(stage.times.run for stage in stages), math.fsum(stage.gc for stage in stages)
-    if gc > GC_SHARE * run > 0 and gc > GC_OF_BATCH * math.fsum(batch.seconds for batch in warm):
-        evidence = f"the tasks of {query.name} collect garbage for {percent(gc / run)} of their time"
+    # A task counts what its executor collects while it is there, be it for a task or not.
+    shares = [
+        min(1.0, gc / batch.run)
+        for batch in warm
+        if (gc := math.fsum(stage.gc for stage in batch.stages)) > GC_OF_BATCH * batch.seconds and batch.run > 0
+    ]
+    often = [share for share in shares if share > GC_SHARE]
+    if len(often) > SURE * len(warm):
+        evidence = f"the tasks of {query.name} collect garbage for {percent(statistics.median(often))} of their time"
         rocks = "rocksdb" in application.settings.get("spark.sql.streaming.stateStore.providerClass", "").lower()
         stateful = any(batch.state > 0 for batch in warm)
         change = "more memory for executors" + (", or state in RocksDB" if stateful and not rocks else "")
@@ -349,8 +408,91 @@ def _failures(application: Application, query: LoggedQuery, warm: Sequence[Logge
         yield Finding(query.name, "failed tasks", evidence, "look at the logs of its executors", Sureness.HIGH)
 
 
+def _locality(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch]) -> Iterator[Finding]:
+    wait = duration(application.settings.get("spark.locality.wait", "3s"))
+    if len(application.queries) > 1 or application.others or len(application.working) < 2 or wait < LOCALITY_S:
+        return  # others may use the slots
+    waits = []
+    for batch in warm:
+        slots = application.slots(batch.start)
+        delays = [stage.delay for stage in batch.stages if stage.times.tasks <= slots]
+        waits += [max(delays)] if delays and max(delays) >= LOCALITY_PART * wait else []
+    if len(waits) >= OFTEN * len(warm):
+        evidence = (
+            f"tasks of {query.name} wait {format_duration(statistics.median(waits))} for an executor while others are "
+            f"free, in {percent(len(waits) / len(warm))} of its batches (spark.locality.wait is {format_duration(wait)})"
+        )
+        yield Finding(query.name, "locality", evidence, "spark.locality.wait=200ms", Sureness.HIGH)
+
+
 Rule = Callable[[Application, LoggedQuery, Sequence[LoggedBatch]], Iterator[Finding]]
-RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures)
+RULES: tuple[Rule, ...] = (_partitions, _state, _lag, _memory, _files, _failures, _locality)
+
+
+def _growth(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
+    interval = target / 2 if math.isnan(query.trigger) else query.trigger
+    slots = application.slots(warm[-1].start)
+    bound = []
+    for batch in warm:
+        narrow = [each.times for each in batch.stages if each.times.tasks <= slots and _even(each.times)]
+        if narrow and math.fsum(each.seconds for each in narrow) >= ONE_WAVE * batch.seconds:
+            bound.append((batch.seconds, max(narrow, key=lambda each: each.seconds)))
+    if len(bound) < SURE * len(warm) or (takes := statistics.median(each[0] for each in bound)) < FULL_INTERVAL * interval:
+        return
+    tasks = round(statistics.median(stage.tasks for _, stage in bound))
+    evidence = (
+        f"{counted(tasks, 'task')} on {counted(slots, 'slot')} set the {format_duration(takes)} of a batch of "
+        f"{query.name}, {percent(takes / interval)} of what it may take: no host makes room for more records"
+    )
+    shuffled = statistics.median(stage.shuffled for _, stage in bound) >= 0.5
+    change = "more spark.sql.shuffle.partitions, on a new checkpoint" if shuffled else "more partitions of its source"
+    yield Finding(query.name, "growth", evidence, change)
+
+
+def _even(stage: StageTimes) -> bool:
+    return LONG_SHARE * stage.seconds < stage.longest <= LONG_TASK * stage.run / stage.tasks
+
+
+def _restless(
+    application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float
+) -> Iterator[Finding]:
+    takes = statistics.median(batch.seconds for batch in warm)
+    rows, seconds = np.array([[batch.rows, batch.seconds] for batch in warm]).T
+    low, high = np.quantile(rows, (0.1, 0.9))
+    waits = query.trigger > takes or math.fsum(seconds) < RESTLESS * (warm[-1].end - warm[0].start)
+    if len(warm) < RESTLESS_BATCHES or waits or takes > RESTLESS_PART * target or high < ALIKE * low:
+        return
+    share = line_through(rows, seconds)[0] / takes
+    if share >= RESTLESS_FIXED:
+        evidence = (
+            f"{query.name} starts a batch of {format_duration(takes)} right after the other, and "
+            f"{percent(min(1.0, share))} of it does not depend on its records"
+        )
+        yield Finding(query.name, "short trigger", evidence, f"trigger(processingTime='{format_duration(target / 2)}')")
+
+
+def _surge(application: Application, query: LoggedQuery, warm: Sequence[LoggedBatch], target: float) -> Iterator[Finding]:
+    option = next((LIMITS[kind] for kind in LIMITS for each in query.sources if each.startswith(kind)), "")
+    batches = list(query.batches)
+    at = max(range(len(batches)), key=lambda number: batches[number].rows)
+    largest = batches[at]
+    usually = math.fsum(batch.rows for batch in warm) / (warm[-1].end - warm[0].start)
+    if at and largest.rows < SURGE_RATE * usually * (largest.start - batches[at - 1].start):
+        return  # it came in while the batch before was slow
+    rows, takes = (statistics.median(each) for each in zip(*((b.rows, b.seconds) for b in warm), strict=True))
+    unusual = largest.seconds > max(target, SURGE_SECONDS * takes) and largest.rows > SURGE_ROWS * rows
+    if not (option and unusual) or limit_of(query)[0] or takes > target / 2:
+        return
+    evidence = (
+        f"a batch of {query.name} took {amount(largest.rows)} records and {format_duration(largest.seconds)}; usual ones "
+        f"take {amount(round(rows))} and {format_duration(takes)}"
+    )
+    most = amount(round(largest.rows * target / 2 / largest.seconds))
+    yield Finding(query.name, "surge", evidence, f"{option}, so that a batch has at most {most} records", Sureness.HIGH)
+
+
+RuleOfTarget = Callable[[Application, LoggedQuery, Sequence[LoggedBatch], float], Iterator[Finding]]
+RULES_OF_TARGET: tuple[RuleOfTarget, ...] = (_growth, _restless, _surge)
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
@@ -399,3 +541,10 @@ def _of_dynamic_allocation(application: Application) -> Iterator[Finding]:
         yield Finding(
             "application", "dynamic allocation", evidence, "spark.dynamicAllocation.shuffleTracking.timeout, or Autopilot"
         )
+
+
+def _of_remarks(application: Application) -> Iterator[Finding]:
+    for text, share in application.remarks.items():
+        if share >= OFTEN:
+            evidence = f"Elastream itself says so for {percent(share)} of its decisions: {text}"
+            yield Finding("application", "remark", evidence, "see elastream explain", Sureness.MEDIUM)

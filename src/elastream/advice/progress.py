@@ -11,6 +11,8 @@ from elastream.advice.application import NAN, Application, Lag, LoggedBatch, Log
 from elastream.spark.telemetry.batches import Batch, read_batch
 
 Json = Mapping[str, Any]
+# Work on state that does not follow from a batch's records (ms, of all tasks).
+STATE_WORK = ("allRemovalsTimeMs", "commitTimeMs")
 # Larger figures are damage: the year 5138, four months, a thousand billion.
 MOST_EPOCH, MOST_SECONDS, MOST_RECORDS = 1e11, 1e7, 1e12
 
@@ -59,6 +61,8 @@ class ProgressReader:
         batch = _checked(read_batch(query.name, [*line, *map(json.dumps, sources)], self._before.get(id)), rows)
         self._before[id] = batch
         states = progress.get("stateOperators") or ()
+        partitions = sum(len(each) for source in sources for each in _kafka(source, "endOffset").values())
+        query.width = max([query.width, partitions, *(int(each.get("numShufflePartitions") or 0) for each in states)])
         times = progress.get("eventTime") or {}
         query.add(
             LoggedBatch(
@@ -76,6 +80,7 @@ class ProgressReader:
                 epoch(times["max"]) if times.get("max") else NAN,
                 files,
                 _lag(sources),
+                math.fsum(float(each.get(name) or 0) for each in states for name in STATE_WORK) / 1e3,
             )
         )
 
@@ -115,16 +120,20 @@ def _watermark(times: Json) -> float:
     return at if at > 0 else NAN
 
 
+def _kafka(source: Json, name: str) -> dict[str, dict[str, Any]]:
+    offset = source.get(name)
+    return offset if str(source.get("description")).startswith("Kafka") and isinstance(offset, dict) else {}
+
+
 def _lag(sources: Iterable[Json]) -> Lag | None:
     """Return the largest lag of a Kafka partition, or None."""
     lags: dict[str, float] = {}
     for each in sources:
-        end, latest = each.get("endOffset"), each.get("latestOffset")
-        if str(each.get("description")).startswith("Kafka") and isinstance(end, dict) and isinstance(latest, dict):
-            for topic, offsets in end.items():
-                for partition, offset in offsets.items():
-                    newest = latest.get(topic, {}).get(partition, offset)
-                    lags[f"{topic}-{partition}"] = max(0.0, float(newest) - float(offset))
+        latest = _kafka(each, "latestOffset")
+        for topic, offsets in _kafka(each, "endOffset").items() if latest else ():
+            for partition, offset in offsets.items():
+                newest = latest.get(topic, {}).get(partition, offset)
+                lags[f"{topic}-{partition}"] = max(0.0, float(newest) - float(offset))
     if len(lags) < 2 or not (total := math.fsum(lags.values())):
         return None
     most = max(lags, key=lambda name: lags[name])

@@ -1,7 +1,8 @@
 """Duration of a query's batches with other slots and other records, calibrated from its log.
 
 A batch is its driver's part plus its stages. A stage takes as long as its tasks fill the slots, at least as long as its
-longest task. Work is linear in the records.
+longest task. Work is linear in the records. Without stages, all
+that grows with them divides over the slots, as does work on state.
 """
 
 import math
@@ -21,6 +22,8 @@ from elastream.core.metrics import Metric
 
 # Fewest warm batches for a calibration, and for one half of a cross-validation.
 LEAST_CALIBRATED = 10
+# Tasks of a stage whose number is unknown: they fill any slots.
+ANY_TASKS = 1_000_000
 # Ratio of the 90 % to the 10 % quantile of batch sizes, below which batch and record costs cannot be separated.
 ALIKE = 1.5
 # A record is in the middle of its own count.
@@ -45,14 +48,18 @@ class Arrivals:
         trigger, ordered = query.trigger, list(batches)
         poll = POLL_S if math.isnan(trigger) else trigger
         first = ordered[0]
-        times, total, records = [first.start - max(poll, first.seconds)], [0.0], 0.0
+        begun = first.start - max(poll, first.seconds) if math.isnan(first.first) else first.first
+        times, total, records = [begun], [0.0], 0.0
         end = first.start
         for batch in ordered:
-            if batch.start - end > poll:  # it was idle: the last poll took nothing
+            if batch.start - end > poll and math.isnan(batch.first):  # it was idle: the last poll took nothing
                 times.append(max(times[-1], batch.start - poll))
                 total.append(total[-1])
+            if batch.first > times[-1]:
+                times.append(batch.first)
+                total.append(max(total[-1], records))
             records += batch.rows
-            times.append(max(times[-1], batch.start))
+            times.append(max(times[-1], batch.start if math.isnan(batch.last) else batch.last))
             total.append(max(total[-1], records + (batch.behind if batch.behind > 0 else 0.0)))
             end = batch.end
         return cls(np.array(times), np.array(total))
@@ -149,11 +156,13 @@ class BatchModel:
     def of(
         cls, query: LoggedQuery, batches: Sequence[LoggedBatch], slots: Slots, limit: float = math.inf
     ) -> "BatchModel | None":
-        """Calibrate on warm batches with tasks; None if there are too few. slots: those of the query by epoch second."""
+        """Calibrate on warm batches; None if there are too few. slots: those of the query by epoch second."""
         usual = Counter(len(batch.stages) for batch in batches).most_common(1)
-        alike = [batch for batch in batches if usual and len(batch.stages) == usual[0][0] > 0]
+        alike = [batch for batch in batches if len(batch.stages) == usual[0][0]]
         if len(alike) < LEAST_CALIBRATED:
             return None
+        if not usual[0][0]:
+            return cls._of_durations(query, alike, slots, limit)
         rows = np.array([batch.rows for batch in alike])
         had = np.array([slots(batch.start) for batch in alike])
         low, high = np.quantile(rows, (0.1, 0.9))
@@ -167,9 +176,30 @@ class BatchModel:
         lasted = [math.fsum(stage.times.seconds for stage in batch.stages) for batch in alike]
         overlap = statistics.median(at / each if each > 0 else 1.0 for at, each in zip(busy, lasted, strict=True))
         work = math.fsum(batch.run for batch in alike) / math.fsum(rows)
-        model = cls(driver, stages, overlap, (1.0,), query.trigger, limit, separable, work)
-        ratios = [batch.seconds / max(model.seconds(batch.rows, at), 1e-3) for batch, at in zip(alike, had, strict=True)]
-        return replace(model, ratios=tuple(ratios))
+        return cls(driver, stages, overlap, (1.0,), query.trigger, limit, separable, work)._with_ratios(alike, had)
+
+    @classmethod
+    def _of_durations(cls, query: LoggedQuery, batches: Sequence[LoggedBatch], slots: Slots, limit: float) -> "BatchModel":
+        tasks = query.width or ANY_TASKS
+        rows, seconds, state = np.array([[batch.rows, batch.seconds, batch.state_work] for batch in batches]).T
+        had = np.minimum([slots(batch.start) for batch in batches], tasks)
+        low, high = np.quantile(rows / had, (0.1, 0.9))
+        separable = bool(high >= ALIKE * low)
+        outside = np.maximum(0.0, seconds - state / had)
+        if separable:
+            driver, each = line_through(rows / had, outside)
+        else:
+            parts = np.array([batch.seconds - batch.durations.get("addBatch", batch.seconds) for batch in batches])
+            driver = float(np.median(parts))
+            each = float(np.median(np.maximum(0.0, outside - driver) * had / rows))
+        fixed = float(np.median(state))
+        work = each + fixed * len(batches) / math.fsum(rows)
+        stages = (_Stage(tasks, fixed, each, 1.0),)
+        return cls((driver, 0.0), stages, 1.0, (1.0,), query.trigger, limit, separable, work)._with_ratios(batches, had)
+
+    def _with_ratios(self, batches: Sequence[LoggedBatch], slots: Floats) -> "BatchModel":
+        pairs = zip(batches, slots, strict=True)
+        return replace(self, ratios=tuple(b.seconds / max(self.seconds(b.rows, at), 1e-3) for b, at in pairs))
 
     def seconds(self, rows: float, slots: float) -> float:
         stages = math.fsum(stage.seconds(rows, slots) for stage in self.stages)
@@ -177,6 +207,7 @@ class BatchModel:
 
     @property
     def useful_slots(self) -> int:
+        """Return the tasks of the widest stage; ANY_TASKS if unknown."""
         return max(stage.tasks for stage in self.stages)
 
     def largest_batch(self, seconds: float, slots: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastream.advice.application import Application, LoggedBatch, LoggedQuery
-from elastream.advice.service import LEAST_CALIBRATED, Arrivals, BatchModel, Latency, Slots, cross_validated
+from elastream.advice.service import ANY_TASKS, LEAST_CALIBRATED, Arrivals, BatchModel, Latency, Slots, cross_validated
 from elastream.core.frames import Floats
 from elastream.core.hosts import Billing, HostType
 from elastream.core.wording import counted
@@ -19,6 +19,7 @@ from elastream.policies.horizon.scenarios import Past
 from elastream.units import format_duration
 
 NAN = float("nan")
+NO_CORES = "sizes: this source does not say how many cores the tasks had; give them with --cores"
 NO_FLEET = "what the policy horizon would lease: no number of hosts keeps the target"
 HOURS_A_MONTH = 730.0
 UNKNOWN_LATENCY = Latency()
@@ -61,7 +62,7 @@ class Sizing:
         logged: Latencies in the log, over the same records.
         fixed: The fewest hosts that keep the target, if the number stays; None if none does.
         horizon: What the policy `horizon` would have leased on average; None if the log is too short.
-        useful: Hosts beyond which no query has tasks.
+        useful: Hosts beyond which no query has tasks; 0 if unknown.
         batch_rows: By query, the records of a batch that takes half of the target on these hosts.
     """
 
@@ -103,17 +104,18 @@ def size(application: Application, target: float, price: float, limits: dict[str
     alone = all(each.id == "driver" for each in application.working)
     unit, each = ("core", 1.0) if alone else ("executor", application.cores_each)
     logged = _logged(application, target)
-    if not application.tasks_known:
-        return Sizing(unit, each, logged=logged, unknown=("sizes: the log has no tasks",))
+    if not application.executors:
+        return Sizing(unit, each, logged=logged, unknown=(NO_CORES,))
     served, errors, unknown = _calibrated(application, target, limits)
     if not served:
         return Sizing(unit, each, logged=logged, unknown=tuple(unknown))
     width = max(1.0, each // application.task_cpus)
     now = round(float(np.median([application.slots(batch.start) for one in served for batch in one.batches])) / width)
-    useful = max(math.ceil(one.model.useful_slots / width) for one in served)
+    tasks = max(one.model.useful_slots for one in served)
+    useful = 0 if tasks >= ANY_TASKS else math.ceil(tasks / width)
     curve = tuple(
         _point(served, hosts, hosts * width, each, target, price, logged=hosts == now)
-        for hosts in _numbers(max(1, now), useful)
+        for hosts in _numbers(max(1, now), useful or ANY_TASKS)
     )
     fixed = next((point for point in curve if point.in_time >= IN_TIME), None)
     horizon, why = _horizon(served, each, target, price, fixed) if fixed else (None, NO_FLEET)
@@ -152,10 +154,12 @@ def _calibrated(
         model = BatchModel.of(query, warm, slots, limit)
         if model is None:
             batches = counted(len(warm), "warm batch", "warm batches")
-            unknown.append(f"the service of {query.name}: {batches} with tasks, and {LEAST_CALIBRATED} are needed")
+            unknown.append(f"the service of {query.name}: {batches}, and {LEAST_CALIBRATED} are needed")
             continue
         if len(query.warm) > PREDICTED:
             unknown.append(f"sizes over all of {query.name}: they are those of its newest {PREDICTED:,} batches")
+        if not any(batch.stages for batch in warm):
+            unknown.append(f"the tasks of {query.name}: what grows with its records is taken to divide over all cores")
         if not model.separable:
             unknown.append(f"how the work of {query.name} grows with its records: all batches had about as many")
         served.append(_Served(query, warm, model, Arrivals.of(query, warm), others))

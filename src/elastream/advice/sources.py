@@ -8,14 +8,19 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 
+from elastream.advice import prometheus, spark_page
 from elastream.advice.application import Application
 from elastream.advice.event_log import EVENT, EventLog
 from elastream.advice.progress import ProgressReader
+from elastream.advice.recorded import read_recording
+from elastream.advice.web import WEB, NoSuchPage, Site
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.paths import AnyPath, path_of, scanned
@@ -137,14 +142,20 @@ RECORDING = b'{"kind":"start"'
 
 
 def read_source(source: str) -> Application:
-    """Read the application that a file or folder describes.
+    """Read an application from a file, a folder, or an address of Spark or Prometheus.
 
     Raises:
-        InputError: It cannot be read, is something else, or has no streaming query with a finished batch.
+        InputError: It cannot be read, is something else, or has no query with a finished batch.
     """
+    application = _read_address(source) if source.lower().startswith(WEB) else _read_files(source)
+    _check(application)
+    return application
+
+
+def _read_files(source: str) -> Application:
     place = path_of(source)
     if isinstance(place, Path) and RunDirectory(place).recording.is_file():
-        raise _is_recording(source)
+        return read_recording(source)
     try:
         rest = (line for line in lines_of(place) if line.strip())
         first = next(rest, b"")
@@ -152,13 +163,36 @@ def read_source(source: str) -> Application:
         if EVENT.match(first):
             application = EventLog(source).read(lines)
         elif first.lstrip().startswith(RECORDING):
-            raise _is_recording(source)
+            application = read_recording(source)
         else:
             application = _read_progress(source, lines)
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
-    _check(application)
     return application
+
+
+def _read_address(address: str) -> Application:
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise InputError(f"{address} is no address: {error}") from None
+    login, _, place = parts.netloc.rpartition("@")
+    source = urlunsplit(parts._replace(netloc=place))
+    query = dict(parse_qsl(parts.query))
+    path, _, rest = parts.path.partition("/api/v1")
+    site = Site(urlunsplit((parts.scheme, place, path.rstrip("/"), "", "")), unquote(login))
+    named = [each for each in rest.split("/") if each]
+    if query or named[:1] in (["query_range"], ["query"]):
+        return prometheus.read(source, site, query)
+    base, application = spark_page.application_in(site.base, named)
+    server = replace(site, base=base)
+    try:
+        version = server.json("/api/v1/version")
+    except NoSuchPage:
+        return prometheus.read(source, site, query)
+    if not isinstance(version, dict) or "spark" not in version:
+        raise InputError(f"{source} is neither Spark's web interface nor Prometheus")
+    return spark_page.read(source, server, application)
 
 
 def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
@@ -176,13 +210,6 @@ def _read_progress(source: str, lines: Iterable[bytes]) -> Application:
                     "StreamingQueryProgress"
                 ) from None
     return application
-
-
-def _is_recording(source: str) -> InputError:
-    return InputError(
-        f"{source} is a recording of Elastream: `elastream explain` says why it was late, and `elastream simulate "
-        "--calibrate` compares policies on it"
-    )
 
 
 def _check(application: Application) -> None:

@@ -22,19 +22,35 @@ def _price(text: str) -> float:
     return amount / per * 3600
 
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Spark event log, or JSON lines of StreamingQueryProgress.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Spark event log, run of Elastream, JSON lines of StreamingQueryProgress, or the address of Spark's web "
+        "interface, a history server or Prometheus.",
+    ),
+]
 Target = Annotated[
     float | None,
     typer.Option(parser=as_some_seconds, metavar="TIME", help="Default: 10s, or two trigger intervals if that is longer."),
 ]
 Price = Annotated[float | None, typer.Option(parser=_price, metavar="MONEY/h", help="Price of an executor.")]
+Cores = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, metavar="N", help="Cores that the tasks had, for progress and Spark's gauges."),
+]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")]
 
 
 def advise(
-    source: Source, target_latency: Target = None, price: Price = None, html: Html = None, as_json: AsJson = False
+    source: Source,
+    target_latency: Target = None,
+    price: Price = None,
+    cores: Cores = None,
+    html: Html = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what to change in a Spark streaming job, and how many hosts it needs, from its log alone.
+    """Say what to change in a Spark streaming job, and how many hosts it needs, from its records alone.
 
     Starts no Spark. The exit status is 1 if there are findings.
     """
@@ -44,7 +60,7 @@ def advise(
     from elastream.evaluation.page import render
     from elastream.recording.directory import write_text
 
-    advice = advised(source, target_latency, math.nan if price is None else price)
+    advice = advised(source, target_latency, math.nan if price is None else price, cores)
     if html is not None:
         write_text(html, render(advice.page()), "page")
     if as_json:

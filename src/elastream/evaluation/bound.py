@@ -312,8 +312,8 @@ def _solved(model: _Model) -> tuple[float, Floats, Floats]:
 def _in_windows(model: _Model, seconds: float) -> tuple[float, str]:
     """Return the bound for whole hosts, and a note.
 
-    A Lagrangian relaxation: rows that join windows become costs at their prices. For any prices, its optimum is no higher
-    than the true one, and is a sum over windows.
+    A Lagrangian relaxation: rows that join windows become costs. For any prices its optimum, a sum over windows, is at most
+    the true one.
     """
     total, solution, prices = _solved(model)
     count = max(1, round(model.steps / WINDOW_STEPS))

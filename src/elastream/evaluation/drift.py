@@ -1,6 +1,6 @@
 """Comparison of a recorded run with its simulation, calibrated by that run.
 
-Recorded decisions test the plant; a policy's own test its decisions. Figures are medians of repeated simulations.
+Recorded decisions test the plant; a policy's own test its decisions. Figures are medians.
 """
 
 import math

@@ -1,7 +1,6 @@
 """`simulate(...)`: policies on a dataflow in simulated time.
 
-`elastream simulate` is the same call. A cloud means micro-batches of chained stages, as on Spark; a list of host types
-means a queue and instances for every operator.
+A cloud means micro-batches of chained stages, as on Spark; host types mean a queue and instances for every operator.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Savings: the cost so far beside that of other fleets on the same load.
 
-The load is replayed as it comes through fleets of a constant size and through Spark's dynamic allocation, in the service
-model of the policies (`common.service`) with what the run itself measured. An observation takes microseconds. The error is
-that of the work of a record, which the run's minutes and its loaded batches show.
+The load is replayed as it comes, through constant fleets and Spark's dynamic allocation, in the service model of
+`common.service` with the run's own figures. The error is that of a record's work.
 """
 
 import math
@@ -48,7 +47,7 @@ class FleetCost:
     Attributes:
         hosts: Their number; NaN if it changes.
         cost: NaN without a price.
-        error: Half the difference between the costs if a record works a standard deviation more, and less.
+        error: Half the difference between the costs if a record works one standard deviation more and less.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """A dataflow as a graph: operators with their alternates, edges, and the queries that run them, as inline SVG.
 
-It is drawn twice, across for wide pages and down for phones; the style sheet shows one.
+The style sheet shows one of two drawings: across, or down for phones.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """One self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
-Style and drawings are inlined, so the file works offline. All figures come from the recording; unknown ones are a dash.
+Style and drawings are inlined. Unknown figures are a dash.
 """
 
 import logging
@@ -133,7 +133,7 @@ def write_report(recording: Recording, path: Path | str, summary: Summary | None
 def report_problem(recording: Recording, path: Path | str, summary: Summary | None = None) -> str:
     """Write the report as `write_report` does; on failure log one sentence and return it, otherwise return "".
 
-    For the end of a run: a failed report must not cost its result.
+    A failed report must not cost a run's result.
     """
     try:
         write_report(recording, path, summary)
@@ -227,7 +227,7 @@ def _cost_aside(summary: Summary) -> str:
 def savings_aside(summary: Summary) -> str:
     """Return the annotation of the cost: that of other fleets on the same load; empty if unknown.
 
-    The wording of peak and work is that of a policy's reasons, for comparison.
+    Peak and work are worded as in a policy's reasons.
     """
     text = savings_text(summary.fleets)
     return text and f"{text}. The peak: {_need(summary)}"

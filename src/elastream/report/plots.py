@@ -1,7 +1,6 @@
 """Plots of a page as HTML: curves over one horizontal axis, as inline SVG without scripts.
 
-Shapes stretch with the page and text does not: axes, names and figures under the pointer are HTML around the SVG. Colours
-are classes, `k0` to `k7`, which the style sheet defines for light and dark.
+Axes, names and figures are HTML around the SVG, as text must not stretch. Colours are the style sheet's `k0` to `k7`.
 """
 
 import math

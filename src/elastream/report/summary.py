@@ -62,10 +62,9 @@ class Summary:
 def summarise(recording: Recording, tally: Totals | None = None) -> Summary:
     """Summarise a run.
 
-    `records`, `batches`, latencies and cost come from the facts of the ending if the plant or a pool reported them; the
-    records of a resumed run also from its micro-batches. Otherwise records are throughput over time, cost is that of the
-    leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). Static provision follows
-    `policies.savings` from the measured work. Totals replace what a long run has dropped.
+    `records`, `batches`, latencies and cost are the ending's facts where a plant or pool reported them, for a resumed run
+    also the micro-batches' records. Otherwise records are throughput over time, cost is that of the leases, and quantiles
+    are those of the mixture of all periods (`mixture_quantile`). Totals replace what a long run has dropped.
 
     tally: the recording's, if it is known already.
     """

@@ -1,7 +1,7 @@
-"""Totals of a run so far, of bounded size, so that figures of months do not need the recording of months.
+"""Totals of a run so far, of bounded size.
 
-Each part of a recording begins with the totals of all before it; the summary adds what is there. Latencies are a mixture of
-distributions, grouped by quantiles of relative width STEP. All other figures are exact.
+Each part of a recording begins with those of all before it. Latencies are grouped by quantiles of relative width STEP. All
+other figures are exact.
 """
 
 import math

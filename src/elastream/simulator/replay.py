@@ -55,7 +55,7 @@ def recorded_plant(
         loads=calibration.loads,
         seed=seed,
         settings=calibration.settings,
-        hosts=max(1, len(there)),
+        hosts=min(max_hosts, max(1, len(there))),
         parallelism={name: int(of[0]) for name, of in widths.items() if of.size and of[0] >= 1},
         max_hosts=max_hosts,
         target_latency=target_latency,

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from elastream.core.wording import counted
 from elastream.dashboard.page.feed import LIVE, SPANS, Feed, unreadable
+from elastream.dashboard.page.what_if import POLICIES, WhatIf
 from elastream.errors import ElastreamError, InputError, in_one_line
 from elastream.recording.request_log import Request as Wish
 from elastream.recording.request_log import RequestLog
@@ -79,6 +80,7 @@ class Page:
         self._closing = False
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
+        self._what_if = [WhatIf(self._tell) for _ in roots]
 
     def app(self, token: str | None) -> ASGIApp:
         """Return the application. token: None admits everyone."""
@@ -87,6 +89,7 @@ class Page:
             Route("/live.js", self._script),
             Route("/events", self._events),
             Route("/runs/{run:int}/actions", self._act, methods=["POST"]),
+            Route("/runs/{run:int}/what-if", self._replay, methods=["POST"]),
         ]
         app = Starlette(routes=routes, lifespan=self._lifespan)
         return app if token is None else Guarded(app, token)
@@ -102,6 +105,8 @@ class Page:
             yield
         finally:
             look.cancel()
+            for each in self._what_if:
+                each.close()
 
     async def _look(self) -> None:
         """Read the folders for ever, at most for a part `SHARE` of the time once all is read."""
@@ -113,10 +118,13 @@ class Page:
             behind = any(feed.behind for feed in self.feeds)
             fresh = fresh or any(changed)
             if fresh and (not behind or time.monotonic() - shown >= BEHIND_S):
-                self._news.set()
-                self._news = asyncio.Event()
+                self._tell()
                 fresh, shown = False, time.monotonic()
             await asyncio.sleep(0.01 if behind else min(max(LOOK_S, used / SHARE), LONGEST_LOOK_S))
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _update(self, run: int) -> bool:
         try:
@@ -139,11 +147,13 @@ class Page:
         began = time.thread_time()
         pieces = feed.pieces(span)
         self._used += time.thread_time() - began
-        return {**pieces, "live": json.dumps(feed.state.state in LIVE), "state": json.dumps(feed.state.state)}
+        more = {"live": json.dumps(feed.state.state in LIVE), "state": json.dumps(feed.state.state)}
+        return {**pieces, **more, "what_if": self._what_if[run].html}
 
     async def _html(self, request: Request) -> Response:
         runs = [(number, feed.name) for number, feed in enumerate(self.feeds)]
-        text = rendered("live.html.j2", runs=runs, spans=list(SPANS), title=self.feeds[0].state.manifest.flow)
+        title = self.feeds[0].state.manifest.flow
+        text = rendered("live.html.j2", runs=runs, spans=list(SPANS), policies=POLICIES, title=title)
         return HTMLResponse(text, headers=HEADERS)
 
     async def _script(self, request: Request) -> Response:
@@ -177,6 +187,20 @@ class Page:
         finally:
             self.watchers -= 1
             self.left = time.monotonic()
+
+    async def _replay(self, request: Request) -> Response:
+        """Replay a run, one at a time."""
+        run = request.path_params["run"]
+        try:
+            fields = await request.json()
+            if not isinstance(fields, dict) or not 0 <= run < len(self.feeds):
+                raise InputError("this is no replay of a run on this page")
+            if any(each.running for each in self._what_if):
+                raise InputError("another replay goes on: wait for its figures")
+            self._what_if[run].start(self.feeds[run].directory.root, fields)
+            return JSONResponse({"done": ""}, headers=HEADERS)
+        except (ValueError, ElastreamError) as error:
+            return JSONResponse({"error": in_one_line(error)}, 400, headers=HEADERS)
 
     async def _act(self, request: Request) -> Response:
         """Answer an action with what it does and a key; do it when the key comes back."""

@@ -1,7 +1,7 @@
 """The experiment `policies`, as `elastream experiment` runs it: bars and tables.
 
-A bar about any load is missed once one cell misses it, and held if the whole grid ran. A bar about a mean is decided by the
-confidence interval over loads and seeds.
+One cell can miss a bar about any load; the whole grid holds it. The confidence interval over loads and seeds decides a bar
+about a mean.
 """
 
 import math

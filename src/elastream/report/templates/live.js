@@ -40,11 +40,10 @@ function put(piece, text) {
   if (again) again.focus({ preventScroll: true });
 }
 
-async function post(article, fields) {
-  const said = article.querySelector(".said");
+async function post(article, fields, path = "actions", said = article.querySelector(".said")) {
   said.className = "said";
   try {
-    const answer = await fetch(`/runs/${article.dataset.run}/actions`, {
+    const answer = await fetch(`/runs/${article.dataset.run}/${path}`, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(fields) });
     const result = await answer.json();
     if (result.error) throw new Error(result.error);
@@ -56,6 +55,13 @@ async function post(article, fields) {
     return {};
   }
 }
+
+document.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const form = event.target;
+  if (!form.querySelector("[data-what-if]")) return;
+  post(form.closest("article"), Object.fromEntries(new FormData(form)), "what-if", form.querySelector(".said"));
+});
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-act]");
