@@ -434,6 +434,15 @@ class RunSettings(DataflowSettings, LiveSettings):
         Choice(names=("memory", "disk")),
         default="memory",
     )
+    freshness: float | str | None = setting(
+        "Longest time from the arrival of a record until it is committed. Between bounded runs no host is leased. It "
+        "replaces `target_latency`, and the policy.",
+        Seconds(positive=True),
+        default=None,
+        key=True,
+        option=True,
+        group=GOAL,
+    )
     batch: float | str | None = setting(
         "Target duration of a micro-batch. Default: a part of the target latency.", Seconds(), default=None
     )
@@ -491,6 +500,10 @@ class RunSettings(DataflowSettings, LiveSettings):
         super().__post_init__()
         if self.resume is not None and self.fresh:
             raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
+        if self.freshness is not None and self.target_latency is not None:
+            raise InputError(
+                "freshness and target_latency are two service levels of one run: leave one out", ("freshness",)
+            )
 
 
 @declares

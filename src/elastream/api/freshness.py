@@ -1,0 +1,241 @@
+"""`run(flow, freshness=...)`: bounded runs of a dataflow, each in a process of its own, and their controller."""
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, SourceSpec, TextFiles
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Operator
+from elastream.dataflow.stages import lay_out
+from elastream.errors import ElastreamError, InputError, about, in_one_line
+from elastream.freshness import wakes
+from elastream.freshness.controller import Controller
+from elastream.freshness.planner import HostBounds
+from elastream.freshness.watching import bytes_read
+from elastream.policies.static import Static
+from elastream.recording.directory import RunDirectory
+from elastream.recording.paths import is_address
+from elastream.settings import CommandSettings
+from elastream.spark.jvm.borrowed import open_in_process
+from elastream.spark.queries.compiled import CompiledQueries
+from elastream.systems import check_system
+
+# Pause between two looks at a process that runs (seconds).
+FOLLOW_PAUSE_S = 0.5
+
+
+def check_sleeps(graph: Graph, settings: CommandSettings) -> None:
+    """Raise InputError if the dataflow cannot sleep between bounded runs, or a setting needs a run that stays."""
+    check_system("freshness")
+    layout = lay_out(graph)
+    for source in graph.sources:
+        if (why := unwatched_reason(source.reads)) is not None:
+            with about("operators", source.name, "source"):
+                raise InputError(f"freshness: source {source.name!r} cannot be watched between runs: {why}")
+    for segment in layout.segments:
+        outside = [name for name in segment.operators if graph.operator(name).reads is not None]
+        if outside and segment.inputs:
+            raise InputError(
+                f"freshness: one query reads the source {outside[0]!r} and a durable edge, and has no end of its own"
+            )
+    for sink in graph.sinks:
+        if isinstance(sink.writes, Collected):
+            raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which ends with each run")
+    resident: dict[str, object] = {"page": settings.page, "traces": settings.traces, "record": settings.record}
+    resident |= {"metrics": settings.metrics, "metrics_port": settings.metrics_port}
+    if names := [name for name, value in resident.items() if value]:
+        raise InputError(
+            f"freshness: {names[0]} needs a run that stays; `elastream serve RUN` shows the run's folder", ("freshness",)
+        )
+    if is_address(settings.runs):
+        raise InputError("freshness: the run's folder must be on this machine", ("freshness",))
+    if open_in_process() is not None:
+        raise InputError(
+            "freshness: each run opens a session of its own; stop the open one before run(...)", ("freshness",)
+        )
+
+
+def unwatched_reason(reads: SourceSpec | None) -> str | None:
+    """Return why nobody can see without Spark what waits at a source, or None."""
+    match reads:
+        case KafkaTopic():
+            return None
+        case TextFiles(path, None) | Files(path, load=None):
+            return (
+                f"{path} is on another file system, and only files of this machine can be listed"
+                if is_address(path)
+                else None
+            )
+        case TextFiles() | Files():
+            return "a declared load arrives only while a run makes it"
+    return "only files and Kafka topics can"
+
+
+def watch_spec(operator: Operator, checkpoint: str, number: int) -> wakes.SourceSpec:
+    """Return how a controller watches a source that has passed `check_sleeps`."""
+    reads = operator.reads
+    if isinstance(reads, KafkaTopic):
+        return wakes.SourceSpec("kafka", reads.topic, checkpoint, number, servers=reads.servers)
+    assert isinstance(reads, TextFiles | Files)
+    place = Path(reads.path).expanduser().absolute()
+    if place.is_file():
+        return wakes.SourceSpec("files", str(place.parent), checkpoint, number, names=place.name)
+    return wakes.SourceSpec("files", str(place), checkpoint, number)
+
+
+def report_caught_up(reporter: wakes.RunReporter, queries: CompiledQueries) -> None:
+    """Write what the queries of a bounded run have read, and how to watch their sources."""
+    graph = queries.layout.graph
+    rows: dict[str, float] = {}
+    amounts: dict[str, float] = {}
+    specs: list[wakes.SourceSpec] = []
+    committed = -1.0
+    for each in queries.running:
+        mine = {
+            number: watch_spec(graph.operator(name), str(each.checkpoint), number)
+            for number, name in enumerate(each.reads)
+            if isinstance(name, str)
+        }
+        specs += mine.values()
+        recent = each.query.recentProgress
+        for number, spec in mine.items():
+            if spec.kind == "files" and recent:
+                before = recent[0]["sources"][number]["startOffset"] or {}
+                amounts[spec.name] = bytes_read(spec, int(before.get("logOffset", -1)))
+        for progress in recent:
+            if progress["numInputRows"] > 0:
+                committed = max(committed, ended_at(progress))
+            for number, source in enumerate(progress["sources"]):
+                if number in mine:
+                    rows[mine[number].name] = rows.get(mine[number].name, 0.0) + source["numInputRows"]
+    reporter.caught_up(committed if committed > 0 else time.time(), rows, amounts, specs)
+
+
+def ended_at(progress: Any) -> float:
+    """Return when the batch of a progress was committed (epoch seconds)."""
+    start = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    return start + float(progress["durationMs"].get("triggerExecution", 0)) / 1e3
+
+
+def keep_fresh(
+    directory: RunDirectory,
+    settings: CommandSettings,
+    carry_out: Callable[[CommandSettings, wakes.WakeOrder], object],
+) -> None:
+    """Wake and end bounded runs in `directory` until a limit, a signal or `elastream stop`.
+
+    Args:
+        carry_out: Carries out one bounded run, in a process of its own.
+    """
+    assert settings.freshness is not None
+    assert settings.cloud is not None
+    cloud, freshness = settings.cloud, float(settings.freshness)
+    bounds = HostBounds(cloud.types[0], max(1, cloud.min_hosts), max(1, cloud.max_hosts))
+    # The freshness is the target latency of each run, so that reports have the share of records that met it.
+    own = replace(
+        settings, freshness=None, target_latency=freshness, resume=directory.root, fresh=False, limit=None, show=False
+    )
+
+    def launch(order: wakes.WakeOrder) -> ForkedProcess:
+        mine = replace(own, policy=Static(hosts=order.hosts))
+        return ForkedProcess(lambda: carry_out(mine, order), closing=(lock,))
+
+    with wakes.controller_lock(directory) as lock:
+        controller = Controller(directory, freshness, bounds, launch, say=say)
+        steer(controller, directory, None if settings.limit is None else float(settings.limit))
+
+
+def say(sentence: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {sentence}", file=sys.stderr, flush=True)
+
+
+def steer(controller: Controller, directory: RunDirectory, limit: float | None) -> None:
+    """Step `controller` until it is done. SIGINT, SIGTERM and the end of `limit` seconds stop it in order."""
+    over, until = threading.Event(), None if limit is None else time.monotonic() + limit
+
+    def request(number: int, frame: object) -> None:
+        controller.stop("interrupted" if number == signal.SIGINT else "terminated")
+        over.set()
+
+    say(f"{shlex.quote(str(directory.root))}: records are to be committed within {controller.describe()}")
+    with _handling(request):
+        try:
+            while not controller.done:
+                if until is not None and time.monotonic() >= until:
+                    controller.stop("the limit was reached")
+                controller.step()
+                if not controller.done:
+                    over.wait(min(controller.pause, FOLLOW_PAUSE_S if controller.is_awake else controller.pause))
+                    over.clear()
+        finally:
+            controller.close()
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM) if main}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+class ForkedProcess:
+    """A bounded run in a copy of this process. It ends by itself once its work is done, also without this process."""
+
+    def __init__(self, work: Callable[[], object], closing: tuple[int, ...] = ()) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._status: int | None = None
+        self._pid = os.fork()
+        if self._pid == 0:
+            os._exit(_worked(work, closing))
+
+    def poll(self) -> int | None:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+    def stop(self) -> None:
+        if self.poll() is None:
+            os.kill(self._pid, signal.SIGTERM)
+
+
+def _worked(work: Callable[[], object], closing: tuple[int, ...]) -> int:
+    """Do the work of a forked process and return its exit status; say errors on stderr."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    for descriptor in closing:  # a lock of the controller must not outlive it here
+        os.close(descriptor)
+    status = 1
+    try:
+        work()
+        status = 0
+    except ElastreamError as error:
+        print(f"elastream: {in_one_line(error)}", file=sys.stderr)
+        status = error.exit_status
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    return status
