@@ -737,6 +737,20 @@ class AutopilotSettings(LiveSettings, ExportSettings):
             raise InputError(f"commits: the topic {nameless[0]!r} has no group to commit its offsets to")
 
 
+@declares
+class AutopilotCommandSettings(AutopilotSettings):
+    """Settings of `elastream autopilot`, beyond those of `Autopilot`."""
+
+    freshness: float | str | None = setting(
+        "Execute the job again and again, so that each record is committed so long after its arrival. Its queries use "
+        "trigger(availableNow=True). Between two executions only a small process lives.",
+        Seconds(positive=True),
+        default=None,
+        option=True,
+        group=GOAL,
+    )
+
+
 class _Keywords(Generic[P, S]):
     """The decorator that `keywords_of` makes."""
 

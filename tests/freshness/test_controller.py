@@ -1,7 +1,7 @@
 """The controller of bounded runs: asleep, leasing, running, releasing, failed. Kills at every step lose nothing."""
 
 import tempfile
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ def test_states_follow_their_table(tmp_path):
     assert_exact(job)
     mine = [State(each) for each in states(job)]
     # A controller that was killed wrote nothing for what happened to its run.
-    assert all(b in NEXT[a] or b is State.LEASING for a, b in zip(mine, mine[1:], strict=False))
+    assert all(b in NEXT[a] or b is State.LEASING for a, b in pairwise(mine))
 
 
 @settings(deadline=None, max_examples=30)
@@ -111,7 +111,7 @@ def test_later_failures_are_repeated_ever_more_slowly(tmp_path):
             starts.append(job.now)
             job.run.status = 2
         job.now += 5.0
-    waits = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(starts)]
     assert len(waits) >= 5
     assert waits[-1] > waits[0]
     assert max(waits) <= job.freshness / 2 + 2 * controller.pause + 5

@@ -1,14 +1,8 @@
 """`run(flow, freshness=...)`: bounded runs of a dataflow, each in a process of its own, and their controller."""
 
-import contextlib
-import os
-import shlex
-import signal
-import sys
-import threading
+import json
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +12,10 @@ from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, SourceSpe
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Operator
 from elastream.dataflow.stages import lay_out
-from elastream.errors import ElastreamError, InputError, about, in_one_line
+from elastream.errors import InputError, about
 from elastream.freshness import wakes
-from elastream.freshness.controller import Controller
 from elastream.freshness.planner import HostBounds
+from elastream.freshness.process import keep_fresh
 from elastream.freshness.watching import bytes_read
 from elastream.policies.static import Static
 from elastream.recording.directory import RunDirectory
@@ -30,9 +24,6 @@ from elastream.settings import CommandSettings
 from elastream.spark.jvm.borrowed import open_in_process
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.systems import check_system
-
-# Pause between two looks at a process that runs (seconds).
-FOLLOW_PAUSE_S = 0.5
 
 
 def check_sleeps(graph: Graph, settings: CommandSettings) -> None:
@@ -111,8 +102,7 @@ def report_caught_up(reporter: wakes.RunReporter, queries: CompiledQueries) -> N
         recent = each.query.recentProgress
         for number, spec in mine.items():
             if spec.kind == "files" and recent:
-                before = recent[0]["sources"][number]["startOffset"] or {}
-                amounts[spec.name] = bytes_read(spec, int(before.get("logOffset", -1)))
+                amounts[spec.name] = bytes_read(spec, entry_of(recent[0]["sources"][number]["startOffset"]))
         for progress in recent:
             if progress["numInputRows"] > 0:
                 committed = max(committed, ended_at(progress))
@@ -122,120 +112,39 @@ def report_caught_up(reporter: wakes.RunReporter, queries: CompiledQueries) -> N
     reporter.caught_up(committed if committed > 0 else time.time(), rows, amounts, specs)
 
 
+def entry_of(offset: Any) -> int:
+    """Return the entry of a file source's log that an offset names; -1 for that before the first."""
+    fields = json.loads(offset) if isinstance(offset, str) else offset
+    return int(fields["logOffset"]) if isinstance(fields, Mapping) and "logOffset" in fields else -1
+
+
 def ended_at(progress: Any) -> float:
     """Return when the batch of a progress was committed (epoch seconds)."""
     start = datetime.fromisoformat(progress["timestamp"]).timestamp()
     return start + float(progress["durationMs"].get("triggerExecution", 0)) / 1e3
 
 
-def keep_fresh(
+def keep_dataflow_fresh(
     directory: RunDirectory,
     settings: CommandSettings,
     carry_out: Callable[[CommandSettings, wakes.WakeOrder], object],
 ) -> None:
-    """Wake and end bounded runs in `directory` until a limit, a signal or `elastream stop`.
+    """Wake and end bounded runs of a dataflow in `directory`.
 
     Args:
-        carry_out: Carries out one bounded run, in a process of its own.
+        carry_out: Carries out one of them.
     """
     assert settings.freshness is not None
     assert settings.cloud is not None
     cloud, freshness = settings.cloud, float(settings.freshness)
-    bounds = HostBounds(cloud.types[0], max(1, cloud.min_hosts), max(1, cloud.max_hosts))
     # The freshness is the target latency of each run, so that reports have the share of records that met it.
     own = replace(
         settings, freshness=None, target_latency=freshness, resume=directory.root, fresh=False, limit=None, show=False
     )
+    bounds = HostBounds(cloud.types[0], max(1, cloud.min_hosts), max(1, cloud.max_hosts))
+    limit = None if settings.limit is None else float(settings.limit)
 
-    def launch(order: wakes.WakeOrder) -> ForkedProcess:
-        mine = replace(own, policy=Static(hosts=order.hosts))
-        return ForkedProcess(lambda: carry_out(mine, order), closing=(lock,))
+    def work(order: wakes.WakeOrder) -> None:
+        carry_out(replace(own, policy=Static(hosts=order.hosts)), order)
 
-    with wakes.controller_lock(directory) as lock:
-        controller = Controller(directory, freshness, bounds, launch, say=say)
-        steer(controller, directory, None if settings.limit is None else float(settings.limit))
-
-
-def say(sentence: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {sentence}", file=sys.stderr, flush=True)
-
-
-def steer(controller: Controller, directory: RunDirectory, limit: float | None) -> None:
-    """Step `controller` until it is done. SIGINT, SIGTERM and the end of `limit` seconds stop it in order."""
-    over, until = threading.Event(), None if limit is None else time.monotonic() + limit
-
-    def request(number: int, frame: object) -> None:
-        controller.stop("interrupted" if number == signal.SIGINT else "terminated")
-        over.set()
-
-    say(f"{shlex.quote(str(directory.root))}: records are to be committed within {controller.describe()}")
-    with _handling(request):
-        try:
-            while not controller.done:
-                if until is not None and time.monotonic() >= until:
-                    controller.stop("the limit was reached")
-                controller.step()
-                if not controller.done:
-                    over.wait(min(controller.pause, FOLLOW_PAUSE_S if controller.is_awake else controller.pause))
-                    over.clear()
-        finally:
-            controller.close()
-
-
-@contextlib.contextmanager
-def _handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM) if main}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-class ForkedProcess:
-    """A bounded run in a copy of this process. It ends by itself once its work is done, also without this process."""
-
-    def __init__(self, work: Callable[[], object], closing: tuple[int, ...] = ()) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._status: int | None = None
-        self._pid = os.fork()
-        if self._pid == 0:
-            os._exit(_worked(work, closing))
-
-    def poll(self) -> int | None:
-        if self._status is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status
-
-    def stop(self) -> None:
-        if self.poll() is None:
-            os.kill(self._pid, signal.SIGTERM)
-
-
-def _worked(work: Callable[[], object], closing: tuple[int, ...]) -> int:
-    """Do the work of a forked process and return its exit status; say errors on stderr."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    for descriptor in closing:  # a lock of the controller must not outlive it here
-        os.close(descriptor)
-    status = 1
-    try:
-        work()
-        status = 0
-    except ElastreamError as error:
-        print(f"elastream: {in_one_line(error)}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        status = 130
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    return status
+    keep_fresh(directory, freshness, bounds, work, limit)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
 from elastream.api.folder import RunFolder, on_this_machine, opened, resumable
-from elastream.api.freshness import check_sleeps, keep_fresh, report_caught_up
+from elastream.api.freshness import check_sleeps, keep_dataflow_fresh, report_caught_up
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -54,6 +54,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_table_log import KeyTableLog
+from elastream.recording.manifest import directory_of
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.paths import path_of
 from elastream.recording.recorder import Recorder
@@ -183,6 +184,8 @@ def _carry_out(
     document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
+    if settings.freshness is not None and earlier is not None:  # a run of an earlier controller may hold the folder's lock
+        return _kept_fresh(graph, directory_of(earlier.resolve()), settings, program)
     with opened(graph, path_of(settings.runs), earlier) as folder:
         default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
         folder = folder.begin(graph, settings, default, program)
@@ -190,8 +193,12 @@ def _carry_out(
             replace_results(operator.writes for operator in graph.sinks)
         if settings.freshness is None:
             return _run_in(folder, graph, settings, policy, document, order)
-    keep_fresh(folder.directory, settings, lambda own, order: _carry_out(graph, own, program, order))
-    return RunResult.read(folder.directory.root)
+    return _kept_fresh(graph, folder.directory, settings, program)
+
+
+def _kept_fresh(graph: Graph, directory: RunDirectory, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+    keep_dataflow_fresh(directory, settings, lambda own, order: _carry_out(graph, own, program, order))
+    return RunResult.read(directory.root)
 
 
 def _run_in(

@@ -12,10 +12,11 @@ from itertools import accumulate
 
 from elastream.core.hosts import HostType
 
-# Newest runs that a prediction uses.
-MEMORY_RUNS = 20
-# Quantile of start-up times, of errors of predictions and of arrivals for which a plan leaves time.
-SURE = 0.95
+# Newest runs of which start-up times count, and those of which work counts, which changes with code and data.
+MEMORY_RUNS, WORK_RUNS = 100, 20
+# Quantile of start-up times and of errors of predictions for which a plan leaves time; and that of arrivals, which cost
+# hosts: a larger burst delays only what came just before it.
+SURE, USUAL = 0.99, 0.95
 # Bins of a freshness in which arrivals are counted, and how many freshnesses back.
 BINS, BACK = 20, 144
 
@@ -92,6 +93,15 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
+def bound(values: Sequence[float]) -> float:
+    """Return a value that the next one exceeds once in a hundred times, as far as `values` tell.
+
+    Fewer than 99 values have no such quantile. Then it is more than the largest by the reciprocal of their number.
+    """
+    enough = len(values) >= SURE / (1 - SURE) - 1e-9
+    return quantile(values, SURE) if enough else max(values) * (1 + 1 / len(values))
+
+
 @dataclass(eq=False)
 class Arrivals:
     """Arrivals by bins of `bin` seconds, for a bounded time back."""
@@ -119,14 +129,14 @@ class Arrivals:
         self._bins[-1] += records
 
     def upper(self, seconds: float) -> float:
-        """Return arrivals in `seconds` that the share SURE of all such windows does not exceed; 0 without history."""
+        """Return arrivals in `seconds` that the share USUAL of all such windows does not exceed; 0 without history."""
         if seconds <= 0 or not self._bins:
             return 0.0
         width = min(len(self._bins), math.ceil(seconds / self.bin))
         if width not in self._sums:
             totals = [0.0, *accumulate(self._bins)]
             windows = [upto - since for since, upto in zip(totals, totals[width:], strict=False)]
-            self._sums[width] = max(0.0, quantile(windows, SURE))
+            self._sums[width] = max(0.0, quantile(windows, USUAL))
         return self._sums[width] * seconds / (width * self.bin)
 
 
@@ -148,18 +158,18 @@ class RunModel:
 
     @classmethod
     def of(cls, runs: Sequence[BoundedRun], first_startup: float) -> "RunModel":
-        """Fit the model to the newest of `runs`. first_startup: start-up without any (seconds)."""
+        """Fit the model to the newest of `runs`. first_startup: declared start-up, which counts as one more (seconds)."""
         recent = list(runs)[-MEMORY_RUNS:]
-        startup = quantile([run.snapshot - run.start for run in recent], SURE) if recent else first_startup
+        startup = bound([*(run.snapshot - run.start for run in recent), *([first_startup] * (len(recent) < MEMORY_RUNS))])
         release = quantile([run.end - run.committed for run in recent], SURE) if recent else 0.0
-        worked = [run for run in recent if run.records > 0]
+        worked = [run for run in recent if run.records > 0][-WORK_RUNS:]
         if not worked:
             return cls(startup, release)
         fixed, each = _line([run.share for run in worked], [run.seconds for run in worked])
         largest = max(run.share for run in worked)
         model = cls(startup, release, fixed, each, largest, known=True)
         ratios = [run.seconds / model.expected(run.records, run.hosts) for run in worked if run.seconds > 0]
-        return cls(startup, release, fixed, each, largest, max([1.0, *([quantile(ratios, SURE)] if ratios else [])]), True)
+        return cls(startup, release, fixed, each, largest, max(1.0, bound(ratios)) if ratios else 1.0, True)
 
     def expected(self, records: float, hosts: int) -> float:
         """Return the seconds from snapshot to last commit."""
@@ -169,7 +179,7 @@ class RunModel:
         return (self.fixed + self.each * self.largest) * share / self.largest if self.largest else 0.0
 
     def processing(self, records: float, hosts: int) -> float:
-        """Return the seconds that processing exceeds in one run of twenty at most."""
+        """Return the seconds that processing exceeds in one run of a hundred, as far as is known."""
         return self.error * self.expected(records, hosts)
 
 
