@@ -72,6 +72,7 @@ COMMANDS = {
     "placement": "python benchmarks/placement.py",
     "guards": "python benchmarks/guards.py",
     "value-cost": "python benchmarks/value_cost.py",
+    "freshness": "python benchmarks/freshness.py",
 }
 """Command that measures each file of figures, by the file's stem."""
 
@@ -267,6 +268,8 @@ AREAS = (
         Row("faults", "schedules that broke rules; faults; minutes; planted defects caught", runs=("figures",
             "seeds")),
         Row("autopilot-skew", "busiest executor over best packing", runs="60"),
+        Row("freshness", "records committed within 10 min", "records", "12 h of four bursty loads", runs="10"),
+        Row("freshness", "cost of bounded runs over hosts that stay", "cost", "likewise", runs="10"),
     )),
     Area("The simulator beside Spark", "Runs on Spark, predicted by constants of others: share within 20%, or within "
          "the twins' spread ([how](explanation/simulator.md#calibrated-with-a-run-on-spark)).", (

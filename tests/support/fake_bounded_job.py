@@ -57,7 +57,7 @@ class Job:
         bounds = HostBounds(TYPE, 1, self.most)
         return Controller(
             self.directory, self.freshness, bounds, self.launch, clock=lambda: self.now, watch=lambda spec: self,
-            is_driven=lambda: self.run is not None and self.run.poll() is None, say=lambda line: None,
+            remains=self, say=lambda line: None,
         )  # fmt: skip
 
     def step(self, controller: bool = True) -> None:
@@ -91,6 +91,14 @@ class Job:
 
     def close(self) -> None:
         pass
+
+    # -- what earlier runs left ----------------------------------------------------------------------------------------
+
+    def is_driven(self) -> bool:
+        return self.run is not None and self.run.poll() is None
+
+    def has_leases(self) -> bool:
+        return bool(self.leases)
 
     # -- the world -----------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
     if str(relation.getClass().getSimpleName()) == "StreamingRelationV2":
         name, options = str(relation.sourceName()), relation.extraOptions()
         topics, servers = options.get("subscribe"), options.get("kafka.bootstrap.servers")
-        if name == "kafka" and topics and servers:
+        if name == "kafka" and topics and servers and not options.get("kafka.security.protocol"):
             return SourceSpec("kafka", str(topics), checkpoint, number, servers=str(servers))
     else:
         source = relation.dataSource()
@@ -146,5 +146,5 @@ def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
                 )
     raise InputError(
         f"freshness: source {number} of a query ({name}) cannot be watched between runs: only files of this machine and "
-        "subscribed Kafka topics can"
+        "subscribed Kafka topics without a login can"
     )

@@ -25,10 +25,11 @@ from elastream.spark.jvm.borrowed import open_in_process
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.systems import check_system
 
+KAFKA_LOGIN = "the topic needs a login, which only Spark has"
 
-def check_sleeps(graph: Graph, settings: CommandSettings) -> None:
-    """Raise InputError if the dataflow cannot sleep between bounded runs, or a setting needs a run that stays."""
-    check_system("freshness")
+
+def check_sleeps(graph: Graph) -> None:
+    """Raise InputError if the dataflow cannot sleep between bounded runs."""
     layout = lay_out(graph)
     for source in graph.sources:
         if (why := unwatched_reason(source.reads)) is not None:
@@ -43,6 +44,11 @@ def check_sleeps(graph: Graph, settings: CommandSettings) -> None:
     for sink in graph.sinks:
         if isinstance(sink.writes, Collected):
             raise InputError(f"freshness: sink {sink.name!r} collects rows in memory, which ends with each run")
+
+
+def check_resident(settings: CommandSettings) -> None:
+    """Raise InputError if a setting beside a freshness needs a run that stays."""
+    check_system("freshness")
     resident: dict[str, object] = {"page": settings.page, "traces": settings.traces, "record": settings.record}
     resident |= {"metrics": settings.metrics, "metrics_port": settings.metrics_port}
     if names := [name for name, value in resident.items() if value]:
@@ -60,8 +66,8 @@ def check_sleeps(graph: Graph, settings: CommandSettings) -> None:
 def unwatched_reason(reads: SourceSpec | None) -> str | None:
     """Return why nobody can see without Spark what waits at a source, or None."""
     match reads:
-        case KafkaTopic():
-            return None
+        case KafkaTopic(options=options):
+            return KAFKA_LOGIN if any(key.startswith(("kafka.security.", "kafka.sasl.")) for key in options) else None
         case TextFiles(path, None) | Files(path, load=None):
             return (
                 f"{path} is on another file system, and only files of this machine can be listed"

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
 from elastream.api.folder import RunFolder, on_this_machine, opened, resumable
-from elastream.api.freshness import check_sleeps, keep_dataflow_fresh, report_caught_up
+from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_fresh, report_caught_up
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -180,7 +180,7 @@ def _carry_out(
     )
     check_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
     if settings.freshness is not None:
-        check_sleeps(graph, settings)
+        check_resident(settings)
     document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
@@ -474,6 +474,8 @@ def admit(
                 check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
+    if sleeps:
+        check_sleeps(graph)
     check_feasible(
         layout,
         types,

@@ -7,7 +7,8 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from elastream.freshness.planner import (
 from elastream.freshness.wakes import Progress, State, WakeOrder, entries_of, progress_of, runs_of, write_state
 from elastream.freshness.watching import SourceWatch, Watched, watch_of
 from elastream.recording.directory import RunDirectory
+from elastream.recording.lease_log import LeaseLog
 from elastream.recording.run_state import holder_of
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class Controller:
         say: Receives a line for people at each change.
         clock: Epoch seconds.
         watch: Makes the watch of a source.
-        is_driven: Returns True while another process drives a run in the folder.
+        remains: What earlier runs left; by default as the folder says.
     """
 
     def __init__(
@@ -71,11 +73,11 @@ class Controller:
         say: Callable[[str], object] = log.info,
         clock: Callable[[], float] = time.time,
         watch: Callable[..., SourceWatch] = watch_of,
-        is_driven: Callable[[], bool] | None = None,
+        remains: "Remains | None" = None,
     ) -> None:
         self._directory, self._freshness, self._bounds, self._launch = directory, freshness, bounds, launch
         self._say, self._clock, self._make_watch = say, clock, watch
-        self._is_driven = is_driven or (lambda: holder_of(directory.lock) is not None)
+        self._remains = remains or Remains(directory)
         self.pause = min(LONGEST_LOOK_S, max(SHORTEST_LOOK_S, freshness / LOOKS))
         entries = entries_of(directory)
         self._runs: deque[BoundedRun] = deque(runs_of(entries), MEMORY_RUNS)
@@ -89,7 +91,7 @@ class Controller:
         self._oldest = math.inf
         self._failures, self._retry_at = 0, -math.inf
         self._remark = ""
-        self._orphan = False  # True while a run of an earlier controller is under way
+        self._orphan = True  # True until the last run of an earlier controller is known to have ended
         self._stop_reason, self._asked = "", False
         self._said, self._look_at = "", -math.inf
         self.plan = WakePlan(-math.inf)
@@ -124,8 +126,7 @@ class Controller:
         waiting = self._look() if self._clock() >= self._look_at else None
         if self._process is not None:
             self._follow(self._process)
-        elif self._is_driven():
-            self._orphan = True
+        elif self._remains.is_driven():
             self._tell("a run that an earlier controller started is still under way")
         elif self._stop_reason:
             self._end()
@@ -163,8 +164,7 @@ class Controller:
     def _plan(self, waiting: Waiting | None) -> None:
         now = self._clock()
         if self._orphan:
-            self._progress, self._orphan = progress_of(entries_of(self._directory)), False
-            self.state = self._progress.state
+            self._take_over()
         if self.state not in (State.ASLEEP, State.ENDED):
             hosts = max(self._bounds.least, self._progress.hosts)
             why = "first run" if self.state is None else f"the run before did not end: it was {self.state}"
@@ -178,6 +178,13 @@ class Controller:
             self.plan = WakePlan(now + self._freshness / 2, self._bounds.least, "the sources cannot be looked at")
         if self.plan.start <= now + self.pause:
             self._start(waiting)
+
+    def _take_over(self) -> None:
+        """Read where the last run of an earlier controller has ended."""
+        self._progress, self._orphan = progress_of(entries_of(self._directory)), False
+        self.state = self._progress.state
+        if self.state is State.RELEASING and not self._remains.has_leases():
+            self._enter(State.ASLEEP)
 
     def _start(self, waiting: Waiting | None) -> None:
         number, plan = self._progress.run + 1, self.plan
@@ -261,6 +268,22 @@ class Controller:
         """Close the connections to sources."""
         if self._watched is not None:
             self._watched.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What runs of an earlier controller left in a folder."""
+
+    directory: RunDirectory
+
+    def is_driven(self) -> bool:
+        """Return True while a process drives a run."""
+        return holder_of(self.directory.lock) is not None
+
+    def has_leases(self) -> bool:
+        """Return True if leases of runs that are over did not end."""
+        with closing(LeaseLog(self.directory.leases)) as leases:
+            return any(lease.active for lease in leases.earlier.values())
 
 
 class FirstRunFailed(ElastreamError):

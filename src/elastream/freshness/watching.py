@@ -94,7 +94,10 @@ def bytes_read(spec: SourceSpec, since: int) -> float:
 class KafkaWatch:
     """Topics. A record arrives between the poll that shows it and the poll before, which counts."""
 
-    def __init__(self, spec: SourceSpec, client: "OffsetReader | None" = None) -> None:
+    def __init__(
+        self, spec: SourceSpec, client: "OffsetReader | None" = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
         self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
         self._topics = spec.place.split(",")
         self._client = client or kafka_client(spec)
@@ -104,7 +107,7 @@ class KafkaWatch:
         self._ends: Mapping[str, int] | None = None
 
     def look(self) -> Look:
-        before, now = self._polled, time.time()
+        before, now = self._polled, self._clock()
         first, ends = self._client(self._topics)
         self._polled = now
         if not self._polls or self._polls[-1][1] != ends:
