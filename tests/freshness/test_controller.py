@@ -129,6 +129,20 @@ def test_stop_ends_a_sleeping_controller_at_once_and_an_awake_one_with_its_run(t
     assert states(job)[-1] == State.ENDED
 
 
+def test_stop_by_another_process_ends_one_controller_and_not_the_next(tmp_path):
+    job = job_in(tmp_path, [5.0])
+    job.play(90.0)
+    job.directory.lock.touch()
+    job.directory.request_stop()
+    controller = job.controller()
+    controller.step()
+    assert controller.done
+    assert states(job)[-1] == State.ENDED
+    following = job.controller()
+    following.step()
+    assert not following.done
+
+
 def test_second_controller_of_a_folder_is_refused(tmp_path):
     directory = job_in(tmp_path, []).directory
     with (

@@ -90,7 +90,7 @@ class Controller:
         self._process: RunProcess | None = None
         self._oldest = math.inf
         self._failures, self._retry_at = 0, -math.inf
-        self._remark = ""
+        self._remark, self._recovers = "", False
         self._orphan = True  # True until the last run of an earlier controller is known to have ended
         self._stop_reason, self._asked = "", False
         self._said, self._look_at = "", -math.inf
@@ -134,6 +134,7 @@ class Controller:
             self._plan(waiting)
 
     def _end(self) -> None:
+        self._directory.stop_request.unlink(missing_ok=True)
         self._enter(State.ENDED, reason=self._stop_reason, **_usage())
         self._say(f"ended: {self._stop_reason}")
 
@@ -196,6 +197,7 @@ class Controller:
             self._say(plan.remark)
         self._remark = plan.remark
         about = {} if waiting is None else {"waiting": waiting.records}
+        self._recovers = self.state not in (None, State.ASLEEP, State.ENDED)
         self._progress = Progress(run=number, hosts=plan.hosts, sources=self._progress.sources)
         self._enter(State.LEASING, hosts=plan.hosts, why=plan.why, remark=plan.remark, **about)
         try:
@@ -218,7 +220,7 @@ class Controller:
         elif self._stop_reason:
             self._end()
         elif status > 0 and not self._runs:
-            self._failed(f"it ended with status {status}")
+            self._enter(State.FAILED, reason=f"it ended with status {status}")
             raise FirstRunFailed(status)
         else:
             self._failed(f"killed by signal {-status}" if status < 0 else f"it ended with status {status}")
@@ -227,7 +229,10 @@ class Controller:
         now, self._failures = self._clock(), 0
         records = math.fsum(progress.rows.values())
         run = BoundedRun(progress.start, progress.snapshot, progress.committed, now, max(1, progress.hosts), records)
-        self._runs.append(run)
+        about: dict[str, Any] = {}
+        if not self._recovers:  # taking over what a killed run left takes time that no other start needs
+            self._runs.append(run)
+            about["ran"] = asdict(run)
         if self._watched is not None and self._watched.specs != progress.sources:
             self._watched.close()
             self._watched = None
@@ -235,7 +240,7 @@ class Controller:
             watched.ran(progress.rows, progress.amounts)
             self._each = watched.each
         age = run.committed - self._oldest
-        about: dict[str, Any] = {"ran": asdict(run), "each": dict(self._each)}
+        about["each"] = dict(self._each)
         if records and math.isfinite(age):
             about["age"] = age
         self._enter(State.ASLEEP, **about, **_usage())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from elastream.core.hosts import HostType
+from elastream.core.wording import counted
 
 # Newest runs of which start-up times count, and those of which work counts, which changes with code and data.
 MEMORY_RUNS, WORK_RUNS = 100, 20
@@ -243,12 +244,14 @@ def plan_wake(
             best = cost, WakePlan(start, hosts, why, remark, start + model.startup + processing)
     if best is not None:
         return best[1]
-    processing = model.processing(waiting.records + arrivals.upper(model.startup), bounds.most)
-    ready = now + model.startup + processing
+    records = waiting.records + arrivals.upper(model.startup)
+    times = {hosts: model.processing(records, hosts) for hosts in range(bounds.least, bounds.most + 1)}
+    hosts = next(hosts for hosts, seconds in times.items() if seconds <= min(times.values()) + margin)
+    ready = now + model.startup + times[hosts]
     late = max(0.0, ready - waiting.oldest - freshness)
     remark = (
-        f"the oldest record will be {late:.0f} s late with {bounds.most} hosts"
+        f"the oldest record will be {late:.0f} s late with {counted(hosts, 'host')}"
         if late
-        else f"{bounds.most} hosts hold it for what waits, with no time to spare for what comes"
+        else f"{counted(hosts, 'host')} hold it for what waits, with no time to spare for what comes"
     )
-    return WakePlan(now, bounds.most, "the deadline allows no later start", remark, ready)
+    return WakePlan(now, hosts, "the deadline allows no later start", remark, ready)

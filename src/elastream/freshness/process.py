@@ -37,6 +37,7 @@ def keep_fresh(
         limit: Seconds.
     """
     with controller_lock(directory) as lock:
+        directory.stop_request.unlink(missing_ok=True)  # it was for an earlier controller
 
         def launch(order: WakeOrder) -> ForkedProcess:
             return ForkedProcess(lambda: work(order), closing=(lock,))
