@@ -143,6 +143,15 @@ def test_stop_by_another_process_ends_one_controller_and_not_the_next(tmp_path):
     assert not following.done
 
 
+def test_lease_that_an_ended_run_left_starts_a_run_that_takes_it_over(tmp_path):
+    job = job_in(tmp_path, [5.0])
+    job.play(90.0)
+    job.leases.add("h9")
+    job.play(300.0)
+    assert_exact(job)
+    assert job.starts == 2
+
+
 def test_second_controller_of_a_folder_is_refused(tmp_path):
     directory = job_in(tmp_path, []).directory
     with (

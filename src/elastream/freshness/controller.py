@@ -184,7 +184,9 @@ class Controller:
         """Read where the last run of an earlier controller has ended."""
         self._progress, self._orphan = progress_of(entries_of(self._directory)), False
         self.state = self._progress.state
-        if self.state is State.RELEASING and not self._remains.has_leases():
+        if self._remains.has_leases():
+            self.state = None if self.state is None else State.FAILED
+        elif self.state is State.RELEASING:
             self._enter(State.ASLEEP)
 
     def _start(self, waiting: Waiting | None) -> None:

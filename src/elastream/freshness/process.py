@@ -113,7 +113,6 @@ def _worked(work: Callable[[], object], closing: tuple[int, ...]) -> int:
     status = 1
     try:
         work()
-        atexit._run_exitfuncs()
         status = 0
     except ElastreamError as error:
         print(f"elastream: {in_one_line(error)}", file=sys.stderr)
@@ -125,6 +124,7 @@ def _worked(work: Callable[[], object], closing: tuple[int, ...]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
+        atexit._run_exitfuncs()  # such as an Autopilot's, which gives hosts back
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

@@ -10,8 +10,8 @@
     any        ended      stopped on request         the controller   after the process has ended
 
 The log decides nothing about records or hosts: checkpoints say what is committed, `leases.jsonl` what is leased, and locks
-who lives. A controller that finds another last state than `asleep` or `ended`, or `releasing` without leases, starts a run
-at once. That run takes over leases and repeats an uncommitted batch, whether or not records wait.
+who lives. A controller that finds leases, or another last state than `asleep`, `ended` or `releasing`, starts at once. That
+run takes over leases and repeats an uncommitted batch, whether or not records wait.
 """
 
 import math
