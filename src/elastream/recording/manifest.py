@@ -29,7 +29,6 @@ from elastream.recording.observer import Json
 from elastream.recording.paths import RemotePath
 from elastream.systems import lock
 
-
 # Newest resumptions that are kept: each header of the recording repeats them, and bounded runs resume many times a day.
 MAX_RESUMPTIONS = 100
 
