@@ -72,6 +72,7 @@ COMMANDS = {
     "placement": "python benchmarks/placement.py",
     "guards": "python benchmarks/guards.py",
     "value-cost": "python benchmarks/value_cost.py",
+    "freshness": "python benchmarks/freshness.py",
 }
 """Command that measures each file of figures, by the file's stem."""
 
@@ -143,7 +144,7 @@ AREAS = (
         Row("closed", "first batch authenticated; encrypted over open; later batches likewise",
             runs=("figures", "seconds to the first batch", "open")),
     )),
-    Area("Exact results under switches and faults", "Measured on Spark, compared with plain Python.", (
+    Area("Exact results under switches and faults", "On Spark, compared with plain Python.", (
         Row("switching", "batches mixed, wrong, unseen or replayed differently; late switches",
             "differ|saw|another|mixed|replays|more than 2", runs="1"),
         Row("switching", "switches, by consistency mode", "switches$", runs="1"),
@@ -258,17 +259,19 @@ AREAS = (
     Area("`threshold` and the control plane, simulated", "`promise`: generated loads and a World Cup day, target 30 s, "
          "chained and unchained.", (
         Row("promise", "records in time", "in time", runs="24"),
-        Row("promise", "billed by the second: hosts over the work's", "hosts over",
+        Row("promise", "by the second: hosts over the work's", "hosts over",
             "spare hosts for the World Cup's bursts", "12"),
         Row("promise", "by the hour: early releases a lease", "early", runs="12"),
         Row("promise", "by the hour: cost over a fixed peak's", "cost", runs="12"),
-        Row("liveness", "random cases; silent overloaded rounds; promised metric unknown; other property broken", "",
+        Row("liveness", "random cases; silent overloaded rounds; metric unknown; other broken", "",
             "mostly under `btu`", ("figures", "cases")),
         Row("faults", "schedules that broke rules; faults; minutes; planted defects caught", runs=("figures",
             "seeds")),
         Row("autopilot-skew", "busiest executor over best packing", runs="60"),
+        Row("freshness", "records within 10 min", "records", runs="10"),
+        Row("freshness", "cost over staying", "cost", runs="10"),
     )),
-    Area("The simulator beside Spark", "Runs on Spark, predicted by constants of others: share within 20%, or within "
+    Area("The simulator beside Spark", "Runs on Spark, predicted by others' constants: within 20%, or "
          "the twins' spread ([how](explanation/simulator.md#calibrated-with-a-run-on-spark)).", (
         Row("drift", "median latency", "p50", "cold starts bias constants", "29"),
         Row("drift", "99th percentile of latency", "p99", "likewise", "29"),
@@ -276,14 +279,14 @@ AREAS = (
         Row("drift", "host time", "host time", runs="29"),
     )),
     Area("Speed of planning and simulation", "One process, compiled.", (
-        Row("simulator", "CPU seconds of a day, 20 hosts, chained; unchained", "simulated day", runs="1"),
+        Row("simulator", "CPU seconds a day, 20 hosts, chained; unchained", "simulated day", runs="1"),
         Row("simulator", "chained: 2 million records/s over 2,000; varying hosts over steady; unchained likewise",
             "2 million|vary", runs="1"),
         Row("simulator", "seconds: VISP's busiest load; 48 runs; 10,000 hosts for a day", "busiest|48 runs|10,000",
             runs="1"),
         Row("hierarchy placement", "CPU seconds a round: 1,000 E2DF regions; OTD; greedy, 2,000 hosts", runs="1"),
         Row("ring", "a million lookups over a modulo, 4 to 1,024 hosts", runs=("figures", "4 hosts", "ratio", "runs")),
-        Row("guards", "ms of CPU a round, 100 guards over 50 signals: values; means; persistence and order",
+        Row("guards", "ms a round, 100 guards over 50 signals: values; means; persistence, order",
             runs=("figures", "values", "ms a round", "runs")),
         Row("value-cost", "CE at tenfold rate; CE over GA; GA over ten boxes; PLAStiCC over CE",
             "CE|boxes", runs=("figures", "growth of ce", "ratio", "runs")),
@@ -332,10 +335,10 @@ INTRODUCTION = """# Figures
 
 <!-- Written by `make figures` from docs/figures/*.json. Do not edit. -->
 
-All bars, last measured on machines of 2 cores. Rows begin with their measurement:
-`make measure FIGURES="demo"` repeats `demo` ([commands](how-to/benchmarks.md)). A target without a source is our own.
+All bars, measured on 2 cores.
+`make measure FIGURES="demo"` repeats rows of `demo` ([commands](how-to/benchmarks.md)). Targets without a source are ours.
 *Undecided*: too few runs agree, or the interval contains the target.
-Semicolons separate cases; of many the range is shown. In brackets: load average at the start; *old* ones predate the
+Semicolons separate cases. In brackets: load average; *old* ones predate the
 files.
 """
 

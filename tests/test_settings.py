@@ -180,7 +180,7 @@ def test_keys_of_a_document_are_settings_of_a_run(tmp_path: Path) -> None:
     file = tmp_path / "flow.yaml"
     file.write_text(DOCUMENT)
     found = load_document(file).settings
-    assert found.keys() == {*SETTINGS, "tables", "scaling"}
+    assert found.keys() == {*SETTINGS, "tables", "scaling"} - {"freshness"}  # another service level
     settings = RunSettings(cloud=Local(), **found)
     assert (settings.latency, settings.replicas, settings.state_partitions, settings.consistency) == (5.0, 2, 8, "wave")
     assert settings.settings == {"spark.executor.memory": "2g", "spark.speculation": "true"}

@@ -434,6 +434,15 @@ class RunSettings(DataflowSettings, LiveSettings):
         Choice(names=("memory", "disk")),
         default="memory",
     )
+    freshness: float | str | None = setting(
+        "Longest time from the arrival of a record until it is committed. Between bounded runs no host is leased. It "
+        "replaces `target_latency`, and the policy.",
+        Seconds(positive=True),
+        default=None,
+        key=True,
+        option=True,
+        group=GOAL,
+    )
     batch: float | str | None = setting(
         "Target duration of a micro-batch. Default: a part of the target latency.", Seconds(), default=None
     )
@@ -491,6 +500,10 @@ class RunSettings(DataflowSettings, LiveSettings):
         super().__post_init__()
         if self.resume is not None and self.fresh:
             raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
+        if self.freshness is not None and self.target_latency is not None:
+            raise InputError(
+                "freshness and target_latency are two service levels of one run: leave one out", ("freshness",)
+            )
 
 
 @declares
@@ -722,6 +735,20 @@ class AutopilotSettings(LiveSettings, ExportSettings):
             raise InputError(f"min_hosts {self.min_hosts} and max_hosts {self.max_hosts}: 1 <= min_hosts <= max_hosts")
         if nameless := [topic.topic for topic in self.commits if not topic.group]:
             raise InputError(f"commits: the topic {nameless[0]!r} has no group to commit its offsets to")
+
+
+@declares
+class AutopilotCommandSettings(AutopilotSettings):
+    """Settings of `elastream autopilot`, beyond those of `Autopilot`."""
+
+    freshness: float | str | None = setting(
+        "Execute the job again and again, so that each record is committed so long after its arrival. Its queries use "
+        "trigger(availableNow=True). Between two executions only a small process lives.",
+        Seconds(positive=True),
+        default=None,
+        option=True,
+        group=GOAL,
+    )
 
 
 class _Keywords(Generic[P, S]):

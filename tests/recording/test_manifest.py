@@ -9,7 +9,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import FORMAT
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.lines import Lines
-from elastream.recording.manifest import Manifest, read_manifest, run_id, run_lock, write_manifest
+from elastream.recording.manifest import MAX_RESUMPTIONS, Manifest, read_manifest, run_id, run_lock, write_manifest
 from elastream.recording.observer import Ending
 from elastream.recording.parts import last_time, whole_length
 from elastream.recording.recorder import Recorder, Recording
@@ -133,3 +133,16 @@ def test_resumed_recording_keeps_its_content_and_counts_rounds_on(tmp_path):
     assert len(both.times) == 2 * len(first.times)
     assert [each.round for each in both.decisions] == list(range(1, 2 * len(first.decisions) + 1))
     assert replace(both.header, resumed=()) == first.header
+
+
+def test_run_that_resumes_all_day_keeps_its_newest_resumptions_only(tmp_path):
+    manifest = Manifest("words", 1e9)
+    for number in range(2 * MAX_RESUMPTIONS):
+        manifest = manifest.after({"time": float(number), "seen": 0.0})
+    assert [note["time"] for note in manifest.resumed] == [float(MAX_RESUMPTIONS + n) for n in range(MAX_RESUMPTIONS)]
+    play(Recorder(tmp_path / "recording.jsonl"))
+    for again in (manifest, manifest.after({"time": 1e6, "seen": 0.0})):  # as many notes as before
+        recorder = Recorder(tmp_path / "recording.jsonl", resumed=True)
+        recorder.started(replace(example_header(), resumed=again.resumed))
+        assert Recording.read(tmp_path).ending is None
+        recorder.ended(Ending("stopped", 400.0))

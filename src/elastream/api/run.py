@@ -18,7 +18,8 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
-from elastream.api.folder import on_this_machine, opened, resumable
+from elastream.api.folder import RunFolder, on_this_machine, opened, resumable
+from elastream.api.freshness import check_resident, check_sleeps, keep_dataflow_fresh, report_caught_up
 from elastream.api.observers import cluster_observers
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -44,13 +45,16 @@ from elastream.dataflow.operators import NATIVE
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import parameters_of
 from elastream.errors import ElastreamError, InputError, about, in_one_line
-from elastream.guards.document import load_guards
+from elastream.freshness.wakes import RunReporter, WakeOrder
+from elastream.guards.document import GuardDocument, load_guards
 from elastream.guards.pollers import Pollers, pollable
 from elastream.policies.horizon.policy import Horizon
+from elastream.policies.static import Static
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_table_log import KeyTableLog
+from elastream.recording.manifest import directory_of
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.paths import path_of
 from elastream.recording.recorder import Recorder
@@ -60,6 +64,7 @@ from elastream.settings import CommandSettings, RunSettings, keywords_of
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink, replace_results, tables_collected
 from elastream.spark.dataflow.sources import check_source
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.start import cloud_of, pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
@@ -146,9 +151,12 @@ def commanded(**settings: Any) -> Iterator[None]:
         yield
 
 
-def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+def _carry_out(
+    graph: Graph, settings: CommandSettings, program: Mapping[str, Any], order: WakeOrder | None = None
+) -> RunResult:
+    """Carry out a run, or with `order` one bounded run for a controller."""
     check_system("run(...)", also=("darwin",))
-    policy = check_policy(settings.policy) or Horizon()
+    policy = Static(hosts=1) if settings.freshness is not None else check_policy(settings.policy) or Horizon()
     if settings.cloud is not None:
         settings = replace(settings, cloud=check_cloud(settings.cloud))
     cloud = cloud_of(settings)
@@ -168,107 +176,140 @@ def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, An
         types=cloud.types,
         max_hosts=cloud.max_hosts,
         run=None if settings.fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
+        sleeps=settings.freshness is not None or order is not None,
     )
     check_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
+    if settings.freshness is not None:
+        check_resident(settings)
     document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
-    selections = selections_of(graph)
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
+    if settings.freshness is not None and earlier is not None:  # a run of an earlier controller may hold the folder's lock
+        return _kept_fresh(graph, directory_of(earlier.resolve()), settings, program)
     with opened(graph, path_of(settings.runs), earlier) as folder:
         default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
         folder = folder.begin(graph, settings, default, program)
-        directory, resumed = folder.directory, folder.resumed
         if settings.fresh:
             replace_results(operator.writes for operator in graph.sinks)
-        keep = retention_of(float(settings.retention))
-        copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
-        recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
-        versions = GuardLog(directory.guards)
-        # A resumed run may have a later version of the guards in force.
-        if document is not None and document.text not in {version.text for version in versions.versions}:
-            versions.append(document.text, document.path, "run")
-        table_log = KeyTableLog(directory, selections)
-        for table in settings.tables:
-            if not table_log.has(table):
-                table_log.append(table, "run")
-        environment: dict[str, Any] = {
-            "machine": platform.platform(),
-            "python": platform.python_version(),
-            "directory": str(directory.root),
-            "cores": os.cpu_count(),
-            "period": settings.period,
-            "batch seconds": settings.batch,
-            "consistency": settings.consistency,
-            "replicas": settings.replicas,
-            "retention": format_duration(float(settings.retention)),
-            "policy": parameters_of(policy),
-            "scaling": dict(settings.scaling.set),
-            "currency": settings.currency,
-        }
+        if settings.freshness is None:
+            return _run_in(folder, graph, settings, policy, document, order)
+    return _kept_fresh(graph, folder.directory, settings, program)
+
+
+def _kept_fresh(graph: Graph, directory: RunDirectory, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+    keep_dataflow_fresh(directory, settings, lambda own, order: _carry_out(graph, own, program, order))
+    return RunResult.read(directory.root)
+
+
+def _run_in(
+    folder: RunFolder,
+    graph: Graph,
+    settings: CommandSettings,
+    policy: Policy,
+    document: GuardDocument | None,
+    order: WakeOrder | None,
+) -> RunResult:
+    directory, resumed = folder.directory, folder.resumed
+    selections = selections_of(graph)
+    keep = retention_of(float(settings.retention))
+    copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
+    recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
+    versions = GuardLog(directory.guards)
+    # A resumed run may have a later version of the guards in force.
+    if document is not None and document.text not in {version.text for version in versions.versions}:
+        versions.append(document.text, document.path, "run")
+    table_log = KeyTableLog(directory, selections)
+    for table in settings.tables:
+        if not table_log.has(table):
+            table_log.append(table, "run")
+    environment: dict[str, Any] = {
+        "machine": platform.platform(),
+        "python": platform.python_version(),
+        "directory": str(directory.root),
+        "cores": os.cpu_count(),
+        "period": settings.period,
+        "batch seconds": settings.batch,
+        "consistency": settings.consistency,
+        "replicas": settings.replicas,
+        "retention": format_duration(float(settings.retention)),
+        "policy": parameters_of(policy),
+        "scaling": dict(settings.scaling.set),
+        "currency": settings.currency,
+    }
+    with (
+        _logged(directory.log),
+        page_beside(directory, _show_page) if settings.page else contextlib.nullcontext(),
+        shown(graph, directory, settings) as views,
+        _ending_in_order() as stop,
+    ):
+        started = folder.manifest.started
         with (
-            _logged(directory.log),
-            page_beside(directory, _show_page) if settings.page else contextlib.nullcontext(),
-            shown(graph, directory, settings) as views,
-            _ending_in_order() as stop,
+            _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
+            _interrupts_unlogged(),
         ):
-            started = folder.manifest.started
-            with (
-                _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
-                _interrupts_unlogged(),
-            ):
-                plant = start_plant(
-                    graph,
-                    directory,
-                    replace(settings, state_partitions=folder.partitions),
-                    resumed=resumed,
-                    progress=partial(_show_start, views, graph.name),
+            plant = start_plant(
+                graph,
+                directory,
+                replace(settings, state_partitions=folder.partitions),
+                resumed=resumed,
+                progress=partial(_show_start, views, graph.name),
+                bounded=None if order is None else order.hosts,
+            )
+        try:
+            if order is not None:
+                RunReporter(directory, order).started()
+            environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
+            header = describe_run(
+                plant.context,
+                policy=policy.name,
+                plant="spark",
+                started=plant.clock.epoch,
+                environment=environment,
+                resumed=folder.record_start(plant.hosts.taken_over, plant.clock.epoch),
+            )
+            topics = [each.reads for each in graph.sources if isinstance(each.reads, KafkaTopic)]
+            stop_requests = StopRequests(directory)
+            with closing(Pollers(plant.clock.now)) as pollers, committing(plant.spark, topics):
+                loop = Loop(
+                    plant,
+                    policy,
+                    monitor=float(settings.monitor),
+                    period=float(settings.period),
+                    observers=[*recorders, *views, stop_requests, *settings.observers, *cluster_observers(plant.spark)],
+                    journal=Journal(directory.journal),
+                    observe_only=settings.observe_only,
+                    paused=lambda: directory.is_paused,
+                    limit=None if settings.limit is None else float(settings.limit),
+                    facts=plant.facts,
+                    header=header,
+                    extensions=(
+                        GuardExtension(versions, pollers),
+                        KeyTableExtension(table_log),
+                        RequestExtension(directory),
+                    ),
+                    scaling=settings.scaling,
+                    remarks=unchangeable(plant.context, policy),
                 )
-            try:
-                environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
-                header = describe_run(
-                    plant.context,
-                    policy=policy.name,
-                    plant="spark",
-                    started=plant.clock.epoch,
-                    environment=environment,
-                    resumed=folder.record_start(plant.hosts.taken_over, plant.clock.epoch),
-                )
-                topics = [each.reads for each in graph.sources if isinstance(each.reads, KafkaTopic)]
-                stop_requests = StopRequests(directory)
-                with closing(Pollers(plant.clock.now)) as pollers, committing(plant.spark, topics):
-                    loop = Loop(
-                        plant,
-                        policy,
-                        monitor=float(settings.monitor),
-                        period=float(settings.period),
-                        observers=[*recorders, *views, stop_requests, *settings.observers, *cluster_observers(plant.spark)],
-                        journal=Journal(directory.journal),
-                        observe_only=settings.observe_only,
-                        paused=lambda: directory.is_paused,
-                        limit=None if settings.limit is None else float(settings.limit),
-                        facts=plant.facts,
-                        header=header,
-                        extensions=(
-                            GuardExtension(versions, pollers),
-                            KeyTableExtension(table_log),
-                            RequestExtension(directory),
-                        ),
-                        scaling=settings.scaling,
-                        remarks=unchangeable(plant.context, policy),
-                    )
-                    stop.then(loop.stop, plant.clock.wake)
-                    stop_requests.stop = loop.stop
-                    folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
-                    folder.if_lost(plant.clock.wake)
-                    ending = loop.run()
-            finally:
-                plant.close()
-            if ending.status == "failed":
-                raise ElastreamError(ending.reason)
-        rows = tables_collected(
-            [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
-        )
-        return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
+                if order is not None:
+                    plant.queries.caught_up = partial(_end_caught_up, RunReporter(directory, order), loop)
+                stop.then(loop.stop, plant.clock.wake)
+                stop_requests.stop = loop.stop
+                folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
+                folder.if_lost(plant.clock.wake)
+                ending = loop.run()
+        finally:
+            plant.close()
+        if ending.status == "failed":
+            raise ElastreamError(ending.reason)
+    rows = tables_collected(
+        [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
+    )
+    return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.committed_records())
+
+
+def _end_caught_up(reporter: RunReporter, loop: Loop, queries: CompiledQueries) -> None:
+    report_caught_up(reporter, queries)
+    loop.stop("all records that waited at its start are committed")
 
 
 def _show_page(url: str) -> None:
@@ -401,13 +442,14 @@ def admit(
     types: Sequence[HostType] = (),
     max_hosts: int = 1_000_000,
     run: str | None = "",
+    sleeps: bool = False,
 ) -> None:
     """Check that `graph` can run on Spark with `settings`, without a session or a JVM.
 
     `run` calls it before it starts anything, and `elastream check` calls nothing else.
 
     Host types begin with that of the first hosts, and are empty if unknown. Results where a sink writes must be those of
-    the resumed `run`; with None they are replaced.
+    the resumed `run`; with None they are replaced. Folders of sources may be empty if the run `sleeps`.
 
     Raises:
         ElastreamError: The first problem, with the field at fault.
@@ -423,7 +465,7 @@ def admit(
             pickled(functions, f"operator {operator.name!r}")
     for source in graph.sources:
         with about("operators", source.name, "source"):
-            check_source(source)
+            check_source(source, empty=sleeps)
     for segment in layout.segments:
         changes = plans[segment.name].updates != ()
         for name in segment.operators:
@@ -432,6 +474,8 @@ def admit(
                 check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
+    if sleeps:
+        check_sleeps(graph)
     check_feasible(
         layout,
         types,

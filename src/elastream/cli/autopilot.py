@@ -14,7 +14,7 @@ from elastream.cli.beside import packed
 from elastream.cli.options import is_quiet, named_by, options_of
 from elastream.core.scaling import ScalingRules
 from elastream.errors import InputError
-from elastream.settings import AutopilotSettings
+from elastream.settings import AutopilotCommandSettings, AutopilotSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +27,8 @@ Job = Annotated[
 ]
 SUBMIT = "spark-submit"
 LISTENER = "elastream.beside.AutopilotListener"
+# Jobs that --freshness cannot start again.
+UNSLEEPING = (SUBMIT, "spark-pipelines")
 # Options of spark-submit without a value.
 FLAGS = frozenset({"--verbose", "-v", "--supervise", "--version", "--help", "-h", "--usage-error"})
 NAME_FORM = "NAME[:key=value,...]"
@@ -37,7 +39,7 @@ Cloud = Annotated[
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Arguments of the job.")]
 
 
-@options_of(AutopilotSettings)
+@options_of(AutopilotCommandSettings)
 def autopilot(
     context: typer.Context,
     job: Job,
@@ -53,6 +55,9 @@ def autopilot(
     """
     if "scaling" in settings:
         settings["scaling"] = ScalingRules().with_pairs(settings["scaling"])
+    freshness = settings.pop("freshness", None)
+    if freshness is not None and job.name in UNSLEEPING:
+        raise InputError(f"--freshness works with Python programs, and not yet with {job.name}")
     if job.name == SUBMIT:
         named = {name: each for name, each in (("policy", policy), ("cloud", cloud)) if each is not None}
         submit(job, arguments or [], settings | named | ({"show": False} if is_quiet(context) else {}))
@@ -64,13 +69,65 @@ def autopilot(
         settings["cloud"] = named_by(cloud, "cloud", job)
     if is_quiet(context):
         settings["show"] = False
-    AutopilotSettings(**settings)  # an invalid one is an error before the job starts
+    checked = AutopilotSettings(**settings)  # an invalid one is an error before the job starts
+    if freshness is not None:
+        keep_job_fresh(job, arguments or [], freshness, checked, settings)
+        return
+    run_job(job, arguments or [], settings)
+
+
+def run_job(job: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """Execute a Python program, with an Autopilot of these settings for each of its applications."""
     from elastream.api.autopilot import Autopilot
 
     watch_sessions(lambda session: Autopilot(session, **settings))
-    sys.argv = [str(job), *(arguments or [])]
+    sys.argv = [str(job), *arguments]
     sys.path.insert(0, str(job.resolve().parent))
     runpy.run_path(str(job), run_name="__main__")
+
+
+def keep_job_fresh(
+    job: Path, arguments: Sequence[str], freshness: float, checked: AutopilotSettings, settings: Mapping[str, Any]
+) -> None:
+    """Execute a job again and again, so that records are committed in time; no session lives between.
+
+    Raises:
+        InputError: A setting is missing, or needs an Autopilot that stays.
+    """
+    from elastream.clouds.provider import Cloud
+    from elastream.core.hosts import Billing, HostType
+    from elastream.freshness.planner import HostBounds
+    from elastream.freshness.process import keep_fresh
+    from elastream.freshness.wakes import RunReporter, WakeOrder
+    from elastream.recording.directory import PRIVATE, RunDirectory, local_folder
+    from elastream.systems import check_system
+
+    check_system("--freshness")
+    if checked.folder is None:
+        raise InputError("--freshness: what runs measured is kept for the next ones; name a folder, --folder runs/mine")
+    resident: dict[str, object] = {"metrics": checked.metrics, "metrics-port": checked.metrics_port, "page": checked.page}
+    resident["target-latency"] = checked.target_latency
+    if names := [name for name, value in resident.items() if value]:
+        raise InputError(f"--freshness: --{names[0]} is for an Autopilot that stays; leave it out")
+    folder = local_folder(checked.folder, "the folder of an Autopilot")
+    (folder / "control").mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    directory = RunDirectory(folder.resolve())
+    cloud = checked.cloud if isinstance(checked.cloud, Cloud) else None
+    kind = checked.host_type or (
+        cloud.types[0] if cloud else HostType("executor", cores=1, billing=Billing(1.0), start=0.0)
+    )
+    most = checked.max_hosts or (cloud.max_hosts if cloud else checked.min_hosts)
+
+    def work(order: WakeOrder) -> None:
+        from elastream.api.bounded_job import JobQueries
+
+        queries = JobQueries(RunReporter(directory, order))
+        queries.follow()
+        own = {**settings, "target_latency": freshness, "folder": directory.root, "show": False}
+        run_job(job, arguments, {**own, "min_hosts": order.hosts})
+        queries.report()
+
+    keep_fresh(directory, freshness, HostBounds(kind, checked.min_hosts, most), work)
 
 
 def submit(command: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> NoReturn:

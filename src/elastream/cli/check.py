@@ -155,7 +155,7 @@ def check_declaration(declaration: "Declaration") -> ElastreamError | None:
     if reason is None:
         from elastream.api.run import admit
 
-        admit(declaration.graph, settings, types=types, max_hosts=most)
+        admit(declaration.graph, settings, types=types, max_hosts=most, sleeps=settings.freshness is not None)
         return None
     layout = lay_out(declaration.graph, chained=declaration.fused)
     check_feasible(

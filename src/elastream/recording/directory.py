@@ -84,6 +84,8 @@ class RunDirectory:
     page = Below("control", "page")  # address of the run's live page, with its token, while it is served
     cluster = Below("cluster")  # logs and work folders of master and workers
     manifest = Below("run.json")  # description of the run (dataflow, program, format), from which it is resumed
+    freshness = Below("freshness.jsonl")  # states of a job that sleeps between bounded runs
+    controller_lock = Below("control", "controller.lock")  # lock of the process that wakes it
     lock = Below("run.lock")  # lock of the process that drives the run
     session_lock = Below("session.lock")  # lock of the Spark session's JVM, which may outlive that process by seconds
     leases = Below("leases.jsonl")  # requested and ended leases

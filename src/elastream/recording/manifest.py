@@ -29,6 +29,9 @@ from elastream.recording.observer import Json
 from elastream.recording.paths import RemotePath
 from elastream.systems import lock
 
+# Newest resumptions that are kept: each header of the recording repeats them, and bounded runs resume many times a day.
+MAX_RESUMPTIONS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -39,11 +42,11 @@ class Manifest:
     identity: Json = field(default_factory=dict)
     # executed file, start folder and options; empty if a program called `run` itself
     program: Json = field(default_factory=dict)
-    resumed: tuple[Json, ...] = ()  # one entry for each resumption
+    resumed: tuple[Json, ...] = ()  # one entry for each of the newest resumptions
     files: str = ""  # address of executors' files; empty if they are in the run's folder
 
     def after(self, resumption: Json) -> "Manifest":
-        return replace(self, resumed=(*self.resumed, resumption))
+        return replace(self, resumed=(*self.resumed, resumption)[-MAX_RESUMPTIONS:])
 
 
 def read_manifest(directory: RunDirectory) -> Manifest:

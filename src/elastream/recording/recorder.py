@@ -425,7 +425,7 @@ class RecordingBuilder:
                 fields.pop("time", None)
                 before, header = self.header, form.read_header(unmarked(fields, self._place))
                 self.header = header if before is None else described_before(before, header)
-                if before is not None and len(header.resumed) > len(before.resumed):
+                if before is not None and header.resumed[-1:] != before.resumed[-1:]:
                     self.ending, self._rounds = None, max(self.decisions, default=0)
             case "observation":
                 self.series.add(fields)

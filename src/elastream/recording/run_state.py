@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from elastream.core.observation import Observation
 from elastream.errors import ElastreamError
@@ -18,8 +19,8 @@ class RunState:
     """State of a run.
 
     Attributes:
-        state: "starting", "running" or "paused" while a process drives it; "finished", "stopped" or "failed" as recorded;
-            "died" without an end; "void" if it never began.
+        state: "starting", "running" or "paused" while a process drives it; "asleep" between bounded runs; "finished",
+            "stopped" or "failed" as recorded; "died" without an end; "void" if it never began.
         recording: Header and ending; None before the first observation.
     """
 
@@ -34,9 +35,15 @@ class RunState:
 
 
 def driver_of(directory: RunDirectory) -> int | None:
-    """Return the process that drives a run, or None."""
+    """Return the process that drives a run, or that will when it wakes, or None."""
+    driver = holder_of(directory.lock)
+    return holder_of(directory.controller_lock) if driver is None else driver
+
+
+def holder_of(path: Path) -> int | None:
+    """Return the process that has locked the file `path`, 0 if its id is unknown, or None."""
     try:
-        file = os.open(directory.lock, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -61,7 +68,9 @@ def state_of(directory: RunDirectory) -> RunState:
 def state_with(directory: RunDirectory, outline: Recording | None) -> RunState:
     """Return the state of a run by its recording, None before the first observation. Raises what `state_of` raises."""
     manifest, driver = read_manifest(directory), driver_of(directory)
-    if driver is not None:
+    if driver is not None and holder_of(directory.lock) is None:
+        state = "asleep"
+    elif driver is not None:
         state = "starting" if outline is None else "paused" if directory.is_paused else "running"
     elif outline is not None and outline.ending is not None:
         state = outline.ending.status

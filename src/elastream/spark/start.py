@@ -107,11 +107,13 @@ def start_plant(
     *,
     resumed: Resumed | None = None,
     progress: Progress = no_progress,
+    bounded: int | None = None,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`, or resume a run; return when the first hosts take tasks.
 
     Args:
         progress: Receives what is being started.
+        bounded: First hosts of a run whose queries end once they have read what is there; None for other runs.
 
     Raises:
         ElastreamError: Any of it fails; nothing is left running.
@@ -122,7 +124,7 @@ def start_plant(
     check_consistency(layout, consistency)
     existing = open_in_process() if isinstance(cloud_of(settings), InProcess) else None
     settings = replace(settings, settings=_with_kafka(graph, settings.settings or {}, existing))
-    with _session_on_hosts(graph.name, directory, settings, resumed, existing, progress) as on:
+    with _session_on_hosts(graph.name, directory, settings, resumed, existing, progress, bounded or 1) as on:
         terms, keyed = on.terms, any(stage.keyed for stage in layout.stages)
         for doubt in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", doubt)
@@ -142,6 +144,7 @@ def start_plant(
             interval=pace,
             consistency=consistency,
             retention=float(settings.retention),
+            bounded=bounded is not None,
         )
         queries = CompiledQueries(
             on.instruments,
@@ -221,6 +224,7 @@ def _session_on_hosts(  # noqa: C901
     resumed: Resumed | None,
     existing: SparkSession | None,
     progress: Progress,
+    least: int = 1,
 ) -> Iterator[_RunSession]:
     """Start cluster, session and first hosts, or borrow the `existing` session; end them if the body raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
@@ -239,7 +243,7 @@ def _session_on_hosts(  # noqa: C901
         partitions = settings.state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
         # Requested now, because hosts take as long to start as the session.
-        first_hosts = None if in_process else lease_first_hosts(leases, provider, resumed, clock.now(), replicas)
+        first_hosts = None if in_process else lease_first_hosts(leases, provider, resumed, clock.now(), replicas, least)
         readings = directory.cluster / "speeds"
         readings.mkdir(exist_ok=True)
         if existing is None:
@@ -276,7 +280,7 @@ def _session_on_hosts(  # noqa: C901
         if first_hosts is not None:
             hosts.begin(first_hosts)
         several = has_executors(spark)
-        _await_first(hosts, 0 if in_process and several else max(1, terms.min_hosts), progress)
+        _await_first(hosts, 0 if in_process and several else max(least, terms.min_hosts), progress)
         refused: Mapping[type[Action], str] = {}
         if in_process:
             _check_reached(hosts, directory)

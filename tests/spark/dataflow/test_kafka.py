@@ -39,6 +39,8 @@ from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
 from elastream.dataflow.stages import lay_out
 from elastream.errors import EnvironmentProblem
+from elastream.freshness.wakes import SourceSpec
+from elastream.freshness.watching import KafkaWatch
 from elastream.guards.pollers import Pollers
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
@@ -205,14 +207,18 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
     topic = kafka("lines", broker)
     operator = Operator("lines", Kind.SOURCE, reads=topic)
     check_source(operator)
+    watch = KafkaWatch(SourceSpec("kafka", "lines", str(tmp_path / "checkpoint"), servers=broker))
     for first, last in ((0, 500), (500, 1200)):
         write(spark, topic, first, last)
+        assert watch.look().waiting == last - first
         steering = Steering(operator.name, tmp_path)
         stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
         assert stream.columns == ["key", "value", "timestamp"]
         found = drain(stream, tmp_path).collect()
         assert sorted(row["value"] for row in found) == sorted(f"line {n}" for n in range(last))
         assert all(row["key"] == row["value"][-1] for row in found)
+        assert watch.look().waiting == 0
+    watch.close()
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from elastream.recording.file_log import FileLog, files_in
 from elastream.spark.telemetry.batches import SourceLimit
-from elastream.spark.telemetry.file_log import FileLog, files_in, held_files
+from elastream.spark.telemetry.held_files import held_files
 from support.batch_progress import START, batches, drop, line, logged, source
 
 ONE_FILE = SourceLimit("files", 1, files="")

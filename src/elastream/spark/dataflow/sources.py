@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
 from elastream.dataflow.operators import Operator
 from elastream.errors import InputError, first_line
+from elastream.recording.file_log import files_in
 from elastream.recording.paths import AnyPath, is_address, path_of, write_whole
 from elastream.spark.dataflow.corpus import check_files, check_text, input_files, open_corpus, slices, store_corpus
 from elastream.spark.dataflow.kafka import check_topic, source_options
@@ -133,8 +134,15 @@ def files_read(operator: Operator, inputs: AnyPath) -> str | None:
     return None
 
 
-def check_source(operator: Operator) -> None:
-    """Raise InputError for an invalid input. Spark itself checks addresses (`s3a://...`)."""
+def check_source(operator: Operator, *, empty: bool = False) -> None:
+    """Raise InputError for an invalid input. Spark itself checks addresses (`s3a://...`). empty: allow an empty folder."""
+    if (
+        empty
+        and (folder := files_read(operator, Path())) is not None
+        and not any(files_in(folder))
+        and Path(folder).is_dir()
+    ):
+        return
     match operator.reads:
         case TextFiles(path, load) | Files(path, load=load) if is_address(path):
             if load is not None:

@@ -72,11 +72,12 @@ class FirstHosts:
 
 
 def lease_first_hosts(
-    leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float, replicas: int = 0
+    leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float, replicas: int = 0, least: int = 1
 ) -> FirstHosts:
-    """Adopt an earlier driver's hosts if the run is resumed, then request the first hosts."""
+    """Adopt an earlier driver's hosts if the run is resumed, then request the first hosts, at least `least`."""
     before = EarlierLeases() if resumed is None else take_over(leases, provider, resumed.last_seen)
-    first = first_hosts(provider.terms, before, replicas)
+    terms = replace(provider.terms, min_hosts=max(least, provider.terms.min_hosts))
+    first = first_hosts(terms, before, replicas)
     for host, kind in first.items():
         retry(partial(leases.requested, host, kind, now), "the first hosts cannot be leased")
     retry(lambda: provider.lease(first), "the first hosts cannot be leased")

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from elastream.core.action import (
@@ -89,6 +89,7 @@ class CompiledQueries:
 
     Attributes:
         telemetry: Reports of the queries, for tests and benchmarks.
+        caught_up: Called once a bounded run has committed what was there at its start; None for other runs.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class CompiledQueries:
         tables: TablesInUse | None = None,
         left_out: LeftOutCounts | None = None,
     ) -> None:
+        self.caught_up: Callable[[CompiledQueries], object] | None = None
         self.layout, self.running = layout, tuple(running)
         self._speeds = access.speeds
         self._partitions = partitions
@@ -207,8 +209,13 @@ class CompiledQueries:
         for each in self.running:
             if not each.query.isActive:
                 error = each.query.exception()
+                if error is None and each.bounded:
+                    continue
                 stopped = f"the query of {each.segment.name!r} was stopped"
                 raise ElastreamError(stopped if error is None else explain_failure(error))
+        if self.caught_up is not None:
+            self._finish_bounded(self.caught_up)
+            return False  # the run is stopped, not finished: it goes on with later records
         wall = time.time()
         if not all(self.telemetry.exhausted(source.name, wall) for source in self.layout.graph.sources):
             return False
@@ -219,6 +226,17 @@ class CompiledQueries:
             if not each.own_source or self._ends_by_time(each):
                 each.query.processAllAvailable()
         return self.telemetry.drained()
+
+    def _finish_bounded(self, caught_up: Callable[["CompiledQueries"], object]) -> None:
+        """Let queries behind durable edges read what the bounded ones wrote, then call `caught_up` once."""
+        if any(each.bounded and each.query.isActive for each in self.running):
+            return
+        for each in self.running:
+            if not each.bounded:
+                each.query.processAllAvailable()
+        if self.telemetry.drained():
+            self.caught_up = _nothing
+            caught_up(self)
 
     def _ends_by_time(self, each: RunningSegment) -> bool:
         """Return True if event time closes windows or states of a query, in a batch that may have no records."""
@@ -276,7 +294,12 @@ class CompiledQueries:
         return widths
 
 
+def _nothing(queries: CompiledQueries) -> None:
+    """Do nothing."""
+
+
 def _followed(access: QueryAccess, each: RunningSegment) -> Query:
     query = Query(access, each.query.id, each.segment.name, lambda stages: each.keyed)
-    query.run(each.query.runId)
+    # A bounded query may end before the first look, which would not find it among the running ones.
+    query.run(each.query.runId, each.query._jsq.streamingQuery() if each.bounded else None)
     return query

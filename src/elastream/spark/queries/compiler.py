@@ -81,6 +81,7 @@ def start_queries(  # noqa: PLR0913
     interval: float = SHORTEST_INTERVAL,
     consistency: Consistency = Consistency.BATCH,
     retention: float = RETENTION,
+    bounded: bool = False,
 ) -> tuple[RunningSegment, ...]:
     """Start one query per segment under `composition`, upstream first. Its version continues that of earlier runs.
 
@@ -91,6 +92,7 @@ def start_queries(  # noqa: PLR0913
         interval: Least time between the starts of two batches [s]. Each batch costs every state partition a task.
         consistency: Treatment of records in transit while the composition changes.
         retention: Seconds for which changes of updated results are kept.
+        bounded: True: queries that read only sources end once they have read what is there now.
 
     Raises:
         DataflowError: For what cannot be compiled; no query is left running.
@@ -128,7 +130,7 @@ def start_queries(  # noqa: PLR0913
             CompositionRequest(composition.version, codec.encode(composition), widths_of(layout, composition)),
         )
         for segment in layout.segments:
-            each = _start(_Compiler(common, segment), plans[segment.name], edges, interval)
+            each = _start(_Compiler(common, segment), plans[segment.name], edges, interval, bounded and not segment.inputs)
             running.append(each)
         for each in running:
             for control in each.sources.values():
@@ -149,10 +151,12 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
         spark.conf.set(name, value)
 
 
-def _start(compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
+def _start(
+    compiler: "_Compiler", plan: SegmentPlan, edges: dict[Edge, StructType], interval: float, bounded: bool
+) -> RunningSegment:
     """Start a query and wait for its sources; repeat if a Python source was too slow to connect."""
     for left in reversed(range(SOURCE_ATTEMPTS)):
-        each = compiler.start(plan, edges, interval)
+        each = compiler.start(plan, edges, interval, bounded)
         _await_sources(each)
         if each.query.isActive or not left or NOT_CONNECTED not in str(each.query.exception()):
             break
@@ -205,7 +209,7 @@ class _Compiler:
         switchable = any(len(each.alternates) > 1 and each.alternates[0].form in NATIVE for each in members)
         self.branches = branches_of(self.spark).of_query(self._code_of) if switchable else None
 
-    def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
+    def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float, bounded: bool) -> RunningSegment:
         """Start the query of `plan`; add to `edges` the schemas of durable edges."""
         forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
@@ -226,7 +230,12 @@ class _Compiler:
             versions=self.wave,
             retention=self.common.retention,
         )
-        query = writer.trigger(processingTime=f"{interval * 1e3:.0f} milliseconds").start()
+        timed = (
+            writer.trigger(availableNow=True)
+            if bounded
+            else writer.trigger(processingTime=f"{interval * 1e3:.0f} milliseconds")
+        )
+        query = timed.start()
         return RunningSegment(
             self.segment,
             query,
@@ -243,6 +252,7 @@ class _Compiler:
             tuple(inlet.edge or inlet.origin for inlet in part.inlets),
             {o.name: place for o in self.sources if (place := files_read(o, self._inputs_of(o))) is not None},
             interval,
+            bounded,
         )
 
     def _code_of(self, batch: int) -> int:

@@ -25,7 +25,7 @@ from elastream.spark.jvm.standby import StandbyRegistry
 from elastream.spark.jvm.state_partitions import Run, StatefulStage, StatePartitions, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, QueryStatus, read_batch, read_status
-from elastream.spark.telemetry.file_log import HeldFiles, held_files
+from elastream.spark.telemetry.held_files import HeldFiles, held_files
 from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads, read_work
 from elastream.spark.telemetry.state_files import StateSizes
@@ -146,11 +146,11 @@ class Query:
     def _last(self) -> Batch | None:
         return self.batches[-1] if self.batches else None
 
-    def run(self, run_id: str) -> None:
-        """Note that the query runs as `run_id`, and forget an earlier run."""
+    def run(self, run_id: str, execution: Java = None) -> None:
+        """Note that the query runs as `run_id`, and forget an earlier run. execution: that of the JVM, if at hand."""
         if run_id != self.run_id:
             self.end()
-            self.run_id = run_id
+            self.run_id, self._execution = run_id, execution
             self.runs += 1
 
     def end(self) -> None:

@@ -49,6 +49,7 @@ class RunningSegment:
     reads: tuple[str | Edge, ...]  # sources, by name, and durable edges, in the order in which the query reads them
     places: Mapping[str, str]  # local files that sources without a load read
     interval: float  # least time between two batches [s]
+    bounded: bool = False  # True if its query ends once it has read what was there at its start
 
     @property
     def log(self) -> CompositionLog:

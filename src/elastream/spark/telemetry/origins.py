@@ -12,10 +12,10 @@ import numpy as np
 
 from elastream.core.latency import Basis
 from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.recording.file_log import FileLog, InputFile
 from elastream.recording.paths import AnyPath, modified_at
 from elastream.spark.dataflow.stamps import POINTS
 from elastream.spark.telemetry.batches import Batch, SourceProgress
-from elastream.spark.telemetry.file_log import FileLog, InputFile
 
 # Window of the arrival rate of a source without a load (seconds): files and polls come in lumps.
 ARRIVALS = 10.0

@@ -7,16 +7,12 @@ import glob
 import json
 import math
 import os
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from elastream.recording.paths import AnyPath, names_in
-from elastream.spark.telemetry.batches import SourceLimit, SourceProgress
 
 NAN = float("nan")
 
@@ -50,6 +46,11 @@ class FileLog:
             self._entries[self._next] = entry
             self._entries.pop(self._next - REMEMBERED_ENTRIES, None)
             self._next += 1
+
+    @property
+    def newest(self) -> int:
+        """Return the number of the newest entry that was read; -1 before the first."""
+        return self._next - 1
 
     def files(self, after: int, upto: int) -> tuple[InputFile, ...]:
         """Return the files of entries after number `after` up to number `upto`, as far as remembered."""
@@ -108,71 +109,3 @@ def _status(path: str) -> tuple[float, float]:
     except OSError:  # not local, or cleaned up after it was taken
         return math.nan, math.nan
     return status.st_mtime, float(status.st_size)
-
-
-class HeldFiles:
-    """Files that a file source with a limit still holds back, which no progress reports.
-
-    A file that a look does not list comes later, whatever its modification time. Files of the first look count from `since`
-    at the earliest.
-    """
-
-    def __init__(self, log: FileLog, limit: SourceLimit, since: float) -> None:
-        self._log, self._limit, self._looked = log, limit, since
-        self._came: dict[str, float] = {}
-        self._bytes = self._records = 0.0
-
-    def dated(self, progress: SourceProgress) -> SourceProgress:
-        """Return the progress of a batch, with the time since when its files wait and if it took all."""
-        if "logOffset" not in progress.end:
-            return progress
-        self._log.refresh()
-        files = self._log.files(int(progress.start.get("logOffset", -1)), int(progress.end["logOffset"]))
-        if not files:
-            return progress
-        came = [self._came.pop(file.path, max(self._looked, file.modified)) for file in files]
-        size = math.fsum(file.bytes for file in files)
-        if size > 0 and progress.rows > 0:
-            self._bytes, self._records = self._bytes + size, self._records + progress.rows
-        all_taken = True if self._limit.unit == "files" and len(files) < self._limit.most else None
-        return self.looked(replace(progress, waiting=min(came), everything=all_taken))
-
-    def looked(self, progress: SourceProgress, now: float = NAN) -> SourceProgress:
-        """Return the progress of the newest batch with what waits as of now (epoch seconds)."""
-        waiting = self._log.waiting()
-        if waiting is None:
-            return progress
-        for file in waiting:
-            self._came.setdefault(file.path, max(self._looked, file.modified))
-        if now == now:
-            self._looked = now
-        each = self._records / self._bytes if self._bytes > 0 else NAN
-        behind = each * math.fsum(file.bytes for file in waiting) if waiting else 0.0
-        return replace(progress, behind=behind, everything=not waiting)
-
-
-def held_files(checkpoint: str, number: int, description: str, limit: SourceLimit, since: float) -> HeldFiles | None:
-    """Return what source `number` of a query holds back, if it is a limited file source with a checkpoint on this machine.
-
-    Args:
-        checkpoint: The query's, as a URI.
-        description: The source's, with its folder.
-        limit: Limit of its reads.
-        since: Epoch second at which the query was first seen.
-    """
-    folder, place = _local(checkpoint), re.fullmatch(r"FileStreamSource\[(.*)\]", description)
-    if limit.unit == "all" or folder is None or place is None:
-        return None
-    # Spark reads a sink's folder by the sink's log. Hadoop's globs have alternatives, Python's do not.
-    local = _local(place[1])
-    listed = local is not None and limit.files != "?" and "{" not in limit.files + local
-    if local is not None and os.path.isdir(os.path.join(local, "_spark_metadata")):
-        listed = False
-    log = FileLog(Path(folder) / "sources" / str(number), local if listed else None, limit.files)
-    return HeldFiles(log, limit, since)
-
-
-def _local(address: str) -> str | None:
-    """Return the path of a `file:` URI or a path without a scheme; None elsewhere."""
-    parts = urlsplit(address)
-    return unquote(parts.path) if parts.scheme in ("", "file") and parts.path else None

@@ -1,0 +1,188 @@
+"""Bounded runs for a freshness of 10 minutes over 12 hours of bursty load, simulated; against hosts that stay.
+
+The real controller and planner start runs that are drawn: start-up (median 45 s, one in ten over 80 s), work per record
+(spread 15 %), a fixed part of 5 s, release. The baseline is the smallest constant fleet, in hindsight, that keeps 99 % of
+the records fresh with the same work and no start-up. Hosts are billed by the second, a minute at least.
+"""
+
+import argparse
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from _common import Report, main, progress
+
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, HostType
+from elastream.freshness.controller import Controller
+from elastream.freshness.planner import HostBounds
+from elastream.freshness.wakes import RunReporter, SourceSpec, WakeOrder
+from elastream.freshness.watching import Look
+from elastream.recording.directory import RunDirectory
+
+FRESHNESS, HOURS, MOST = 600.0, 12, 8
+SECONDS = HOURS * 3600
+TYPE = HostType("host", cores=1, price=1.0, billing=Billing(1.0, 60.0), start=45.0)
+SPEC = SourceSpec("kafka", "topic", "checkpoint")
+WORK, FIXED, RELEASE = 1e-3, 5.0, 5.0  # seconds of a host for a record; of a run; of its end
+MET, COST = 0.99, 0.3
+RNG = np.random.Generator
+SEEDS = range(10, 20)  # the planner was tried out with others
+
+
+def bursts(rng: RNG) -> Floats:
+    """A trickle, and bursts at random: one in 15 minutes, of very different sizes."""
+    rates = np.full(SECONDS, 10.0)
+    for at in np.flatnonzero(rng.random(SECONDS) < 1 / 900):
+        long = int(rng.integers(5, 120))
+        rates[at : at + long] += rng.lognormal(math.log(30_000), 1.0) / long
+    return rates
+
+
+def shifts(rng: RNG) -> Floats:
+    """Half an hour of load every two hours, and nothing between."""
+    rates = np.zeros(SECONDS)
+    for hour in range(0, HOURS, 2):
+        since = hour * 3600 + int(rng.integers(0, 3600))
+        rates[since : since + 1800] = rng.uniform(100, 500)
+    return rates
+
+
+def half_day(rng: RNG) -> Floats:
+    """A wave over the half day, with bursts on it."""
+    wave = 60 * (1 - np.cos(2 * np.pi * np.arange(SECONDS) / SECONDS))
+    return wave + bursts(rng) / 2
+
+
+def rare(rng: RNG) -> Floats:
+    """A few large drops and nothing else."""
+    rates = np.zeros(SECONDS)
+    for at in rng.integers(0, SECONDS - 1200, 6):
+        rates[at : at + 20] += rng.uniform(2_000, 20_000)
+    return rates
+
+
+LOADS: tuple[Callable[[RNG], Floats], ...] = (bursts, shifts, half_day, rare)
+
+
+@dataclass
+class Outcome:
+    fresh: float  # records committed in time
+    records: float
+    cost: float
+    runs: int
+    staying: float  # cost of the constant fleet
+
+
+class World:
+    """The arrivals, what is committed, and one run at a time. Implements the watch of the source."""
+
+    def __init__(self, folder: Path, came: Floats, rng: RNG) -> None:
+        self.directory, self.came, self.rng = RunDirectory(folder), np.cumsum(came), rng
+        self.now = self.committed = self.cost = self.fresh = 0.0
+        self.before: float | None = None
+        self.run: Run | None = None
+        self.starts = 0
+
+    def arrived(self, at: float) -> float:
+        return float(self.came[min(len(self.came) - 1, int(at))])
+
+    def look(self) -> Look:
+        arrived = self.arrived(self.now)
+        since, self.before = arrived if self.before is None else self.before, arrived
+        waiting = arrived - self.committed
+        oldest = float(np.searchsorted(self.came, self.committed, side="right")) if waiting > 0 else math.inf
+        return Look(waiting, oldest, arrived - since)
+
+    def close(self) -> None: ...
+
+    def launch(self, order: WakeOrder) -> "Run":
+        self.starts += 1
+        self.run = Run(self, order)
+        return self.run
+
+
+class Run:
+    """A drawn bounded run."""
+
+    def __init__(self, world: World, order: WakeOrder) -> None:
+        self.world, self.order, self.start = world, order, world.now
+        startup = 45.0 * world.rng.lognormal(0, 0.45)
+        self.snapshot, self.end = world.now + startup, math.inf
+        self.report = RunReporter(world.directory, order, lambda: world.now)
+        self.done = False
+
+    def poll(self) -> int | None:
+        world = self.world
+        if world.now >= self.snapshot and self.end == math.inf:
+            upto = world.arrived(world.now)
+            records, first = upto - world.committed, world.committed
+            work = (FIXED + WORK * records / self.order.hosts) * world.rng.lognormal(0, 0.15) if records else 0.0
+            self.read, self.commit, self.upto = records, world.now + work, upto
+            late = world.arrived(self.commit - FRESHNESS - 1) if self.commit > FRESHNESS + 1 else 0.0
+            self.fresh = upto - max(first, min(upto, late))
+            self.end = self.commit + RELEASE
+            self.report.started()
+        if world.now >= self.end and not self.done:
+            self.done = True
+            world.committed, world.fresh = self.upto, world.fresh + self.fresh
+            world.cost += self.order.hosts * TYPE.price * TYPE.billing.units(self.end - self.start)
+            self.report.caught_up(self.commit, {SPEC.name: self.read}, {}, [SPEC])
+        return 0 if self.done else None
+
+    def stop(self) -> None: ...
+
+
+def slept(load: Callable[[RNG], Floats], seed: int) -> Outcome:
+    rng = np.random.default_rng(seed)
+    came = rng.poisson(load(rng)).astype(float)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "control").mkdir()
+        world = World(Path(folder), came, rng)
+        controller = Controller(
+            world.directory, FRESHNESS, HostBounds(TYPE, 1, MOST), world.launch, clock=lambda: world.now,
+            watch=lambda spec: world, say=lambda line: None,
+        )  # fmt: skip
+        while world.now < SECONDS + 2 * FRESHNESS:  # what came last is committed, too
+            controller.step()
+            world.now += 1.0 if controller.is_awake else controller.pause
+    return Outcome(world.fresh, float(came.sum()), world.cost, world.starts, constant_cost(came))
+
+
+def constant_cost(came: Floats) -> float:
+    """Return the cost of the smallest fleet that commits MET of the records in time, without batches or start-up."""
+    total, arrived = came.sum(), np.cumsum(came)
+    for hosts in range(1, 1000):
+        waits, served = 0.0, np.empty(len(came))
+        for second, count in enumerate(came):
+            waits = max(0.0, waits + count - hosts / WORK)
+            served[second] = waits
+        late = np.interp(np.arange(len(came)) - FRESHNESS, np.arange(len(came)), arrived, left=0.0) - (arrived - served)
+        if np.maximum(late, 0).max() <= (1 - MET) * total:
+            return hosts * TYPE.price * SECONDS
+    return math.inf
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    for load in LOADS:
+        outcomes = [slept(load, seed) for seed in SEEDS[: 2 if arguments.quick else None]]
+        met = sum(each.fresh for each in outcomes) / sum(each.records for each in outcomes)
+        cost = sum(each.cost for each in outcomes) / sum(each.staying for each in outcomes)
+        progress(f"{load.__name__}: {met:.4f} met; cost {cost:.3f} of always on")
+        report.figures[load.__name__] = {
+            "met": [each.fresh / each.records for each in outcomes],
+            "cost_ratio": [each.cost / each.staying for each in outcomes],
+            "runs": [each.runs for each in outcomes],
+            "constant_hosts": [each.staying / SECONDS for each in outcomes],
+        }
+        report.at_least(f"{load.__name__}: records committed within 10 min", met, MET)
+        report.at_most(f"{load.__name__}: cost against always on", cost, COST)
+    return report
+
+
+if __name__ == "__main__":
+    main("freshness", __doc__, measure)

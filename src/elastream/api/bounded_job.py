@@ -1,0 +1,150 @@
+"""Queries of a user's job that runs bounded: what they read, for the controller that starts the job again.
+
+A job starts its queries with `trigger(availableNow=True)` and ends with them.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from elastream.api.freshness import ended_at, entry_of
+from elastream.errors import InputError
+from elastream.freshness.wakes import RunReporter, SourceSpec
+from elastream.freshness.watching import bytes_read
+from elastream.spark.jvm.driver_side import Java
+
+# Formats of Spark's file source.
+FILES = frozenset({"text", "csv", "json", "parquet", "orc", "xml", "avro", "binaryfile"})
+# Name of a checkpoint that Spark deletes with its query.
+TEMPORARY = "temporary-"
+
+
+@dataclass
+class JobQueries:
+    """The queries that a job starts after `follow`, with their sources."""
+
+    reporter: RunReporter
+    _queries: list[tuple[StreamingQuery, list[SourceSpec]]] = field(default_factory=list)
+
+    def follow(self) -> None:
+        """Check and remember every query that this process starts from now on.
+
+        Starting a query raises InputError if it does not end by itself, if the next run could not continue it, or if its
+        sources cannot be watched.
+        """
+        bounded: set[int] = set()
+        trigger = DataStreamWriter.trigger
+
+        @wraps(trigger)
+        def triggered(writer: DataStreamWriter, *arguments: Any, **options: Any) -> DataStreamWriter:
+            bounded.discard(id(writer))
+            if options.get("availableNow"):
+                bounded.add(id(writer))
+            return trigger(writer, *arguments, **options)
+
+        DataStreamWriter.trigger = triggered  # type: ignore[method-assign,assignment]
+        for name in ("start", "toTable"):
+            self._wrap(name, bounded)
+
+    def _wrap(self, name: str, bounded: set[int]) -> None:
+        method = getattr(DataStreamWriter, name)
+
+        @wraps(method)
+        def start(writer: DataStreamWriter, *arguments: Any, **options: Any) -> StreamingQuery:
+            if id(writer) not in bounded:
+                raise InputError(
+                    "freshness: a query of the job has no trigger(availableNow=True), so that its run never ends"
+                )
+            query = cast(StreamingQuery, method(writer, *arguments, **options))
+            self._add(query)
+            return query
+
+        setattr(DataStreamWriter, name, start)
+
+    def _add(self, query: StreamingQuery) -> None:
+        execution = query._jsq.streamingQuery()
+        address = urlsplit(str(execution.resolvedCheckpointRoot()))
+        checkpoint = unquote(address.path)
+        try:
+            if address.scheme not in ("", "file"):
+                raise InputError(f"freshness: the checkpoint {address.geturl()} is not on this machine")
+            if checkpoint.rpartition("/")[2].startswith(TEMPORARY):
+                raise InputError("freshness: a query has no checkpointLocation, from which the next run would continue")
+            specs = [spec_of(source, checkpoint, number) for number, source in enumerate(sources_of(execution))]
+        except InputError:
+            query.stop()
+            raise
+        if not self._queries:
+            self.reporter.started()
+        self._queries.append((query, specs))
+
+    def report(self) -> None:
+        """Wait for the queries, and report what they read.
+
+        Raises:
+            InputError: The job started none.
+            StreamingQueryException: One failed.
+        """
+        if not self._queries:
+            raise InputError("freshness: the job started no streaming query")
+        rows: dict[str, float] = {}
+        amounts: dict[str, float] = {}
+        committed = 0.0
+        for query, specs in self._queries:
+            query.awaitTermination()
+            recent = query.recentProgress
+            for spec in specs:
+                if spec.kind == "files" and recent:
+                    amounts[spec.name] = bytes_read(spec, entry_of(recent[0]["sources"][spec.number]["startOffset"]))
+                rows[spec.name] = sum(each["sources"][spec.number]["numInputRows"] for each in recent)
+            committed = max([committed, *(ended_at(each) for each in recent if each["numInputRows"] > 0)])
+        every = [spec for _, specs in self._queries for spec in specs]
+        self.reporter.caught_up(committed or time.time(), rows, amounts, every)
+
+
+def sources_of(execution: Java) -> list[Java]:
+    """Return the streaming relations of a query, each once, in the order of their numbers in its checkpoint."""
+    relations: list[Java] = []
+    for leaf in _listed(execution.analyzedPlan().collectLeaves()):
+        if str(leaf.getClass().getSimpleName()).startswith("StreamingRelation") and leaf not in relations:
+            relations.append(leaf)
+    return relations
+
+
+def _listed(sequence: Java) -> Iterator[Java]:
+    for number in range(sequence.size()):
+        yield sequence.apply(number)
+
+
+def spec_of(relation: Java, checkpoint: str, number: int) -> SourceSpec:
+    """Return how to watch a streaming relation. Raises InputError if that is not possible."""
+    if str(relation.getClass().getSimpleName()) == "StreamingRelationV2":
+        name, options = str(relation.sourceName()), relation.extraOptions()
+        topics, servers = options.get("subscribe"), options.get("kafka.bootstrap.servers")
+        if name == "kafka" and topics and servers and not options.get("kafka.security.protocol"):
+            return SourceSpec("kafka", str(topics), checkpoint, number, servers=str(servers))
+    else:
+        source = relation.dataSource()
+        name, options = str(source.className()), source.options()
+        path = options.get("path")
+        if name.lower() in FILES and path.isDefined():
+            place = urlsplit(str(path.get()))
+            if place.scheme in ("", "file"):
+                pattern = options.get("pathGlobFilter")
+                return SourceSpec(
+                    "files",
+                    unquote(place.path),
+                    checkpoint,
+                    number,
+                    names=str(pattern.get()) if pattern.isDefined() else "",
+                )
+    raise InputError(
+        f"freshness: source {number} of a query ({name}) cannot be watched between runs: only files of this machine and "
+        "subscribed Kafka topics without a login can"
+    )

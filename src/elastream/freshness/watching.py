@@ -1,0 +1,225 @@
+"""Watches of sources without Spark: what waits behind the checkpoint of a query, and since when."""
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from elastream.errors import EnvironmentProblem, in_one_line, needed_by
+from elastream.freshness.planner import Waiting
+from elastream.freshness.wakes import SourceSpec
+from elastream.recording.file_log import FileLog
+from elastream.recording.paths import AnyPath, names_in, path_of
+
+# Kafka's answer must come within this time.
+KAFKA_TIMEOUT_S = 10.0
+OFFSETS_HEADER_LINES = 2
+
+
+class Look(NamedTuple):
+    """What waits at a source, in bytes of files or records of topics.
+
+    Attributes:
+        oldest: Arrival of the oldest record (epoch seconds); inf if nothing waits, -inf if unknown.
+        came: Amount that arrived since the look before; 0 at the first.
+    """
+
+    waiting: float
+    oldest: float
+    came: float
+
+
+class SourceWatch(Protocol):
+    """A source that is watched."""
+
+    def look(self) -> Look:
+        """Return what waits now. Raises OSError if the source cannot be read."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def committed_offset(checkpoint: AnyPath, number: int) -> Mapping[str, Any]:
+    """Return the end offset of source `number` in the newest committed batch; empty before the first."""
+    with suppress(OSError, ValueError, IndexError):
+        newest = max((int(name) for name in names_in(checkpoint / "commits") if name.isdigit()), default=-1)
+        if newest >= 0:
+            lines = (checkpoint / "offsets" / str(newest)).read_text().splitlines()
+            offset = json.loads(lines[OFFSETS_HEADER_LINES + number])
+            return offset if isinstance(offset, dict) else {}
+    return {}
+
+
+class FileWatch:
+    """Files of a folder. A file arrives when it gets its name there, the time of its last change of status."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
+        self._place = spec.place
+        self._log = FileLog(self._checkpoint / "sources" / str(spec.number), spec.place, spec.names)
+        self._before: frozenset[str] | None = None
+
+    def look(self) -> Look:
+        if not os.path.exists(self._place) and not any(sign in self._place for sign in "*?["):
+            raise OSError(f"there is no {self._place}")
+        self._log.refresh()
+        files = {file.path for file in self._log.waiting() or ()}
+        committed = int(committed_offset(self._checkpoint, self._number).get("logOffset", -1))
+        files |= {file.path for file in self._log.files(committed, self._log.newest)}  # planned, not committed
+        amount, oldest, came = 0.0, math.inf, 0.0
+        for path in files:
+            with suppress(OSError):  # removed meanwhile
+                status = os.stat(path)
+                size = max(1, status.st_size)
+                amount, oldest = amount + size, min(oldest, status.st_ctime)
+                came += size if self._before is not None and path not in self._before else 0.0
+        self._before = frozenset(files)
+        return Look(amount, oldest, came)
+
+    def close(self) -> None: ...
+
+
+def bytes_read(spec: SourceSpec, since: int) -> float:
+    """Return the bytes of files that a file source has read behind entry `since` of its log."""
+    log = FileLog(path_of(spec.checkpoint) / "sources" / str(spec.number), spec.place, spec.names)
+    log.refresh()
+    sizes = (file.bytes for file in log.files(since, log.newest))
+    return math.fsum(max(1.0, size) for size in sizes if not math.isnan(size))
+
+
+class KafkaWatch:
+    """Topics. A record arrives between the poll that shows it and the poll before, which counts."""
+
+    def __init__(
+        self, spec: SourceSpec, client: "OffsetReader | None" = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._checkpoint, self._number = path_of(spec.checkpoint), spec.number
+        self._topics = spec.place.split(",")
+        self._client = client or kafka_client(spec)
+        # (time of the poll before, end offsets), from the oldest that a committed batch has not read
+        self._polls: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._polled = -math.inf
+        self._ends: Mapping[str, int] | None = None
+
+    def look(self) -> Look:
+        before, now = self._polled, self._clock()
+        first, ends = self._client(self._topics)
+        self._polled = now
+        if not self._polls or self._polls[-1][1] != ends:
+            self._polls.append((before, ends))
+        offset = committed_offset(self._checkpoint, self._number)
+        read = {**first, **{f"{topic}/{part}": int(at) for topic, parts in offset.items() for part, at in parts.items()}}
+        while self._polls and not _beyond(self._polls[0][1], read):
+            self._polls.popleft()
+        came, self._ends = (0.0 if self._ends is None else _beyond(ends, self._ends)), ends
+        return Look(_beyond(ends, read), self._polls[0][0] if self._polls else math.inf, came)
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._client.close()  # type: ignore[attr-defined]
+
+
+OffsetReader = Callable[[Sequence[str]], tuple[Mapping[str, int], Mapping[str, int]]]
+
+
+def _beyond(ends: Mapping[str, int], read: Mapping[str, int]) -> float:
+    return float(sum(max(0, end - read.get(part, 0)) for part, end in ends.items()))
+
+
+class KafkaOffsets:
+    """First and end offsets of topics, by "topic/partition", from a plain client."""
+
+    def __init__(self, servers: str) -> None:
+        import kafka  # of an extra
+
+        self._kafka = kafka
+        self._consumer = kafka.KafkaConsumer(
+            bootstrap_servers=servers.split(","),
+            group_id=None,
+            enable_auto_commit=False,
+            request_timeout_ms=round(KAFKA_TIMEOUT_S * 1e3),
+        )
+
+    def __call__(self, topics: Sequence[str]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return (first, end) offsets. Raises OSError if brokers do not answer or a topic is missing."""
+        try:
+            parts = [
+                self._kafka.TopicPartition(topic, part)
+                for topic in topics
+                for part in sorted(self._consumer.partitions_for_topic(topic) or ())
+            ]
+            first, ends = self._consumer.beginning_offsets(parts), self._consumer.end_offsets(parts)
+        except self._kafka.errors.KafkaError as error:
+            raise OSError(f"Kafka does not say what waits: {in_one_line(error)}") from error
+        return _named(first), _named(ends)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _named(offsets: Mapping[Any, int]) -> Mapping[str, int]:
+    return {f"{part.topic}/{part.partition}": int(at) for part, at in offsets.items()}
+
+
+def kafka_client(spec: SourceSpec) -> OffsetReader:
+    with needed_by("freshness with a Kafka source"):
+        import kafka  # of an extra
+    try:
+        return KafkaOffsets(spec.servers)
+    except kafka.errors.KafkaError as error:
+        raise EnvironmentProblem(f"Kafka at {spec.servers} cannot be watched: {in_one_line(error)}") from error
+
+
+def watch_of(spec: SourceSpec) -> SourceWatch:
+    """Return the watch of a source. Raises ElastreamError if it cannot be watched."""
+    return KafkaWatch(spec) if spec.kind == "kafka" else FileWatch(spec)
+
+
+class Watched:
+    """The sources of a job together; amounts become records by what earlier runs read."""
+
+    def __init__(self, specs: Sequence[SourceSpec], make: Callable[[SourceSpec], SourceWatch] = watch_of) -> None:
+        self.specs = tuple(specs)
+        self._watches = {spec.name: make(spec) for spec in specs}
+        self._exact = {spec.name for spec in specs if spec.kind == "kafka"}
+        self._rows: dict[str, float] = {}
+        self._amounts: dict[str, float] = {}
+
+    def look(self) -> tuple[Waiting, float]:
+        """Return what waits, and the records that came since the look before. Raises OSError if a source is unreadable."""
+        looks = {name: watch.look() for name, watch in self._watches.items()}
+        waiting = math.fsum(look.waiting * self._each(name) for name, look in looks.items())
+        came = math.fsum(look.came * self._each(name) for name, look in looks.items())
+        return Waiting(waiting, min((look.oldest for look in looks.values()), default=math.inf)), came
+
+    def ran(self, rows: Mapping[str, float], amounts: Mapping[str, float]) -> None:
+        """Learn from a run how many records an amount holds: what it read, by source."""
+        for name, amount in amounts.items():
+            if name in self._watches and amount > 0 and rows.get(name, 0) > 0:
+                self._rows[name] = self._rows.get(name, 0.0) + rows[name]
+                self._amounts[name] = self._amounts.get(name, 0.0) + amount
+
+    def _each(self, name: str) -> float:
+        if name in self._exact or not self._amounts.get(name):
+            return 1.0
+        return self._rows[name] / self._amounts[name]
+
+    @property
+    def each(self) -> Mapping[str, float]:
+        """Records for a unit of amount, by source, as far as measured."""
+        return {name: self._each(name) for name in self._amounts}
+
+    def learned(self, each: Mapping[str, float]) -> None:
+        """Continue with the records for a unit that an earlier controller measured."""
+        for name, ratio in each.items():
+            if name in self._watches and ratio > 0:
+                self._rows[name], self._amounts[name] = ratio, 1.0
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()

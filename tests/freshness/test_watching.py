@@ -1,0 +1,87 @@
+"""Sources watched without Spark: files of a folder against a file source's log, Kafka's offsets against a checkpoint."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+from elastream.freshness.wakes import SourceSpec
+from elastream.freshness.watching import FileWatch, KafkaWatch, Watched, bytes_read
+
+
+def entry(checkpoint: Path, number: int, files: list[Path]) -> None:
+    log = checkpoint / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": f.as_uri(), "timestamp": 1000, "batchId": number}) for f in files]
+    (log / str(number)).write_text("\n".join(["v1", *lines]))
+
+
+def commit(checkpoint: Path, batch: int, offset: object) -> None:
+    for kind, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
+        (checkpoint / kind).mkdir(parents=True, exist_ok=True)
+        (checkpoint / kind / str(batch)).write_text(text)
+
+
+def folder_of(tmp_path: Path, **sizes: int) -> dict[str, Path]:
+    (tmp_path / "in").mkdir()
+    for name, size in sizes.items():
+        (tmp_path / "in" / name).write_bytes(b"x" * size)
+    return {name: tmp_path / "in" / name for name in sizes}
+
+
+def test_files_wait_until_their_batch_is_committed(tmp_path):
+    files = folder_of(tmp_path, a=10, b=20, c=40)
+    spec = SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))
+    watch = FileWatch(spec)
+    assert watch.look().waiting == 70
+    entry(tmp_path / "cp", 0, [files["a"]])
+    commit(tmp_path / "cp", 0, {"logOffset": 0})
+    entry(tmp_path / "cp", 1, [files["b"]])  # planned by a run that was killed
+    look = watch.look()
+    assert look.waiting == 60
+    assert look.oldest == min(os.stat(files[name]).st_ctime for name in "bc")
+    assert bytes_read(spec, -1) == 30
+    commit(tmp_path / "cp", 1, {"logOffset": 1})
+    assert watch.look().waiting == 40
+
+
+def test_file_that_appears_between_looks_is_counted_as_an_arrival(tmp_path):
+    folder_of(tmp_path, a=10)
+    watch = FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp")))
+    assert watch.look().came == 0
+    (tmp_path / "in" / "b").write_bytes(b"x" * 7)
+    assert watch.look().came == 7
+    assert watch.look().came == 0
+
+
+def test_empty_folder_waits_for_nothing(tmp_path):
+    folder_of(tmp_path)
+    assert FileWatch(SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))).look() == (0.0, math.inf, 0.0)
+
+
+def test_kafka_waits_behind_the_committed_offsets_since_the_poll_before(tmp_path):
+    ends = {"t/0": 5, "t/1": 0}
+    clock = iter([100.0, 110.0, 120.0, 130.0])
+    spec = SourceSpec("kafka", "t", str(tmp_path))
+    watch = KafkaWatch(spec, lambda topics: ({"t/0": 0, "t/1": 0}, dict(ends)), clock=lambda: next(clock))
+    commit(tmp_path, 0, {"t": {"0": 5}})
+    assert watch.look() == (0.0, math.inf, 0.0)
+    ends["t/1"] = 3
+    assert watch.look() == (3.0, 100.0, 3.0)
+    ends["t/0"] = 9
+    assert watch.look() == (7.0, 100.0, 4.0)
+    commit(tmp_path, 1, {"t": {"0": 5, "1": 3}})
+    assert watch.look() == (4.0, 110.0, 0.0)
+
+
+def test_kafka_records_of_before_the_first_poll_wait_since_an_unknown_time(tmp_path):
+    watch = KafkaWatch(SourceSpec("kafka", "t", str(tmp_path)), lambda topics: ({"t/0": 2}, {"t/0": 5}))
+    assert watch.look() == (3.0, -math.inf, 0.0)
+
+
+def test_bytes_become_records_by_what_a_run_read(tmp_path):
+    folder_of(tmp_path, a=100)
+    spec = SourceSpec("files", str(tmp_path / "in"), str(tmp_path / "cp"))
+    watched = Watched([spec])
+    watched.ran({spec.name: 50.0}, {spec.name: 200.0})
+    assert watched.look()[0].records == 25
