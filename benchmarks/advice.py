@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from _common import Report, main
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,7 +29,7 @@ QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4", "spar
 class Job:
     """A job. start: starts its queries in a folder; feed: files a second of its source, if it reads files."""
 
-    start: Callable[[SparkSession, Path], None]
+    start: Callable[[SparkSession, Path], object]
     seconds: float = 40.0
     settings: Mapping[str, str] = field(default_factory=dict)
     feed: float = 0.0
@@ -52,7 +52,7 @@ def write(frame: DataFrame, folder: Path, every: str | None = "2 seconds", mode:
     return (writer if every is None else writer.trigger(processingTime=every)).start()
 
 
-def each_batch(frame: DataFrame, folder: Path, function: Callable[[DataFrame, int], None]) -> StreamingQuery:
+def each_batch(frame: DataFrame, folder: Path, function: Callable[[DataFrame, int], object]) -> StreamingQuery:
     writer = (
         frame.writeStream.foreachBatch(function).queryName("q").option("checkpointLocation", str(folder / "checkpoint"))
     )
@@ -73,7 +73,7 @@ def work(frame: DataFrame, numbers: str) -> DataFrame:
     )
 
 
-def sleep(ms: str) -> f.Column:
+def sleep(ms: str) -> Column:
     return f.expr(f"reflect('java.lang.Thread', 'sleep', cast({ms} as bigint))")
 
 
