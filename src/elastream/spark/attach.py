@@ -137,7 +137,11 @@ def attach(  # noqa: C901
     original = sum(lease.state in ACTIVE_STATES for lease in hosts.active.values())
     placing = Placing({}, clock.now, InMemoryPlan(), limits=MIGRATIONS, alarms=alarms)
     registry = standby_registry(spark) if settings.replicas else None
-    instruments = QueryAccess(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=registry)
+    if can.memory is not None:
+        can.memory.start()
+    instruments = QueryAccess(
+        spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, memory=can.memory, copies=registry
+    )
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
     terms = ProviderOffer(leasable, max_hosts, min(settings.min_hosts, can.limit.executors))
     limits = PlantLimits(terms, settings.latency, observe_only, LOOK_SHARE_CORES, settings.replicas, limit)

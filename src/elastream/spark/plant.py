@@ -41,6 +41,7 @@ from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
 from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
+from elastream.spark.telemetry.host_memory import HostMemory
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -135,7 +136,7 @@ class SparkPlant(Generic[Q]):
         )
         self._types = {type.name: type for type in limits.terms.types}
         self._host_actions = HostActions(hosts, self._types, limits.terms.max_hosts, self.reconciler.empty)
-        self._watch = HostCpuUsage()
+        self._watch, self._memory = HostCpuUsage(), HostMemory(instruments.memory, instruments.speeds)
         self._load = ObservedLoad()
         self._history: list[Sample] = []
         self._last: Observation | None = None
@@ -247,6 +248,8 @@ class SparkPlant(Generic[Q]):
         self._closing.set()
         self.clock.wake()
         self.reconciler.close()
+        if self.instruments.memory is not None:
+            self.instruments.memory.close()
         if self._links is not None:
             self._links.close()
 
@@ -335,7 +338,8 @@ class SparkPlant(Generic[Q]):
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured, copies = self._measured(leases), self.standby.memory()
         span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
-        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span)
+        memory = self._memory.columns(host_of, placements, wall)
+        hosts = self._watch.frame(leases, placements, links, self.hosts.use, measured, now, speeds, copies, span, memory)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, leases.usable_cores[0], used)
         behind = seconds_waiting(context.graph, operators)

@@ -43,6 +43,7 @@ from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, s
 from elastream.spark.jvm.capabilities import has_executors
 from elastream.spark.jvm.cluster_manager import pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import (
@@ -376,6 +377,7 @@ def _instruments(
 ) -> QueryAccess:
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
+    memory: ExecutorMemory | None = None
     recovery: Recovery | None = None
     try:
         loads = TaskLoads(spark)
@@ -383,10 +385,15 @@ def _instruments(
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
     try:
+        memory = ExecutorMemory(spark)
+        memory.start()
+    except EnvironmentProblem as problem:
+        log.warning("%s; it stays unknown", problem)
+    try:
         recovery = Recovery(spark) if several else None
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
-    return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery)
+    return QueryAccess(spark, driver, placing, loads, Traffic(outputs), MAX_BATCHES_PER_LOOK, speeds, recovery, memory)
 
 
 def _standby_settings(settings: Mapping[str, str]) -> Mapping[str, str]:

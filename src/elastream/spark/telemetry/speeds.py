@@ -88,6 +88,11 @@ class SpeedProbes:
         ages = {host: now - each.read_at for host, each in probes.items()}
         return {host: HostSpeed(speeds[host] * shares[host], shares[host], age) for host, age in ages.items()}
 
+    def memory(self, executor: str) -> SpeedReading | None:
+        """Return the newest reading of an executor seen by `look`; None without one."""
+        probed = self._probed.get(executor)
+        return probed.readings[-1] if probed is not None and probed.readings else None
+
     def _read(self, executor: str, now: float) -> _Probed:
         probed = self._probed.setdefault(executor, _Probed())
         with contextlib.suppress(OSError, ValueError, TypeError):  # not there yet

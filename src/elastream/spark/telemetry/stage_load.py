@@ -161,6 +161,21 @@ class PartitionLoads(NamedTuple):
     age: float  # seconds since the newest batch ended
     state: Floats  # megabytes of checkpointed state
     delta: float = math.nan  # size of the newest checkpoint relative to the whole state of the stage
+    rows: Floats | None = None  # rows of state in the newest snapshots
+    stored: "StoredState | None" = None  # of the whole stage
+
+
+class StoredState(NamedTuple):
+    """State in executors, as stores report it; NaN if unknown."""
+
+    rows: float = math.nan
+    heap: float = 0.0  # MB
+    off_heap: float = 0.0  # MB
+
+    def plus(self, rows: float, megabytes: float, *, heap: bool) -> "StoredState":
+        """Return the sum with another operator's state."""
+        total = rows if math.isnan(self.rows) else self.rows + rows
+        return StoredState(total, self.heap + megabytes * heap, self.off_heap + megabytes * (not heap))
 
 
 class LoadWindow:
