@@ -8,6 +8,7 @@ from typing import Any
 
 from elastream.control.arbitration import BackOff, MissingMetrics, arbitrate, bound_remark, check_plan, lateness_remark
 from elastream.control.extension import LoopExtension
+from elastream.control.growth import GrowthForecast
 from elastream.control.journal import UNWRITTEN_REASON, ActionState, Entry, Journal, JournalWriter
 from elastream.control.rollback import RollBack
 from elastream.control.scaling import Scaling
@@ -103,7 +104,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._extensions = tuple(extensions)
+        self._extensions = (GrowthForecast(), *extensions)
         self._facts = facts
         self._with_figures = figures
         self._stopped = ""
