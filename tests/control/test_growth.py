@@ -62,13 +62,13 @@ def test_growing_state_raises_the_alarm_an_hour_before_the_limit(hours, start, d
 
 def test_alarm_says_when_executors_are_full_and_clears():
     alarms, forecast = Alarms(lambda: 0.0), GrowthForecast()
-    for minute in range(300):
-        forecast.observed(observed([0, 1], heap=100.0 + 3.5 * minute, time=60.0 * minute), alarms)
+    for minute in range(340):
+        forecast.observed(observed([0, 1], heap=100.0 + 3.3 * minute, time=60.0 * minute), alarms)
     (alarm,) = alarms.active
     assert alarm.source == f"{GROWTH_ALARM} (heap)"
     assert alarm.said.startswith("at this rate executors are full in ")
-    for minute in range(300, 500):
-        forecast.observed(observed([0, 1], heap=850.0, time=60.0 * minute), alarms)
+    for minute in range(340, 600):
+        forecast.observed(observed([0, 1], heap=600.0, time=60.0 * minute), alarms)
     assert alarms.active == ()
 
 

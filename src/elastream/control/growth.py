@@ -12,7 +12,7 @@ import numpy as np
 
 from elastream.control.extension import LoopExtension
 from elastream.core.alarm import Alarms
-from elastream.core.memory import MemoryUse, memory_uses
+from elastream.core.memory import RESERVE, MemoryUse, memory_uses
 from elastream.core.observation import Observation
 from elastream.core.wording import counted
 
@@ -54,8 +54,10 @@ class StateGrowth:
         return True
 
     def full_in(self, room: float) -> float:
-        """Return the seconds until the state has grown by `room` MB; inf if it does not, or beyond the horizon."""
+        """Return the seconds until the state has grown by `room` MB, 0 in the last tenth; inf beyond the horizon."""
         age = self._times[-1] - self._first
+        if room <= RESERVE * (self._high[-1] + room):
+            return 0.0
         if age < YOUNGEST_S:
             return math.inf
         fast = self._seconds_to(room, min(WINDOW_S, WINDOW_SHARE * age))
@@ -102,11 +104,9 @@ class GrowthForecast(LoopExtension):
         elif announced is None or seconds < announced / 2:  # each text is a series in Prometheus
             self._announced[use.kind] = seconds
             hosts = counted(len(observation.usable), "host")
-            alarms.sound(
-                source,
-                f"at this rate executors are full in {hours(seconds)}: {use.total:.0f} MB of state on {hosts} grow in "
-                f"{use.kind}; more or larger hosts, a watermark or a timeout help",
-            )
+            when = f"at this rate executors are full in {hours(seconds)}" if seconds else "executors are nearly full"
+            help = "more or larger hosts, a watermark or a timeout help"
+            alarms.sound(source, f"{when}: {hosts} hold {use.total:.0f} MB of state in {use.kind}; {help}")
 
 
 def hours(seconds: float) -> str:
