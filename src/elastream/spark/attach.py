@@ -21,7 +21,7 @@ from elastream.spark.hosts.first_hosts import take_over
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.capabilities import Capabilities
-from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import java_context
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.session import secret_of, session_stopped
@@ -109,7 +109,7 @@ def attach(  # noqa: C901
     max_hosts = min(max_hosts, can.limit.executors)
     clock = RunClock()
     alarms = Alarms(clock.now)
-    client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark))
+    client = client or AllocationClient(spark, executors_of(can, chosen), pending_reason(spark), cluster_watch(spark))
     offer = ProviderOffer(tuple(kinds), max_hosts, patience=EXECUTOR_START_TIMEOUT_S)
     session = provider if isinstance(provider, ExecutorProvider) else ExecutorProvider(offer, client, allowed=can.allowed)
 

@@ -26,6 +26,7 @@ from elastream.core.action import (
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, Lease
+from elastream.core.memory import room_by_host
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Context, Leases, MicroBatch, Observation, Sample
 from elastream.core.ring import Ring
@@ -40,7 +41,7 @@ from elastream.spark.queries.query import Query, QueryAccess
 from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
-from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, seconds_waiting, task_frame
+from elastream.spark.telemetry.frames import HostCpuUsage, busy_cores, cores_used, known_sizes, seconds_waiting, task_frame
 from elastream.spark.telemetry.host_memory import HostMemory
 from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -241,7 +242,8 @@ class SparkPlant(Generic[Q]):
 
     def incidents(self) -> Sequence[str]:
         """Return the losses of executors and the failures of queries since the last call."""
-        return (*(() if self.failover is None else self.failover.drain_messages()), *self.queries.incidents())
+        losses = () if self.failover is None else self.failover.drain_messages()
+        return (*self.reconciler.drain_messages(), *losses, *self.queries.incidents())
 
     def stop_acting(self) -> None:
         """Stop applying actions, moving partitions and stepping hosts. Every end begins with it."""
@@ -321,7 +323,15 @@ class SparkPlant(Generic[Q]):
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._build(now, wall, live, loads, batches)
         critical = is_critical(observation.application, self._limits.target_latency)
-        self._load = ObservedLoad(busy_cores(observation.tasks), observation.capacities, critical)
+        room, state = room_by_host(observation)
+        self._load = ObservedLoad(
+            busy_cores(observation.tasks),
+            observation.capacities,
+            critical,
+            dict(zip(observation.tasks.tasks, state.tolist(), strict=True)),
+            room,
+            known_sizes(observation.tasks),
+        )
         self._history = [*self._history[-HISTORY_LENGTH + 1 :], Sample(now, observation.operators)]
         return observation
 

@@ -41,7 +41,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.borrowed import borrowed, has_class, open_in_process, slots_of
 from elastream.spark.jvm.capabilities import has_executors
-from elastream.spark.jvm.cluster_manager import pending_reason
+from elastream.spark.jvm.cluster_manager import cluster_watch, pending_reason
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executor_memory import ExecutorMemory
 from elastream.spark.jvm.executors import AllocationClient, Executors
@@ -258,7 +258,7 @@ def _session_on_hosts(  # noqa: C901
         else:
             spark, leave = _borrowed(existing, directory, settings)
         driver = DriverSide(spark)
-        client = AllocationClient(spark, Executors(driver), pending_reason(spark))
+        client = AllocationClient(spark, Executors(driver), pending_reason(spark), cluster_watch(spark))
         if isinstance(provider, SessionHosts):
             if not in_process:
                 client.take_over()

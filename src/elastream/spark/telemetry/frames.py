@@ -199,6 +199,11 @@ def busy_cores(frame: TaskFrame) -> Mapping[TaskId, float]:
     return {task: cores for task, cores in zip(frame.tasks, busy, strict=True) if cores > 0}
 
 
+def known_sizes(frame: TaskFrame) -> Mapping[TaskId, float]:
+    sizes = frame.column(Metric.STATE_SIZE).tolist()
+    return {task: size for task, size in zip(frame.tasks, sizes, strict=True) if size == size}
+
+
 def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:
     """Return the size of each keyed operator's state, and of its newest checkpoint's changes, by metric."""
     stored = {name: each.stored or UNKNOWN_STATE for name, each in loads.items()}
