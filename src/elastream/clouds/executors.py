@@ -224,7 +224,6 @@ class ExecutorProvider(Provider):
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _bind_fresh(self, allocator: ExecutorAllocator, registered: Collection[str]) -> None:
-        """Bind new executors to the oldest requests; release or fence surplus ones."""
         bound = {host.executor for host in self._hosts.values()} | self._surplus | self._fenced.keys()
         fresh = [executor for executor in registered if executor not in bound]
         waiting = [host for host in self._hosts.values() if host.waits]

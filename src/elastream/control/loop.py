@@ -211,7 +211,6 @@ class Loop:
         return not self._to_the_limit and self._plant.finished
 
     def _next(self, due: float, every: float, what: str) -> float:
-        """Return the next multiple of `every` after `due`; note missed ones."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - ROUNDING))
         if ahead > 1:
             self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
@@ -376,7 +375,6 @@ class Loop:
         return replace(observation, context=context), [f"lease of {name}: {refusals[name]}" for name in sorted(scarce)]
 
     def _plan_of_policy(self, observation: Observation) -> Plan:
-        """Return the policy's plan, or on failure an empty one with its old memory."""
         source = f"policy {self._policy.name}"
         try:
             plan = check_plan(self._policy.plan(observation, self._memory))
@@ -395,7 +393,6 @@ class Loop:
         return plan
 
     def _apply_all(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
-        """Apply all in order; the switches form one composition, at the first."""
         switches = [each for each in granted if isinstance(each.action, Switch)]
         outcomes: list[Outcome] = []
         for proposal in granted:

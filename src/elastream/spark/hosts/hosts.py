@@ -239,7 +239,6 @@ class HostLedger:
                 self._log.forget(self.past, leased)
 
     def _write_ends(self) -> None:
-        """Write the ends of leases; failed ones later, under an alarm."""
         try:
             while self._log is not None and self._unwritten:
                 lease = self._unwritten[0]
@@ -559,7 +558,6 @@ class Hosts(HostLedger):
             record.provider.release([name])
 
     def _may_end(self, executor: Executor, record: HostRecord, grace_over: bool) -> bool:
-        """Return True if nothing depends on a fenced executor, or `drain_timeout` is over."""
         if executor.endless or not (executor.uses and grace_over):
             return grace_over and not executor.endless
         waited = self._clock() - record.waiting_since
@@ -589,9 +587,11 @@ class Hosts(HostLedger):
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
-        ready = frozenset(name for name, lease in self.active.items() if lease.state in works and self._is_leased(name))
+        here = [name for name, lease in self.active.items() if lease.state in works]
+        ready = frozenset(filter(self._is_leased, here))
+        holding = frozenset(name for name in here if self._records[name].provider is self.provider and holds(name))
         settled = frozenset(name for name in ready if self._records[name].settled)
-        state = RunState(ready, settled, frozenset(filter(holds, ready)), frozenset(self._staying), self._critical)
+        state = RunState(ready, settled, holding, frozenset(self._staying), self._critical)
         if state != self._reported:
             self.provider.report(state)
             self._reported = state

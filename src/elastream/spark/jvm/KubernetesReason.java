@@ -143,7 +143,7 @@ public static String protect(Object context, String ids) throws Exception {
         io.fabric8.kubernetes.client.dsl.PodResource resource = (io.fabric8.kubernetes.client.dsl.PodResource)
             ((io.fabric8.kubernetes.client.dsl.NonNamespaceOperation) client.pods()
                 .inNamespace(pod.getMetadata().getNamespace())).withName(pod.getMetadata().getName());
-        ((io.fabric8.kubernetes.client.dsl.Patchable) resource).patch(
+        ((io.fabric8.kubernetes.client.dsl.EditReplacePatchable) resource).patch(
             io.fabric8.kubernetes.client.dsl.base.PatchContext.of(
                 io.fabric8.kubernetes.client.dsl.base.PatchType.JSON_MERGE),
             "{\"metadata\":{\"annotations\":{\"karpenter.sh/do-not-disrupt\":" + (holds ? "\"true\"" : "null") + "}}}");

@@ -232,7 +232,6 @@ class Query:
         return replace(batch, sources=tuple(sources)) if self._held_files else batch
 
     def _look_at_held_files(self, now: float) -> None:
-        """Count what limited file sources hold back as what the newest batch has left."""
         if self.batches and any(self._held_files.values()):
             sources = list(self.batches[-1].sources)
             for number, files in self._held_files.items():
@@ -241,7 +240,6 @@ class Query:
             self.batches[-1] = replace(self.batches[-1], sources=tuple(sources))
 
     def _date_running_batch(self, before: QueryStatus, *, reported: bool, now: float) -> None:
-        """Date the earliest arrival of the running batch's records."""
         same = self.status.planned == before.planned and before.processing
         if not self.status.processing:
             self._since = None

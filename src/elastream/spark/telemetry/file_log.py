@@ -173,6 +173,5 @@ def held_files(checkpoint: str, number: int, description: str, limit: SourceLimi
 
 
 def _local(address: str) -> str | None:
-    """Return the path of a `file:` URI or a path without a scheme; None elsewhere."""
     parts = urlsplit(address)
     return unquote(parts.path) if parts.scheme in ("", "file") and parts.path else None

@@ -89,7 +89,6 @@ class HostCpuUsage:
         )
 
     def _cpu_of(self, lease: Lease, seconds: float, now: float, span: tuple[float, float], share: float) -> float:
-        """Return the utilisation of a host's `share` of cores."""
         samples = self._cpu.setdefault(lease.host, deque())
         if not self._possible(samples, now, seconds, lease.type.cores):
             samples.clear()
@@ -110,7 +109,6 @@ class HostCpuUsage:
 
     @staticmethod
     def _possible(samples: deque[tuple[float, float]], now: float, seconds: float, cores: float) -> bool:
-        """Return True if a counter of CPU time can have reached `seconds`."""
         if not samples:
             return True
         then, before = samples[-1]
@@ -122,7 +120,6 @@ def _finite(value: float | None) -> float:
 
 
 def _exchanged(host: str, links: Frame) -> float:
-    """Return bytes/s over the links of a host; NaN without links."""
     traffic = links.column(Metric.TRAFFIC)
     own = [float(traffic[row]) for row, pair in enumerate(links) if host in pair.split(">")]
     return sum(own) if own else NAN

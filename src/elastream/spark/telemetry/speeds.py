@@ -38,8 +38,6 @@ class HostSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Probed:
-    """Readings of one executor; clocks of hosts are not compared."""
-
     stamp: int = -1
     read_at: float = 0.0
     readings: deque[SpeedReading] = field(default_factory=lambda: deque(maxlen=READINGS))
