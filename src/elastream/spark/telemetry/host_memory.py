@@ -12,7 +12,7 @@ from elastream.spark.jvm.executor_memory import ExecutorMemory, Heartbeat
 from elastream.spark.telemetry.speeds import SpeedProbes
 
 # Time over which the least heap counts (seconds): young collections come within seconds of a batch, old ones in minutes.
-FLOOR_WINDOW_S = 300.0
+FLOOR_WINDOW_S = 120.0
 NAN = math.nan
 
 
