@@ -144,7 +144,7 @@ class NoticePoller:
         self._thread: AlarmedThread | None = None
 
     def mark(self, hosts: Mapping[str, HostStatus]) -> Mapping[str, HostStatus]:
-        """Return `hosts`, those with a notice recalled; poll for these hosts from now on."""
+        """Return `hosts`, those with a notice recalled; poll for these from now on."""
         self._hosts = {name: status for name, status in hosts.items() if status.there}
         if self._thread is None and self._hosts:
             self._thread = AlarmedThread(self._alarms, "elastream-notices", self._run)
@@ -180,7 +180,7 @@ class NoticePoller:
 
 
 def noticed(status: HostStatus, notice: Notice) -> HostStatus:
-    """Return the status of a host that is taken away at the deadline of `notice`."""
+    """Return `status` as of a host that `notice` takes away."""
     at = datetime.fromtimestamp(notice.deadline, UTC).strftime("%H:%M:%S")
     reason = f"it is taken away at {at} UTC" + (f" ({notice.text})" if notice.text else "")
     return replace(status, recalled=True, reason=reason, deadline=notice.deadline) if status.there else status

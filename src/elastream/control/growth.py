@@ -66,7 +66,7 @@ class StateGrowth:
         return min(fast, daily if daily <= DAILY_HORIZON_S else math.inf)
 
     def _seconds_to(self, room: float, window: float) -> float:
-        """Return the seconds until `room` MB are gone, at the rate from the last window but one to the last."""
+        """Return the seconds until `room` MB are gone, at the rate between the last two windows."""
         now, end = self._times[-1], len(self._times)
         since, begin = (bisect_right(self._times, now - each) for each in (window, 2 * window))
         if begin == since:

@@ -110,7 +110,7 @@ def _by_host(observation: Observation, tasks: Floats) -> Floats:
 
 
 def _state_by_task(observation: Observation, metric: Metric) -> Floats:
-    """Return an operator's state divided over its tasks by the sizes of their files, or equally; 0 if unknown."""
+    """Return each task's part of its operator's state, by the sizes of files; 0 if unknown."""
     tasks, states = observation.tasks, np.nan_to_num(observation.operators.column(metric))
     sizes, state = tasks.column(Metric.STATE_SIZE), np.zeros(len(tasks))
     for name in observation.context.partitions if states.any() else ():
@@ -122,7 +122,7 @@ def _state_by_task(observation: Observation, metric: Metric) -> Floats:
 
 
 def _declared(observation: Observation) -> Floats:
-    """Return the declared memory of each state partition: all that is known in simulations and before a first batch."""
+    """Return the declared memory of each state partition."""
     context, tasks = observation.context, observation.tasks
     state = np.zeros(len(tasks))
     for name in context.partitions.keys() - context.scalable:

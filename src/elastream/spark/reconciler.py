@@ -198,14 +198,14 @@ class Reconciler:
         return self._load().weights.get(task, 0.0)
 
     def _order_of_leaving(self, host: str) -> Callable[[TaskId], tuple[float, float, TaskId]]:
-        """Return the order in which tasks leave `host`: the heaviest first, before a deadline the largest first."""
+        """Return the order in which tasks leave `host`: heaviest first, before a deadline largest."""
         if host not in self._hosts.deadlines:
             return lambda task: (0.0, -self._load_of(task), task)
         files = self._load().files
         return lambda task: (-files.get(task, 0.0), -self._load_of(task), task)
 
     def _benefit_of(self, task: TaskId) -> float:
-        """Return the priority of a task's migration: its load; off a host with a deadline, before all others, its bytes."""
+        """Return a migration's priority: the task's load, before a deadline its bytes."""
         if self._deadlines and self.locations().get(task) in self._deadlines:
             return URGENT + self._load().files.get(task, 0.0) + self._load_of(task)
         return self._load_of(task)

@@ -397,7 +397,6 @@ def _instruments(
 
 
 def _standby_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return settings for standby replicas, appended to lists in `settings`; none if unsupported."""
     try:
         standby = copies_settings()
     except EnvironmentProblem as problem:
