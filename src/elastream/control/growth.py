@@ -23,7 +23,7 @@ MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 HISTORY_S = 2 * DAY_S
 # Longest of two windows in a row, and horizon of the fast forecast (seconds). In a run's first hours both are shares of its
 # age, so that a state that fills its first window is not taken for one that grows for ever.
-WINDOW_S, HORIZON_S = 2 * HOUR_S, 3 * HOUR_S
+WINDOW_S, HORIZON_S = 2 * HOUR_S, 3.5 * HOUR_S
 WINDOW_SHARE, HORIZON_SHARE = 1 / 3, 1 / 4
 YOUNGEST_S = 10 * MINUTE_S
 DAILY_HORIZON_S = DAY_S / 2
