@@ -263,6 +263,19 @@ def test_partitions_of_a_leaving_host_go_where_memory_has_room():
     assert world.placing.targets() == {FIRST: "h2"}
 
 
+def test_state_without_room_waits_for_a_host_that_comes():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.provider.room = 2
+    world.hosts.lease("h3", SMALL)
+    world.load = ObservedLoad(state={FIRST: 100.0, SECOND: 100.0}, room={"h2": 150.0})
+    for _ in range(2):
+        world.reconciler.empty("h1")
+        assert world.placing.targets() == {FIRST: "h2"}
+    world.hosts.release("h3")
+    world.reconciler.empty("h1")
+    assert world.placing.targets() == {FIRST: "h2", SECOND: "h2"}, "no other host will come"
+
+
 def test_a_host_keeps_its_executor_until_its_tasks_have_landed_elsewhere():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.release(ReleaseHost("h2"))

@@ -48,7 +48,7 @@ class Notice(NamedTuple):
 
 
 def check_notices(template: str) -> None:
-    """Raise CloudError if `template` is no path or URL with a placeholder for the host."""
+    """Raise CloudError if `template` is no path or URL with a placeholder."""
     if not template:
         return
     try:
@@ -120,7 +120,7 @@ def _moment(value: Any) -> float | None:
 
 
 class NoticePoller:
-    """Newest notices of hosts, read by a thread while any host is there.
+    """Newest notices of hosts, read by a thread.
 
     Args:
         template: Path or URL with `{host}` or `{address}`.

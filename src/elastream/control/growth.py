@@ -32,7 +32,7 @@ NOISE = 0.002
 
 
 class StateGrowth:
-    """Size of one state over time: lowest and highest value of each minute."""
+    """Lowest and highest size of a state in each minute."""
 
     def __init__(self) -> None:
         self._times, self._low, self._high = array("d"), array("d"), array("d")

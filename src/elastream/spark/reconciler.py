@@ -178,6 +178,10 @@ class Reconciler:
             return
         capacities, state = self._load().capacities, self._load().state
         room = {name: self._load().room.get(name, math.inf) for name in others}
+        for task, to in self._placing.targets().items():
+            if to in room:
+                room[to] -= state.get(task, 0.0)  # the observation may be older than the migration
+        coming = any(lease.state in (HostState.REQUESTED, HostState.STARTING) for lease in leases.values())
         power = {name: capacities.get(name, leases[name].type.cores * leases[name].type.speed) for name in others}
         load = dict.fromkeys(others, 0.0)
         for task, where in placements.items():
@@ -186,7 +190,10 @@ class Reconciler:
         targets: dict[TaskId, str] = {}
         for task in leaving:
             weight, owner = self._load_of(task) or UNKNOWN_LOAD, self._rings.owner(task)
-            roomy = [name for name in others if room[name] >= state.get(task, 0.0)] or [max(others, key=room.__getitem__)]
+            roomy = [name for name in others if room[name] >= state.get(task, 0.0)]
+            if not roomy and coming:
+                continue  # a full heap would end the executor that takes it
+            roomy = roomy or [max(others, key=room.__getitem__)]
             emptiest = min(roomy, key=lambda name: ((load[name] + weight) / power[name], name))
             targets[task] = target = owner if owner is not None and owner in load else emptiest
             load[target] += weight
