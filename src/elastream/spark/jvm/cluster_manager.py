@@ -86,7 +86,7 @@ def pending_reason(spark: SparkSession) -> Callable[[int], PendingReason]:
 
 
 class ClusterWatch:
-    """Executors that the cluster manager takes away, and those that it is asked to leave; asked on a thread.
+    """Executors that the cluster manager takes away, or is asked to leave.
 
     Args:
         ask: Calls a method of the manager's Java source; may be slow.
